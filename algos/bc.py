@@ -1,0 +1,79 @@
+"""Behavior cloning: a deterministic policy regressed on the dataset's actions.
+
+    L(pi) = E_(s, a) ~ D [ || pi(s) - a ||^2 ]                  (Pomerleau 1988; mean over action
+                                                                 dimensions, as CORL and TD3+BC do)
+
+Defaults are CORL's (`any_percent_bc.py`; `hyperparameters.json`, BC / CORL): two hidden layers of
+256, tanh output, Adam at 3e-4, batches of 256, observations standardized over the dataset.
+Rewards, terminations and truncations play no part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from orlog.algos.networks import Scaling, make_generator, make_network
+from orlog.loaders.batch import Batch
+
+__all__ = ["BC", "BCConfig", "cloning_loss"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BCConfig:
+    """Settings of behavior cloning."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0 or self.batch_size < 1 or not self.hidden:
+            raise ValueError(
+                f"BC needs learning_rate > 0, batch_size >= 1 and a hidden layer: {self}"
+            )
+
+
+def cloning_loss(
+    predicted: Float32[Tensor, "batch act"], actions: Float32[Tensor, "batch act"]
+) -> Float32[Tensor, ""]:
+    """Return the mean squared error over batch and action dimensions."""
+    return (predicted - actions).square().mean()
+
+
+class BC:
+    """Behavior cloning with a deterministic tanh policy."""
+
+    def __init__(
+        self, config: BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.scaling = scaling.to(device)
+        generator = make_generator(seed, 0, device)
+        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.policy = make_network(obs_dim, action_dim, config.hidden, generator=generator)
+        self.optimizer = torch.optim.Adam(
+            self.policy.parameters(), config.learning_rate, fused=True
+        )
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
+        observations = self.scaling.observations(batch.observations)
+        actions = self.scaling.actions_to_unit(batch.actions)
+        loss = cloning_loss(torch.tanh(self.policy(observations)), actions)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self.optimizer.step()
+        return {"policy/loss": loss.detach()}
+
+    @torch.no_grad()
+    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+        """Return the policy's actions in the environment's unit."""
+        unit = torch.tanh(self.policy(self.scaling.observations(observations)))
+        return self.scaling.actions_from_unit(unit)

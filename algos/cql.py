@@ -1,0 +1,245 @@
+"""Conservative Q-learning (Kumar, Zhou, Tucker and Levine 2020, https://arxiv.org/abs/2006.04779).
+
+CQL(H) on soft actor-critic:
+
+    L_Q(theta) = alpha_cql E_s[ log sum_a exp Q(s, a) - E_(a ~ D) Q(s, a) ]            (equation 4)
+                 + E[ ( r + discount (1 - termination) Q_target(s', a') - Q(s, a) )^2 ],  a' ~ pi
+    L_pi(phi)  = E_s[ temperature log pi(a | s) - min(Q_1, Q_2)(s, a) ],               a ~ pi
+
+The integral over actions is estimated as in the authors' code by importance sampling from three
+proposals of `sampled_actions` each: uniform, pi(. | s) and pi(. | s'), all judged at s
+(appendix F). `min(Q_1, Q_2)` of the target networks makes the backup; entropy is not backed up.
+The entropy temperature is tuned to the target entropy -dim(A).
+
+What it spends: of one update, nearly all goes into the critics' passes over 3 x `sampled_actions`
+actions per state. The policy is run once per state and its Gaussian sampled N times (CORL runs it
+on N copies of each state, with gradients that nothing uses); proposals carry no gradient.
+
+Defaults are the authors' for Gym (`hyperparameters.json`, CQL / official d4rl): three hidden layers
+of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled actions, no Lagrange multiplier.
+With `target_gap` set, the weight becomes a Lagrange multiplier that keeps the gap near it.
+Observations are standardized over the dataset as in CORL. Truncations bootstrap, terminations
+do not.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
+from orlog.loaders.batch import Batch
+
+__all__ = ["CQL", "CQLConfig", "bellman_targets", "conservative_gaps", "squashed_samples"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CQLConfig:
+    """Settings of conservative Q-learning."""
+
+    hidden: tuple[int, ...] = (256, 256, 256)
+    """Widths of the hidden layers of policy and critics."""
+    policy_learning_rate: float = 1e-4
+    """Step size of Adam for the policy and for the entropy temperature."""
+    critic_learning_rate: float = 3e-4
+    """Step size of Adam for the critics and for the Lagrange multiplier."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    discount: float = 0.99
+    """Weight of the next step's value, in (0, 1]."""
+    target_rate: float = 0.005
+    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
+    conservative_weight: float = 5.0
+    """Factor alpha_cql of the conservative term, >= 0; 0 is soft actor-critic."""
+    sampled_actions: int = 10
+    """Actions drawn per state from each of the three proposals."""
+    target_gap: float | None = None
+    """Gap that the Lagrange multiplier aims at; none keeps the weight fixed."""
+    cloning_steps: int = 0
+    """First steps in which the policy imitates the data instead of following the critics."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.discount <= 1 or not 0 < self.target_rate <= 1:
+            raise ValueError(
+                "discount and target_rate must lie in (0, 1], found "
+                f"{self.discount} and {self.target_rate}"
+            )
+        if self.policy_learning_rate <= 0 or self.critic_learning_rate <= 0:
+            raise ValueError("learning rates must be > 0")
+        if self.conservative_weight < 0 or self.sampled_actions < 1 or self.cloning_steps < 0:
+            raise ValueError(
+                "conservative_weight and cloning_steps must be >= 0 and sampled_actions >= 1, found "
+                f"{self.conservative_weight}, {self.cloning_steps} and {self.sampled_actions}"
+            )
+        if self.batch_size < 1 or not self.hidden:
+            raise ValueError("batch_size must be >= 1 and hidden must not be empty")
+
+
+def bellman_targets(
+    rewards: Float32[Tensor, " batch"],
+    terminations: Float32[Tensor, " batch"],
+    next_q: Float32[Tensor, "2 batch"],
+    discount: float,
+) -> Float32[Tensor, " batch"]:
+    """Return r + discount (1 - termination) min(Q_1, Q_2)(s', a')."""
+    return rewards + discount * (1 - terminations) * next_q.amin(0)
+
+
+def conservative_gaps(
+    sampled_q: Float32[Tensor, "2 batch samples"],
+    sampled_log_densities: Float32[Tensor, "batch samples"],
+    data_q: Float32[Tensor, "2 batch"],
+) -> Float32[Tensor, 2]:
+    """Return log mean_j exp(Q_j - log density_j) minus the data's Q, averaged over the batch.
+
+    The first part estimates log of the integral of exp Q over actions when action j was drawn with
+    the given density (equation 4 and appendix F, up to the constant log of the number of samples).
+    """
+    log_integral = torch.logsumexp(sampled_q - sampled_log_densities, -1)
+    return (log_integral - data_q).mean(-1)
+
+
+def squashed_samples(
+    means: Float32[Tensor, "batch act"],
+    log_stds: Float32[Tensor, "batch act"],
+    noise: Float32[Tensor, "samples batch act"],
+) -> tuple[Float32[Tensor, "samples batch act"], Float32[Tensor, "samples batch"]]:
+    """Return tanh(mean + std noise) and its log density, the tanh's Jacobian included."""
+    raw = means + log_stds.exp() * noise
+    log_normal = -(0.5 * noise.square() + log_stds + 0.5 * math.log(2 * math.pi)).sum(-1)
+    # log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2 x)), exact where 1 - tanh^2 would round to 0
+    log_jacobian = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw)).sum(-1)
+    return torch.tanh(raw), log_normal - log_jacobian
+
+
+class CQL:
+    """Conservative Q-learning for continuous actions."""
+
+    def __init__(
+        self, config: CQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.scaling = scaling.to(device)
+        self.generator = make_generator(seed, 1, device)
+        generator = make_generator(seed, 0, device)
+        obs_dim, self.action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.critic = TwinCritic(obs_dim, self.action_dim, config.hidden, generator=generator)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.policy = make_network(obs_dim, 2 * self.action_dim, config.hidden, generator=generator)
+        self.log_temperature = nn.Parameter(torch.zeros((), device=device))
+        self.log_multiplier = nn.Parameter(
+            torch.zeros((), device=device), requires_grad=config.target_gap is not None
+        )
+        critic_parameters = list(self.critic.parameters())
+        if config.target_gap is not None:
+            critic_parameters.append(self.log_multiplier)
+        policy_parameters = [*self.policy.parameters(), self.log_temperature]
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": critic_parameters, "lr": config.critic_learning_rate},
+                {"params": policy_parameters, "lr": config.policy_learning_rate},
+            ],
+            fused=True,
+        )
+        self.step = 0
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
+        config, samples = self.config, self.config.sampled_actions
+        observations = self.scaling.observations(batch.observations)
+        next_observations = self.scaling.observations(batch.next_observations)
+        actions = self.scaling.actions_to_unit(batch.actions)
+        rows = len(actions)
+
+        means, log_stds = self._policy(torch.cat([observations, next_observations]))
+        noise = torch.randn(samples, *means.shape, generator=self.generator, device=means.device)
+        with torch.no_grad():
+            proposed, log_densities = squashed_samples(means, log_stds, noise)
+            next_q = self.target_critic(next_observations, proposed[0, rows:])
+            targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
+            uniform = torch.empty(samples, rows, self.action_dim, device=means.device)
+            uniform.uniform_(-1, 1, generator=self.generator)
+            # [3 samples, rows, act]: uniform, then pi(. | s), then pi(. | s')
+            proposals = torch.cat([uniform, proposed[:, :rows], proposed[:, rows:]])
+            densities = torch.cat(
+                [
+                    torch.full(
+                        (samples, rows), -self.action_dim * math.log(2), device=means.device
+                    ),
+                    log_densities[:, :rows],
+                    log_densities[:, rows:],
+                ]
+            )
+
+        # The data's actions and the proposals pass the critics in one product.
+        judged = torch.cat([actions[None], proposals])
+        q_all = self.critic(
+            observations.expand(len(judged), -1, -1).flatten(0, 1), judged.flatten(0, 1)
+        ).view(2, len(judged), rows)
+        data_q = q_all[:, 0]
+        bellman_loss = (data_q - targets).square().mean(-1).sum()
+        gaps = conservative_gaps(q_all[:, 1:].transpose(1, 2), densities.T, data_q)
+        if config.target_gap is None:
+            conservative_loss = config.conservative_weight * gaps.sum()
+        else:
+            multiplier = self.log_multiplier.exp().clamp(max=1e6)
+            excess = config.conservative_weight * (gaps - config.target_gap)
+            # The critics descend, the multiplier ascends.
+            conservative_loss = (multiplier.detach() * excess - multiplier * excess.detach()).sum()
+
+        # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
+        fresh = torch.randn(1, rows, self.action_dim, generator=self.generator, device=means.device)
+        policy_actions, policy_log_densities = squashed_samples(
+            means[:rows], log_stds[:rows], fresh
+        )
+        temperature = self.log_temperature.exp()
+        if self.step < config.cloning_steps:
+            policy_value = squashed_log_density(actions, means[:rows], log_stds[:rows])
+        else:
+            self.critic.requires_grad_(False)
+            policy_value = self.critic(observations, policy_actions[0]).amin(0)
+            self.critic.requires_grad_(True)
+        policy_loss = (temperature.detach() * policy_log_densities[0] - policy_value).mean()
+        entropy_error = (policy_log_densities.detach() - self.action_dim).mean()
+        temperature_loss = -self.log_temperature * entropy_error
+
+        self.optimizer.zero_grad()
+        (bellman_loss + conservative_loss + policy_loss + temperature_loss).backward()
+        self.optimizer.step()
+        update_target(self.target_critic, self.critic, config.target_rate)
+        self.step += 1
+        return {
+            "critic/bellman_loss": bellman_loss.detach(),
+            "critic/gap": gaps.detach().mean(),
+            "critic/mean": data_q.detach().mean(),
+            "policy/loss": policy_loss.detach(),
+            "policy/entropy": -policy_log_densities.detach().mean(),
+            "policy/temperature": temperature.detach(),
+        }
+
+    def _policy(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and log standard deviations before the tanh."""
+        means, log_stds = self.policy(observations).chunk(2, -1)
+        # Shifted by -1 and clipped as in the code of Geng (JaxCQL) and CORL.
+        return means, (log_stds - 1.0).clamp(-20, 2)
+
+    @torch.no_grad()
+    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+        """Return the tanh of the policy's mean in the environment's unit."""
+        means, _ = self._policy(self.scaling.observations(observations))
+        return self.scaling.actions_from_unit(torch.tanh(means))
+
+
+def squashed_log_density(
+    actions: Float32[Tensor, "batch act"],
+    means: Float32[Tensor, "batch act"],
+    log_stds: Float32[Tensor, "batch act"],
+) -> Float32[Tensor, " batch"]:
+    """Return the log density of given actions in [-1, 1] under the squashed Gaussian."""
+    raw = torch.atanh(actions.clamp(-1 + 1e-5, 1 - 1e-5))
+    return squashed_samples(means, log_stds, ((raw - means) * torch.exp(-log_stds))[None])[1][0]

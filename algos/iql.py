@@ -1,0 +1,183 @@
+"""Implicit Q-learning (Kostrikov, Nair and Levine 2021, https://arxiv.org/abs/2110.06169).
+
+    L_V(psi)   = E[ L2^tau( Q_target(s, a) - V(s) ) ]                                  (equation 5)
+                 L2^tau(u) = |tau - 1(u < 0)| u^2,  Q_target the smaller of two target networks
+    L_Q(theta) = E[ ( r + discount (1 - termination) V(s') - Q(s, a) )^2 ]             (equation 6)
+    L_pi(phi)  = -E[ min(exp(beta (Q_target(s, a) - V(s))), 100) log pi(a | s) ]       (equation 7)
+
+The policy is a Gaussian with a tanh mean and a standard deviation that does not depend on the
+state; it is evaluated at its mean. The rate of its Adam falls to 0 along a cosine over `steps`.
+
+As in CORL, and unlike the authors' JAX code, all three losses are computed from the networks
+before the step; the authors step V first and use the new V in the other two. Observations are
+standardized over the dataset as in CORL (the authors do not). Truncations bootstrap, terminations
+do not. Defaults are those of the authors' locomotion configuration without its reward scaling
+(`hyperparameters.json`, IQL / official); expected scores stand with the recorded baselines.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
+from orlog.loaders.batch import Batch
+
+__all__ = ["IQL", "IQLConfig", "expectile_loss", "policy_loss", "q_targets"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IQLConfig:
+    """Settings of implicit Q-learning."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of policy, value and critics."""
+    learning_rate: float = 3e-4
+    """Step size of Adam for value and critics, and the policy's at the start."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    discount: float = 0.99
+    """Weight of the next step's value, in (0, 1]."""
+    target_rate: float = 0.005
+    """Fraction by which the target critics move towards the critics in each step, in (0, 1]."""
+    expectile: float = 0.7
+    """Expectile tau of the value loss, in (0, 1); 0.5 is the mean, 1 would be the maximum."""
+    inverse_temperature: float = 3.0
+    """Factor beta of the advantage in the policy's weights, >= 0; 0 is behavior cloning."""
+    max_weight: float = 100.0
+    """Upper bound of the policy's weights."""
+    steps: int = 1_000_000
+    """Gradient steps over which the policy's learning rate falls to 0."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.expectile < 1:
+            raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}")
+        if not 0 < self.discount <= 1 or not 0 < self.target_rate <= 1:
+            raise ValueError(
+                "discount and target_rate must lie in (0, 1], found "
+                f"{self.discount} and {self.target_rate}"
+            )
+        if self.inverse_temperature < 0 or self.max_weight <= 0 or self.learning_rate <= 0:
+            raise ValueError(
+                "inverse_temperature must be >= 0, max_weight and learning_rate > 0, found "
+                f"{self.inverse_temperature}, {self.max_weight} and {self.learning_rate}"
+            )
+        if self.batch_size < 1 or self.steps < 1 or not self.hidden:
+            raise ValueError("batch_size and steps must be >= 1 and hidden must not be empty")
+
+
+def expectile_loss(advantages: Float32[Tensor, " batch"], expectile: float) -> Float32[Tensor, ""]:
+    """Return the mean asymmetric square of Q_target(s, a) - V(s) (equation 5)."""
+    weights = torch.where(advantages < 0, 1 - expectile, expectile)
+    return (weights * advantages.square()).mean()
+
+
+def q_targets(
+    rewards: Float32[Tensor, " batch"],
+    terminations: Float32[Tensor, " batch"],
+    next_values: Float32[Tensor, " batch"],
+    discount: float,
+) -> Float32[Tensor, " batch"]:
+    """Return the regression targets of the critics (equation 6): a termination has no future."""
+    return rewards + discount * (1 - terminations) * next_values
+
+
+def policy_loss(
+    log_likelihoods: Float32[Tensor, " batch"],
+    advantages: Float32[Tensor, " batch"],
+    inverse_temperature: float,
+    max_weight: float,
+) -> Float32[Tensor, ""]:
+    """Return the advantage-weighted negative log-likelihood of the data's actions (equation 7)."""
+    weights = torch.exp(inverse_temperature * advantages).clamp(max=max_weight)
+    return -(weights * log_likelihoods).mean()
+
+
+class IQL:
+    """Implicit Q-learning for continuous actions."""
+
+    def __init__(
+        self, config: IQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
+    ) -> None:
+        self.config = config
+        self.scaling = scaling.to(device)
+        generator = make_generator(seed, 0, device)
+        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.critic = TwinCritic(obs_dim, action_dim, config.hidden, generator=generator)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.value = make_network(obs_dim, 1, config.hidden, generator=generator)
+        self.policy = make_network(obs_dim, action_dim, config.hidden, generator=generator)
+        self.log_std = nn.Parameter(torch.zeros(action_dim, device=device))
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": [*self.critic.parameters(), *self.value.parameters()]},
+                {"params": [*self.policy.parameters(), self.log_std]},
+            ],
+            config.learning_rate,
+            fused=True,
+        )
+        self.step = 0
+
+    def update(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
+        config = self.config
+        observations = self.scaling.observations(batch.observations)
+        next_observations = self.scaling.observations(batch.next_observations)
+        actions = self.scaling.actions_to_unit(batch.actions)
+
+        with torch.no_grad():
+            target_q = self.target_critic(observations, actions).amin(0)
+            next_values = self.value(next_observations).squeeze(-1)
+            targets = q_targets(batch.rewards, batch.terminations, next_values, config.discount)
+
+        values = self.value(observations).squeeze(-1)
+        advantages = target_q - values
+        value_loss = expectile_loss(advantages, config.expectile)
+
+        q_values = self.critic(observations, actions)
+        critic_loss = (q_values - targets).square().mean(-1).sum()
+
+        means = torch.tanh(self.policy(observations))
+        log_likelihoods = gaussian_log_likelihood(actions, means, self.log_std.clamp(-20, 2))
+        actor_loss = policy_loss(
+            log_likelihoods, advantages.detach(), config.inverse_temperature, config.max_weight
+        )
+
+        # The losses share no trained parameter, so one backward pass gives the three gradients.
+        progress = min(self.step / config.steps, 1.0)
+        self.optimizer.param_groups[1]["lr"] = (
+            config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
+        )
+        self.optimizer.zero_grad()
+        (value_loss + critic_loss + actor_loss).backward()
+        self.optimizer.step()
+        update_target(self.target_critic, self.critic, config.target_rate)
+        self.step += 1
+        return {
+            "value/loss": value_loss.detach(),
+            "value/mean": values.detach().mean(),
+            "critic/loss": critic_loss.detach(),
+            "critic/mean": q_values.detach().mean(),
+            "policy/loss": actor_loss.detach(),
+        }
+
+    @torch.no_grad()
+    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+        """Return the policy's mean actions in the environment's unit."""
+        unit = torch.tanh(self.policy(self.scaling.observations(observations)))
+        return self.scaling.actions_from_unit(unit)
+
+
+def gaussian_log_likelihood(
+    actions: Float32[Tensor, "batch act"],
+    means: Float32[Tensor, "batch act"],
+    log_std: Float32[Tensor, " act"],
+) -> Float32[Tensor, " batch"]:
+    """Return log N(actions; means, exp(log_std)^2), summed over action dimensions."""
+    errors = (actions - means) * torch.exp(-log_std)
+    return -(0.5 * errors.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)

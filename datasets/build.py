@@ -1,0 +1,170 @@
+"""Builds a dataset of the catalogue from its recipe, crash-safely, with any number of processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry
+from orlog.datasets.environments import environment_versions, make_environment
+from orlog.datasets.episode import Episode
+from orlog.datasets.home import datasets_folder, publish, unfinished_folder
+from orlog.datasets.manifest import (
+    MANIFEST_FILE,
+    MANIFEST_VERSION,
+    STORE_FORMAT,
+    EnvironmentRecord,
+    Manifest,
+    RecipeRecord,
+)
+from orlog.datasets.names import nearest, parse_name
+from orlog.datasets.processes import map_in_order, process_pool
+from orlog.datasets.spaces import space_to_json
+from orlog.datasets.store import storage_errors, sync
+from orlog.datasets.verify import make_objects
+from orlog.datasets.writing import write_episodes
+from orlog.errors import NotFoundError
+
+__all__ = ["build_dataset"]
+
+EPISODES_PER_TASK = 20
+
+
+def build_dataset(
+    name: str,
+    *,
+    workers: int = 1,
+    replace: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
+    """Build a dataset of the catalogue and return its folder; one that is there is left alone.
+
+    The bytes do not depend on `workers`. An interruption at any instant leaves nothing that looks
+    finished. Two processes that build the same dataset build it once.
+
+    Args:
+        name: Name, with or without version.
+        workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
+        replace: Build again even if the version is there, and put the new one in its place.
+        progress: Called with steps done and steps in all.
+        on_wait: Called once if another process is building the same version.
+
+    Raises:
+        NotFoundError: the catalogue has no such name or version.
+        MissingExtraError: the recipe's environment is not installed.
+        StorageError: the disk is full.
+    """
+    wanted = parse_name(name)
+    entry = CATALOGUE.get(wanted.name)
+    if entry is None:
+        close = nearest(wanted.name, CATALOGUE)
+        raise NotFoundError(
+            f"the catalogue has no recipe for {wanted.name}"
+            + (f"; did you mean {' or '.join(close)}?" if close else "")
+            + " Run: orlog list"
+        )
+    if wanted.digest or wanted.version not in ("", entry.version):
+        raise NotFoundError(
+            f"{name}: the recipe of this orlog builds version {entry.version}; run: orlog build "
+            f"{wanted.name}"
+        )
+    destination = datasets_folder() / wanted.name / entry.version
+    if (destination / MANIFEST_FILE).is_file() and not replace:
+        return destination
+    with unfinished_folder(destination, on_wait=on_wait) as folder:
+        if not (destination / MANIFEST_FILE).is_file() or replace:
+            publish(_build(folder, wanted.name, entry, workers, progress), destination)
+    return destination
+
+
+def _build(
+    folder: Path,
+    name: str,
+    entry: CatalogueEntry,
+    workers: int,
+    progress: Callable[[int, int], None],
+) -> Path:
+    recipe = entry.recipe
+    with make_environment(recipe.environment_id, recipe.environment_kwargs) as env:
+        observation_space, action_space = env.observation_space, env.action_space
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+    assert limit is not None
+    episodes = _with_progress(_episodes(entry, limit, workers), recipe.steps, progress)
+    store = folder / "store"
+    columns, total_episodes, total_steps = write_episodes(
+        store, episodes, observation_space, action_space
+    )
+    manifest = Manifest(
+        manifest_version=MANIFEST_VERSION,
+        name=name,
+        version=entry.version,
+        description=entry.description,
+        license=entry.license,
+        container="zarr",
+        format_version=STORE_FORMAT,
+        total_episodes=total_episodes,
+        total_steps=total_steps,
+        observation_space=space_to_json(observation_space),
+        action_space=space_to_json(action_space),
+        environment=EnvironmentRecord(
+            id=recipe.environment_id,
+            kwargs=recipe.environment_kwargs,
+            max_episode_steps=limit,
+            versions=environment_versions(recipe.environment_id),
+        ),
+        behavior_policy=recipe.behavior_policy,
+        recipe=_recipe_record(recipe),
+        lineage=[],
+        columns=columns,
+        objects=make_objects(store),
+    )
+    path = store / MANIFEST_FILE
+    with storage_errors(path):
+        path.write_text(manifest.to_json(), "utf-8")
+        sync(path)
+        sync(store)
+    return store
+
+
+def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episode]:
+    count = len(entry.recipe.lengths(limit))
+    if workers == 1:
+        yield from entry.recipe.episodes(0, count)
+        return
+    firsts = range(0, count, EPISODES_PER_TASK)
+    make = functools.partial(_some_episodes, entry, count)
+    with process_pool(workers) as pool:
+        for some in map_in_order(pool, make, firsts, ahead=4 * workers):
+            yield from some
+
+
+def _some_episodes(entry: CatalogueEntry, count: int, first: int) -> list[Episode]:
+    return list(entry.recipe.episodes(first, min(count, first + EPISODES_PER_TASK)))
+
+
+def _with_progress(
+    episodes: Iterator[Episode], total: int, progress: Callable[[int, int], None]
+) -> Iterator[Episode]:
+    done = 0
+    progress(0, total)
+    for episode in episodes:
+        yield episode
+        done += len(episode)
+        progress(done, total)
+
+
+def _recipe_record(recipe: Any) -> RecipeRecord:
+    parameters = {
+        field.name: list(value)
+        if isinstance(value := getattr(recipe, field.name), tuple)
+        else value
+        for field in dataclasses.fields(recipe)
+        if field.name != "seed"
+    }
+    return RecipeRecord(
+        name=recipe.name, version=recipe.version, parameters=parameters, seed=recipe.seed
+    )

@@ -1,0 +1,77 @@
+"""Environments by the id that the installed Gymnasium registers, and the extras that bring them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from orlog.errors import MissingExtraError, NotFoundError
+
+__all__ = ["environment_versions", "make_environment"]
+
+# Start of an environment id -> (module that registers it, extra of orlog that installs it,
+# distributions whose versions decide what the simulator does).
+_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
+}
+_ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
+
+
+def make_environment(environment_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Return a new environment.
+
+    Only ids that the installed Gymnasium registers are made: an id that names a module to import
+    (`module:Env-v0`) is refused, since ids come with datasets.
+
+    Raises:
+        MissingExtraError: the package that registers this id is not installed.
+        NotFoundError: no package that orlog knows registers this id.
+    """
+    family = _family(environment_id)
+    if family is not None:
+        module, extra, _ = family
+        try:
+            _import_quietly(module)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"{environment_id} needs {error.name}, which is not installed; run: "
+                f'pip install "orlog[{extra}]"',
+                extra=extra,
+            ) from error
+    if not _ID.fullmatch(environment_id) or environment_id not in gymnasium.registry:
+        raise NotFoundError(
+            f"environment {environment_id!r} is not registered with the installed Gymnasium "
+            f"{gymnasium.__version__}; install the package that provides it and import it first"
+        )
+    return gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+
+
+def environment_versions(environment_id: str) -> dict[str, str]:
+    """Return the versions of the packages that decide what this environment does."""
+    family = _family(environment_id)
+    packages = ("gymnasium", "numpy", *(family[2] if family else ()))
+    return {package: importlib.metadata.version(package) for package in sorted(packages)}
+
+
+def _import_quietly(module: str) -> None:
+    """Import a package that prints about unrelated environments of its own when it is imported."""
+    if module not in sys.modules:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            gymnasium.register_envs(importlib.import_module(module))
+
+
+def _family(environment_id: str) -> tuple[str, str, tuple[str, ...]] | None:
+    for start, family in _FAMILIES.items():
+        if environment_id.startswith(start):
+            return family
+    return None

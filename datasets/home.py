@@ -1,0 +1,114 @@
+"""Where datasets live on this machine: one folder per name and version.
+
+    $ORLOG_HOME/datasets/pointmaze/umaze-v1/1.0.0/manifest.json
+                                                  zarr.json, observations/, actions/, ...
+
+A folder appears whole or not at all: it is written beside its place, made durable, and renamed.
+Who writes a version holds its lock, so a second process waits, and what it then finds under the
+unfinished name was left by one that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from orlog.datasets.manifest import MANIFEST_FILE
+from orlog.datasets.store import storage_errors, sync
+
+__all__ = [
+    "datasets_folder",
+    "installed_names",
+    "installed_versions",
+    "publish",
+    "unfinished_folder",
+]
+
+
+def datasets_folder() -> Path:
+    """Return `$ORLOG_HOME/datasets`; ORLOG_HOME is `~/.cache/orlog` unless it is set.
+
+    The folder is not made here.
+    """
+    home = os.environ.get("ORLOG_HOME")
+    if home:
+        return Path(home).expanduser() / "datasets"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "orlog" / "datasets"
+
+
+def installed_names() -> list[str]:
+    """Return the names of all datasets that are on this machine, sorted."""
+    root = datasets_folder()
+    names = set()
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if MANIFEST_FILE in files:
+            below.clear()
+            names.add(Path(folder).parent.relative_to(root).as_posix())
+    return sorted(names)
+
+
+def installed_versions(name: str) -> list[str]:
+    """Return the versions of a dataset that are on this machine, newest first."""
+    folder = datasets_folder() / name
+    versions = [
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.name.replace(".", "").isdigit() and (path / MANIFEST_FILE).is_file()
+    ]
+    return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
+
+
+@contextlib.contextmanager
+def unfinished_folder(
+    destination: Path, *, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
+    """Hold the only right to write `destination`, and give an empty folder beside it.
+
+    Waits while another process writes the same destination, after one call of `on_wait`. The
+    folder is removed in the end, whatever happens, unless `publish` has renamed it.
+
+    Raises:
+        StorageError: the folder cannot be made.
+    """
+    with storage_errors(destination.parent):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            on_wait()
+            lock.acquire()
+    folder = destination.with_name(f".{destination.name}.unfinished")
+    try:
+        with storage_errors(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def publish(folder: Path, destination: Path) -> None:
+    """Rename a finished folder to its place; what was there before is removed.
+
+    Call it inside `unfinished_folder` only.
+
+    Raises:
+        StorageError: the folder cannot be renamed.
+    """
+    old = destination.with_name(f".{destination.name}.replaced")
+    with storage_errors(destination):
+        shutil.rmtree(old, ignore_errors=True)
+        if destination.exists():
+            destination.rename(old)
+        folder.rename(destination)
+        sync(destination.parent)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,306 @@
+"""The manifest: everything known about one version of a dataset, and the digest that names it.
+
+    manifest.json = {"digest": "sha256:..", "manifest_version": 1, "name": .., "objects": [..], ..}
+
+The digest is the SHA-256 of the canonical form: the same JSON without its "digest", keys sorted,
+no spaces, UTF-8, floats in their shortest form. It names no time, no machine and no folder, so
+equal data have equal digests. Reading is strict: unknown, missing or repeated keys, wrong types,
+unsafe paths and a digest that does not fit are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import gymnasium
+import msgspec
+from msgspec import Meta
+
+from orlog.datasets.names import parse_name
+from orlog.datasets.spaces import space_from_json
+from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, SchemaError
+
+__all__ = [
+    "MANIFEST_FILE",
+    "Column",
+    "EnvironmentRecord",
+    "Manifest",
+    "RecipeRecord",
+    "StoredObject",
+    "read_manifest",
+]
+
+MANIFEST_FILE = "manifest.json"
+MANIFEST_VERSION = 1
+STORE_FORMAT = 1
+LARGEST_MANIFEST = 64 * 2**20
+
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Text = Annotated[str, Meta(max_length=100_000)]
+
+
+class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of a store.
+
+    Attributes:
+        path: Where it lies inside the store's folder, with forward slashes.
+        size_bytes: Its size.
+        sha256: Hex SHA-256 of its bytes.
+    """
+
+    path: Annotated[str, Meta(min_length=1, max_length=500)]
+    size_bytes: Count
+    sha256: Sha256
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One array of a dataset.
+
+    Attributes:
+        name: Its path, for example `observations/desired_goal`.
+        dtype: NumPy's name of the type of its numbers.
+        shape: Shape of one row.
+        rows: Number of rows: steps, steps + episodes (observations) or episodes.
+        sha256: Hex SHA-256 of all values, row by row, little-endian. It does not depend on
+            container, chunks or codec, so it tells whether two stores hold the same data.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    dtype: Annotated[str, Meta(max_length=20)]
+    shape: list[Count]
+    rows: Count
+    sha256: Sha256
+
+
+class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What recorded the data, and what scores a policy.
+
+    Attributes:
+        id: Id that Gymnasium registers.
+        kwargs: Arguments of `gymnasium.make`.
+        max_episode_steps: Steps after which an episode is truncated; none without a limit.
+        versions: Version of each package that decides what the environment does.
+    """
+
+    id: Annotated[str, Meta(max_length=200)]
+    kwargs: dict[str, Any]
+    max_episode_steps: int | None
+    versions: dict[str, str]
+
+
+class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The code and parameters that built the data.
+
+    Attributes:
+        name: Recipe of orlog.
+        version: Version of the recipe's code: the same parameters give the same bytes.
+        parameters: Everything it was called with, but the seed.
+        seed: Root of its randomness.
+    """
+
+    name: str
+    version: int
+    parameters: dict[str, Any]
+    seed: int
+
+
+class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A dataset that this one was derived from, and how."""
+
+    digest: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    operation: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One version of a dataset.
+
+    Attributes:
+        manifest_version: Version of this JSON's layout.
+        name: Name without version.
+        version: Content version: major = rows that existed changed, minor = rows or columns
+            added, patch = metadata only.
+        description: What the data are, in a sentence or two.
+        license: SPDX identifier.
+        container: How objects hold columns.
+        format_version: Version of the layout of the store.
+        total_episodes: Number of episodes E.
+        total_steps: Number of steps S.
+        observation_space: Gymnasium space as JSON.
+        action_space: Gymnasium space as JSON.
+        environment: What recorded the data.
+        behavior_policy: What chose the actions.
+        recipe: What built the data; none for data that were recorded elsewhere.
+        lineage: Datasets that this one was derived from.
+        columns: Every column, sorted by name.
+        objects: Every file of the store but the manifest, sorted by path.
+    """
+
+    manifest_version: int
+    name: str
+    version: str
+    description: Text
+    license: Text
+    container: str
+    format_version: int
+    total_episodes: Count
+    total_steps: Count
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    environment: EnvironmentRecord | None
+    behavior_policy: Text
+    recipe: RecipeRecord | None
+    lineage: list[Parent]
+    columns: list[Column]
+    objects: list[StoredObject]
+
+    def __post_init__(self) -> None:
+        """Refuse what the types alone let through.
+
+        Raises:
+            ManifestError: names, paths, totals or spaces that make no sense.
+        """
+        where = f"manifest of {self.name}@{self.version}"
+        try:
+            if parse_name(f"{self.name}@{self.version}").version != self.version:
+                raise ManifestError(f"{where}: {self.version!r} is not a content version")
+            space_from_json(self.observation_space)
+            space_from_json(self.action_space)
+        except (InvalidNameError, SchemaError) as error:
+            raise ManifestError(f"{where}: {error}") from error
+        names = [column.name for column in self.columns]
+        paths = [item.path for item in self.objects]
+        for kind, keys in (("column", names), ("object", paths)):
+            if sorted(set(keys)) != keys:
+                raise ManifestError(f"{where}: its {kind}s are repeated or not in sorted order")
+            for key in keys:
+                if not _is_safe(key):
+                    raise ManifestError(
+                        f"{where}: {kind} {key!r} does not stay inside the store's folder"
+                    )
+        if MANIFEST_FILE in paths:
+            raise ManifestError(f"{where}: a manifest cannot list itself")
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hex SHA-256 of the canonical form."""
+        body = msgspec.to_builtins(self)
+        return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}"
+
+    @property
+    def spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        """The observation space and the action space."""
+        return space_from_json(self.observation_space), space_from_json(self.action_space)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all objects together."""
+        return sum(item.size_bytes for item in self.objects)
+
+    def column(self, name: str) -> Column:
+        """Return a column by name.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def to_json(self) -> str:
+        """Return the text of `manifest.json`: the digest first, then the body, indented."""
+        body = msgspec.to_builtins(self)
+        return json.dumps({"digest": self.digest, **body}, indent=1, allow_nan=False) + "\n"
+
+
+def canonical_json(body: Any) -> bytes:
+    """Return the one JSON text that a digest is taken over."""
+    text = json.dumps(
+        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest in a file, its digest checked.
+
+    Raises:
+        ManifestError: the file is missing, malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_MANIFEST:
+            raise ManifestError(f"{path}: {size} bytes is too large for a manifest")
+        text = path.read_text("utf-8")
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path}: no readable manifest: {error}") from error
+    try:
+        body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{path}: not the JSON of a manifest: {error}") from error
+    return manifest_from_json(body, str(path))
+
+
+def manifest_from_json(body: object, where: str) -> Manifest:
+    """Return the manifest of parsed JSON; `where` names its origin in errors.
+
+    Raises:
+        ManifestError: it is malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    if not isinstance(body, dict):
+        raise ManifestError(f"{where}: a manifest is a JSON object")
+    for key, known in (("manifest_version", MANIFEST_VERSION), ("format_version", STORE_FORMAT)):
+        version = body.get(key)
+        if isinstance(version, int) and version > known:
+            raise FormatVersionError(
+                f"{where}: {key} {version} is newer than this orlog reads ({known}); "
+                "run: pip install --upgrade orlog"
+            )
+    stated = body.pop("digest", None)
+    try:
+        manifest = msgspec.convert(body, Manifest, strict=True)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ManifestError):
+            raise error.__cause__ from None
+        raise ManifestError(f"{where}: {error}") from error
+    if (manifest.manifest_version, manifest.format_version) != (MANIFEST_VERSION, STORE_FORMAT):
+        raise ManifestError(
+            f"{where}: manifest_version {manifest.manifest_version} and format_version "
+            f"{manifest.format_version} do not exist"
+        )
+    if stated != manifest.digest:
+        raise ManifestError(
+            f"{where}: the manifest was edited or damaged: it says its digest is {stated}, its "
+            f"content has {manifest.digest}; restore the file, or build the dataset again",
+            file=MANIFEST_FILE,
+            expected=str(stated),
+            found=manifest.digest,
+        )
+    return manifest
+
+
+def _is_safe(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return (
+        "/".join(parts) == path
+        and not path.startswith("/")
+        and all(part not in ("..", ".") for part in parts)
+        and not any(character in path for character in "\\:\0\n")
+    )
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key is repeated")
+    return keys
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

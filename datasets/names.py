@@ -1,0 +1,69 @@
+"""Dataset names: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab..`.
+
+name     = part *( "/" part ) "/" part "-v" number     at least two parts, lower case
+part     = letter or digit, then letters, digits, "_", "." and "-"
+version  = "@" major "." minor "." patch               the content version
+digest   = "@sha256:" 6 to 64 hexadecimal digits        the start of a manifest's digest
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable
+
+from orlog.errors import InvalidNameError
+
+__all__ = ["DatasetName", "nearest", "parse_name"]
+
+_PART = r"[a-z0-9][a-z0-9_.-]*"
+_NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
+_VERSION = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{6,64}")
+_LONGEST = 200
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DatasetName:
+    """A parsed name. `version` and `digest` are empty where the name does not pin them."""
+
+    name: str
+    version: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        """Return the text that parses to this name."""
+        pin = self.version or self.digest
+        return f"{self.name}@{pin}" if pin else self.name
+
+
+def parse_name(text: str) -> DatasetName:
+    """Return the parsed name.
+
+    Raises:
+        InvalidNameError: the text does not follow the grammar above.
+    """
+    name, at, pin = text.partition("@")
+    version, digest = "", ""
+    valid = len(text) <= _LONGEST and _NAME.fullmatch(name) is not None
+    if at and _VERSION.fullmatch(pin):
+        version = pin
+    elif at and _DIGEST.fullmatch(pin):
+        digest = pin
+    elif at:
+        valid = False
+    if not valid:
+        shown = text if len(text) <= _LONGEST else f"{text[:60]}..."
+        raise InvalidNameError(
+            f"{shown!r} is not a dataset name: expected group/name-vN in lower case, with "
+            "@major.minor.patch or @sha256:digest behind it if a version is meant; for example "
+            "pointmaze/umaze-v1, pointmaze/umaze-v1@1.0.0. A folder is meant by a path that "
+            "starts with /, . or ~"
+        )
+    return DatasetName(name, version, digest)
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known words that resemble `word`, nearest first."""
+    return difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)

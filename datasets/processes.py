@@ -1,0 +1,64 @@
+"""A pool of worker processes that ends with its parent, however the parent ends."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import TypeVar
+
+__all__ = ["map_in_order", "process_pool"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of freshly started processes; what has not begun when it closes is dropped.
+
+    The script that calls this needs `if __name__ == "__main__":`, as with any started process.
+    """
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
+    )
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def map_in_order(
+    pool: ProcessPoolExecutor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    ahead: int,
+) -> Iterator[Result]:
+    """Yield `function(item)` in the order of items, never more than `ahead` results in memory."""
+    waiting: deque[Future[Result]] = deque()
+    for item in items:
+        waiting.append(pool.submit(function, item))
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _follow_parent() -> None:
+    """Leave Ctrl-C to the parent, and end when it ends, even if it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

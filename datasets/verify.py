@@ -1,0 +1,104 @@
+"""Re-checks every byte of a store against its manifest, at the speed of hashing."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.store import list_objects
+
+__all__ = ["Problem", "hash_file", "make_objects", "verify_store"]
+
+BLOCK_BYTES = 2**20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """One object that is not what the manifest says.
+
+    Attributes:
+        file: Path inside the store.
+        kind: What is wrong with it.
+        expected: Size or SHA-256 of the manifest.
+        found: What is there instead.
+    """
+
+    file: str
+    kind: Literal["missing", "wrong size", "damaged", "a link", "not in the manifest"]
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        """Return one line that names the object and the difference."""
+        return f"{self.file}: {self.kind}: expected {self.expected}, found {self.found}"
+
+
+def verify_store(
+    folder: Path, *, progress: Callable[[int], None] = lambda _: None
+) -> tuple[Manifest, list[Problem]]:
+    """Return the manifest and every problem of a store; no problem means that every byte is right.
+
+    `progress` is called with the number of bytes checked since its last call. Memory is constant.
+
+    Raises:
+        ManifestError: the manifest itself cannot be read as right.
+        FormatVersionError: the store was written by a newer orlog.
+    """
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    problems = [
+        problem
+        for item in manifest.objects
+        if (problem := _check(folder, item, progress)) is not None
+    ]
+    known = {item.path for item in manifest.objects} | {MANIFEST_FILE}
+    problems += [
+        Problem(path, "not in the manifest", "no such file", _describe(file))
+        for path, file in list_objects(folder)
+        if path not in known
+    ]
+    return manifest, problems
+
+
+def make_objects(folder: Path) -> list[StoredObject]:
+    """Return the objects of a folder that was just written, sorted by path."""
+    return [
+        StoredObject(path=path, size_bytes=file.stat().st_size, sha256=hash_file(file))
+        for path, file in list_objects(folder)
+    ]
+
+
+def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
+    """Return the hex SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            progress(len(block))
+    return digest.hexdigest()
+
+
+def _check(folder: Path, item: StoredObject, progress: Callable[[int], None]) -> Problem | None:
+    path = folder / item.path
+    # A link anywhere on the way could show bytes from outside the folder.
+    for parent in (path, *path.parents):
+        if parent == folder:
+            break
+        if parent.is_symlink():
+            return Problem(item.path, "a link", "a file", f"a link to {parent.readlink()}")
+    if not path.is_file():
+        return Problem(item.path, "missing", f"{item.size_bytes} bytes", "no file")
+    size = path.stat().st_size
+    if size != item.size_bytes:
+        return Problem(item.path, "wrong size", f"{item.size_bytes} bytes", f"{size} bytes")
+    found = hash_file(path, progress)
+    if found != item.sha256:
+        return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
+    return None
+
+
+def _describe(path: Path) -> str:
+    return "a link" if path.is_symlink() else f"{path.stat().st_size} bytes"

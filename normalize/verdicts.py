@@ -1,0 +1,83 @@
+"""Compares a new run of an algorithm with its recorded baseline, and says what can be said.
+
+    identical   the same seeds gave the same returns to the bit
+    same        the interval of the difference lies within +-margin
+    better      the interval of the difference lies above 0 (and not within the margin)
+    worse       it lies below 0 (and not within the margin)
+    unclear     none of these: too few seeds to say
+
+The interval is Welch's over per-seed mean scores, at 95 %. Two identical distributions are called
+better or worse in at most 5 % of comparisons.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from orlog.normalize.intervals import mean_difference_interval
+
+__all__ = ["MARGIN", "Verdict", "compare"]
+
+MARGIN = 5.0
+"""Difference of normalized scores, in points, that counts as none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison with a recorded baseline came to.
+
+    Attributes:
+        word: The verdict.
+        difference: New minus recorded mean score, in points.
+        interval: 95 % interval of the difference; None where a side has one seed only.
+    """
+
+    word: Literal["identical", "same", "better", "worse", "unclear"]
+    difference: float
+    interval: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        """Return the verdict with its reason, in a few words."""
+        if self.word == "identical":
+            return "same, to the bit"
+        if self.interval is None:
+            return f"too few seeds to say ({self.difference:+.1f}; one seed has no interval)"
+        low, high = self.interval
+        word = "too few seeds to say" if self.word == "unclear" else self.word
+        return f"{word} ({self.difference:+.1f}, 95 % interval {low:+.1f} to {high:+.1f})"
+
+
+def compare(
+    new: dict[int, Float[np.ndarray, " episodes"]],
+    recorded: dict[int, Float[np.ndarray, " episodes"]],
+    *,
+    margin: float = MARGIN,
+) -> Verdict:
+    """Return the verdict on new scores against recorded ones, both by training seed.
+
+    Raises:
+        ValueError: a side has no seed.
+    """
+    if not new or not recorded:
+        raise ValueError("a comparison needs at least one seed on each side")
+    means_new = np.array([scores.mean() for scores in new.values()])
+    means_recorded = np.array([scores.mean() for scores in recorded.values()])
+    difference = float(means_new.mean() - means_recorded.mean())
+    if all(seed in recorded and np.array_equal(new[seed], recorded[seed]) for seed in new):
+        return Verdict(word="identical", difference=difference, interval=None)
+    if min(len(new), len(recorded)) < 2:
+        return Verdict(word="unclear", difference=difference, interval=None)
+    low, high = mean_difference_interval(means_new, means_recorded)
+    if -margin <= low and high <= margin:
+        word: Literal["same", "better", "worse", "unclear"] = "same"
+    elif low > 0:
+        word = "better"
+    elif high < 0:
+        word = "worse"
+    else:
+        word = "unclear"
+    return Verdict(word=word, difference=difference, interval=(low, high))

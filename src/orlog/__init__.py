@@ -1,0 +1,52 @@
+"""Offline-RL datasets that are pinned byte by byte, loaded fast, and scored honestly.
+
+import orlog
+
+ds = orlog.load_dataset("pointmaze/umaze-v1", build=True)
+for batch in orlog.transitions(ds, batch_size=256, seed=0):
+    ...
+
+Importing this package is light: what a name needs is imported when the name is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orlog.datasets.build import build_dataset as build_dataset
+    from orlog.datasets.dataset import Dataset as Dataset
+    from orlog.datasets.dataset import load_dataset as load_dataset
+    from orlog.datasets.episode import Episode as Episode
+    from orlog.datasets.verify import verify_store as verify_store
+    from orlog.errors import OrlogError as OrlogError
+    from orlog.loaders.batch import Batch as Batch
+    from orlog.loaders.transitions import Transitions as Transitions
+    from orlog.loaders.transitions import transitions as transitions
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "orlog.loaders.batch",
+    "Dataset": "orlog.datasets.dataset",
+    "Episode": "orlog.datasets.episode",
+    "OrlogError": "orlog.errors",
+    "Transitions": "orlog.loaders.transitions",
+    "build_dataset": "orlog.datasets.build",
+    "load_dataset": "orlog.datasets.dataset",
+    "transitions": "orlog.loaders.transitions",
+    "verify_store": "orlog.datasets.verify",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'orlog' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,83 @@
+"""The errors that orlog raises, all under one root.
+
+    OrlogError                             exit code 1 on the command line
+    ├── InvalidNameError(ValueError)       a dataset name that does not follow the grammar
+    ├── NotFoundError(LookupError)         no dataset, run, reference or baseline of that name
+    ├── MissingExtraError(ImportError)     an optional package is not installed
+    ├── SchemaError(ValueError)            data that does not fit its space, shape, dtype or length
+    ├── FormatVersionError(ValueError)     written by a newer orlog than this one
+    ├── StorageError(OSError)              a disk that is full or cannot be written
+    └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
+        └── ManifestError(ValueError)      a manifest that cannot be read as right
+
+Bad arguments stay `ValueError` and `TypeError`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "FormatVersionError",
+    "IntegrityError",
+    "InvalidNameError",
+    "ManifestError",
+    "MissingExtraError",
+    "NotFoundError",
+    "OrlogError",
+    "SchemaError",
+    "StorageError",
+]
+
+
+class OrlogError(Exception):
+    """Root of every error that orlog raises on purpose."""
+
+    exit_code = 1
+
+
+class InvalidNameError(OrlogError, ValueError):
+    """A dataset name that does not follow the grammar."""
+
+
+class NotFoundError(OrlogError, LookupError):
+    """Nothing of that name is known here."""
+
+
+class MissingExtraError(OrlogError, ImportError):
+    """An optional package is not installed; `extra` names what brings it."""
+
+    def __init__(self, message: str, *, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+
+
+class SchemaError(OrlogError, ValueError):
+    """Data that does not fit the space, shape, dtype or length it should have."""
+
+
+class FormatVersionError(OrlogError, ValueError):
+    """A manifest or store written by a newer orlog than this one."""
+
+
+class StorageError(OrlogError, OSError):
+    """The disk is full or cannot be written; nothing that was there before is lost."""
+
+
+class IntegrityError(OrlogError, OSError):
+    """Bytes that are not what the manifest says.
+
+    `file` is the object inside the store; `expected` and `found` say how it differs.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, file: str = "", expected: str = "", found: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.expected = expected
+        self.found = found
+
+
+class ManifestError(IntegrityError, ValueError):
+    """A manifest that cannot be read as right: malformed, edited, or not of this store."""

@@ -1,0 +1,159 @@
+"""The main job from end to end: build, verify, train, score, compare, and one page about it all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orlog.datasets.build import build_dataset
+from orlog.datasets.catalogue import recorded_manifest
+from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.verify import verify_store
+from orlog.errors import IntegrityError
+from orlog.report import HEADINGS, result_cells, write_report
+from orlog.reproduce import Result, make_jobs, run_jobs, summarize
+from orlog.runs import EPISODES
+from orlog.terminal import console, progress_bar, progress_bars, table
+
+__all__ = ["quickstart"]
+
+# The longest first, so that no process trains alone in the end.
+ALGORITHMS = ("cql", "iql", "bc")
+DATASET = "pointmaze/umaze-v1"
+SEEDS = (0, 1, 2)
+SMOKE_DATASET = "pointmaze/umaze-mini-v1"
+SMOKE_STEPS = 50
+SMOKE_EPISODES = 4
+
+
+def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
+    """Do all of it, say what happens, and return the dataset, the results and the page.
+
+    Args:
+        folder: New folder for runs and page.
+        smoke: A small dataset and a few steps: shows in seconds that everything works, and its
+            scores mean nothing.
+        workers: Processes.
+
+    Raises:
+        FileExistsError: the folder holds runs already.
+        OrlogError: a step failed.
+    """
+    name = SMOKE_DATASET if smoke else DATASET
+    seeds = SEEDS[:1] if smoke else SEEDS
+    if (folder / "runs").exists():
+        raise FileExistsError(
+            f"{folder / 'runs'} exists already: move it away, or choose another folder with --out"
+        )
+
+    with _stage(f"build {name}"):
+        dataset = build_and_verify(name, workers)
+    with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
+        jobs = {
+            algorithm: make_jobs(
+                algorithm,
+                dataset,
+                folder / "runs",
+                seeds=seeds,
+                steps=SMOKE_STEPS if smoke else None,
+                episodes=SMOKE_EPISODES if smoke else EPISODES,
+                evaluations=1 if smoke else 5,
+            )
+            for algorithm in ALGORITHMS
+        }
+        every = [job for some in jobs.values() for job in some]
+        with progress_bars() as update:
+            outcomes = iter(
+                run_jobs(
+                    every,
+                    workers=workers,
+                    progress=lambda job, step: update(
+                        f"{job.algorithm.upper()} seed {job.seed}", step, job.steps
+                    ),
+                )
+            )
+        results = [
+            summarize(dataset, some, [next(outcomes) for _ in some]) for some in jobs.values()
+        ]
+    results.sort(key=lambda result: result.record.algorithm)
+
+    page = folder / "report.html"
+    with _stage("draw the report"):
+        remark = SMOKE_REMARK if smoke else SMALL_RECIPE
+        write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])
+    console.print()
+    console.print(
+        table(HEADINGS, [result_cells(result) for result in results], numbers=(1, 2, 3, 6))
+    )
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        console.print(f"note: {note}")
+    console.print(remark)
+    console.print(f"\nreport: {page.resolve()}", soft_wrap=True)
+    return dataset, results, page
+
+
+SMALL_RECIPE = (
+    "These are small recipes: networks of two layers of 64 and a few thousand steps, chosen to fit "
+    "two CPU cores and a few minutes. Compare them with the recorded baselines of the same recipes, "
+    "not with published scores."
+)
+SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean nothing."
+
+
+def build_and_verify(name: str, workers: int) -> Dataset:
+    """Build a dataset if it is not here, check every byte, and return it.
+
+    Raises:
+        IntegrityError: a byte is not what the manifest says.
+    """
+    with progress_bar("steps") as update:
+        folder = build_dataset(
+            name,
+            workers=workers,
+            progress=update,
+            on_wait=lambda: console.print("another process is building it; waiting"),
+        )
+    manifest, problems = verify_store(folder)
+    if problems:
+        raise IntegrityError(
+            f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file
+        )
+    console.print(
+        f"  {len(manifest.objects)} objects, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
+        f"the manifest\n  {manifest.digest}\n  {recorded_build(folder)}",
+        soft_wrap=True,
+    )
+    return load_dataset(folder)
+
+
+def recorded_build(folder: Path) -> str:
+    """Say in a line how a built dataset compares with the one that was recorded."""
+    dataset = load_dataset(folder)
+    recorded = recorded_manifest(dataset.name, dataset.version)
+    if recorded is None:
+        return "no build of it is recorded"
+    if recorded.digest == dataset.digest:
+        return "the same digest as the recorded build"
+    ours = {column.name: column.sha256 for column in dataset.manifest.columns}
+    theirs = {column.name: column.sha256 for column in recorded.columns}
+    if ours == theirs:
+        return (
+            f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "
+            "with other versions of packages"
+        )
+    different = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    return (
+        f"NOT the recorded build ({recorded.digest[:19]}): {len(different)} columns have other "
+        f"values ({', '.join(different[:3])}); another processor or other versions of packages can "
+        "do that"
+    )
+
+
+@contextlib.contextmanager
+def _stage(what: str) -> Iterator[None]:
+    console.print(f"[bold]{what}[/bold]")
+    started = time.perf_counter()
+    yield
+    console.print(f"  {time.perf_counter() - started:.0f} s")

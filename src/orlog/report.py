@@ -1,0 +1,151 @@
+"""One self-contained HTML page about a dataset and the results on it: no scripts, no links out."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from orlog.datasets.dataset import Dataset
+from orlog.pictures import dataset_picture, learning_curves, score_picture, to_svg
+from orlog.reproduce import Result
+
+__all__ = ["result_cells", "write_report"]
+
+HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+       color: #222; background: #fff; }
+h1 { font-size: 1.7rem; } h2 { margin-top: 2.2rem; font-size: 1.25rem; }
+svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; margin: 0.8rem 0; }
+th, td { text-align: left; padding: 0.35rem 0.9rem 0.35rem 0; border-bottom: 1px solid #ddd;
+         vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+code { font-size: 0.85em; overflow-wrap: anywhere; }
+.note { background: #fff6dd; border-left: 4px solid #e0a800; padding: 0.5rem 0.9rem; }
+"""
+
+
+def result_cells(result: Result) -> list[str]:
+    """Return the cells of a result's row in a table, in the order of `HEADINGS`."""
+    returns, scores, interval = result.returns, result.scores, result.score_interval()
+    recorded = "none"
+    if result.baseline is not None and result.references is not None:
+        means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
+        recorded = f"{sum(means) / len(means):.1f} ({len(means)} seeds)"
+    speeds = sorted(result.updates_per_second.values())
+    return [
+        result.record.algorithm.upper(),
+        f"{returns.mean():.1f}",
+        "none" if scores is None else f"{scores.mean():.1f}",
+        "none" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
+        recorded,
+        "nothing recorded" if result.verdict is None else str(result.verdict),
+        f"{speeds[len(speeds) // 2]:.0f}",
+    ]
+
+
+def write_report(
+    path: Path,
+    dataset: Dataset,
+    results: Sequence[Result],
+    *,
+    title: str,
+    remarks: Sequence[str] = (),
+) -> None:
+    """Write the page.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    parts += [f'<p class="note">{html.escape(remark)}</p>' for remark in remarks]
+    parts += ["<h2>Scores</h2>", _score_table(results), to_svg(score_picture(results))]
+    parts += [_protocol(results), "<h2>Learning curves</h2>", to_svg(learning_curves(results))]
+    parts.append(
+        "<p>Each point is one round of 25 episodes during training; the scores above come from the "
+        "last checkpoint.</p>"
+    )
+    parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
+    parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
+    parts += [_settings(results)]
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, "utf-8")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int]) -> str:
+    def cell(tag: str, index: int, text: str) -> str:
+        kind = ' class="number"' if index in numbers else ""
+        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, text) for index, text in enumerate(headings))
+    body = "".join(
+        "<tr>" + "".join(cell("td", index, text) for index, text in enumerate(row)) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table>\n<tr>{head}</tr>\n{body}</table>"
+
+
+def _score_table(results: Sequence[Result]) -> str:
+    rows = [result_cells(result) for result in results]
+    return _table(HEADINGS, rows, frozenset({1, 2, 3, 6}))
+
+
+def _protocol(results: Sequence[Result]) -> str:
+    first = results[0]
+    evaluation = next(iter(first.evaluations.values()))
+    protocol = evaluation.protocol
+    versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
+    text = (
+        f"{len(first.evaluations)} training seeds, {protocol.episodes} episodes each (reset seeds "
+        f"from {protocol.first_seed:,}), last checkpoint, deterministic actions, in "
+        f"{protocol.environment_id} with {versions}. "
+    )
+    if first.references is not None:
+        text += (
+            f"Score 0 is a mean return of {first.references.random.mean:.1f} "
+            f"({first.references.random.policy}), 100 is {first.references.expert.mean:.1f} "
+            f"({first.references.expert.policy}). "
+        )
+    text += (
+        "The interval is a bootstrap over seeds and the episodes inside each; with few seeds it is "
+        "too narrow. The verdict compares per-seed means with the recorded ones (Welch, 95 %; same "
+        "means within 5 points)."
+    )
+    notes = list(dict.fromkeys(note for result in results for note in result.notes))
+    return f"<p>{html.escape(text)}</p>" + "".join(
+        f'<p class="note">{html.escape(note)}</p>' for note in notes
+    )
+
+
+def _facts(dataset: Dataset) -> str:
+    manifest = dataset.manifest
+    rows = [
+        ("name and version", f"{manifest.name}@{manifest.version}"),
+        ("digest", dataset.digest),
+        ("episodes, steps", f"{manifest.total_episodes:,}, {manifest.total_steps:,}"),
+        ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects)} objects"),
+        ("behavior policy", manifest.behavior_policy),
+        ("license", manifest.license),
+    ]
+    return _table(("", ""), rows, frozenset())
+
+
+def _settings(results: Sequence[Result]) -> str:
+    rows = [
+        (
+            result.record.algorithm.upper(),
+            f"{result.record.steps:,}",
+            ", ".join(f"{name} = {value}" for name, value in result.record.config.items()),
+        )
+        for result in results
+    ]
+    return _table(("algorithm", "gradient steps", "settings"), rows, frozenset({1}))

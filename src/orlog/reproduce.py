@@ -1,0 +1,449 @@
+"""Trains and scores an algorithm with several seeds, and compares it with the recorded baseline.
+
+manifests/NAME/references.json          returns of a random and an expert policy, with protocol
+manifests/NAME/baselines/ALGO.json      recorded per-seed returns, settings, digest, versions
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from orlog.algos.recipes import recipe_for
+from orlog.datasets.catalogue import CATALOGUE, recorded_folder, records_folder
+from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.manifest import Manifest
+from orlog.datasets.processes import process_pool
+from orlog.datasets.recipes.pointmaze import CONTROLLER, WaypointController
+from orlog.errors import NotFoundError, StorageError
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.references import (
+    Protocol,
+    ReferenceReturn,
+    ReferenceReturns,
+    read_references,
+)
+from orlog.normalize.rollouts import Policy
+from orlog.normalize.verdicts import Verdict, compare
+from orlog.runs import (
+    METRICS_FILE,
+    Evaluation,
+    RunRecord,
+    evaluate_run,
+    read_metrics,
+    run_protocol,
+    scoring_protocol,
+    train_run,
+    write_json,
+)
+
+__all__ = [
+    "Baseline",
+    "Result",
+    "measure_references",
+    "read_baseline",
+    "references_for",
+    "references_of",
+    "reproduce",
+    "run_jobs",
+]
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was recorded of an algorithm on a dataset.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        dataset: Name of the dataset.
+        digest: Digest of the dataset that it was trained on.
+        steps: Gradient steps.
+        config: Every setting.
+        protocol: How the returns were measured: last checkpoint, deterministic actions.
+        versions: Code that trained.
+        returns: Returns of each evaluation episode, by training seed.
+    """
+
+    algorithm: str
+    dataset: str
+    digest: str
+    steps: int
+    config: dict[str, Any]
+    protocol: Protocol
+    versions: dict[str, str]
+    returns: dict[str, list[float]]
+
+    def scores(self, references: ReferenceReturns) -> dict[int, np.ndarray]:
+        """Return normalized scores of each episode, by training seed."""
+        return {
+            int(seed): references.normalize(np.array(returns))
+            for seed, returns in self.returns.items()
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a reproduction came to.
+
+    Attributes:
+        record: The first seed's run: settings, digest, versions.
+        evaluations: Evaluation of each seed.
+        updates_per_second: Of each seed, while others ran beside it.
+        references: Anchors of the score; None where none were recorded.
+        baseline: What was recorded; None where nothing was.
+        verdict: The comparison; None without a baseline or references.
+        notes: What makes the comparison less than exact, in words.
+        folders: Folder of each seed's run.
+    """
+
+    record: RunRecord
+    evaluations: dict[int, Evaluation]
+    updates_per_second: dict[int, float]
+    references: ReferenceReturns | None
+    baseline: Baseline | None
+    verdict: Verdict | None
+    notes: list[str]
+    folders: dict[int, Path]
+
+    @property
+    def returns(self) -> np.ndarray:
+        """Returns [seeds, episodes]."""
+        return np.array([evaluation.returns for evaluation in self.evaluations.values()])
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """Normalized scores [seeds, episodes]; None without references."""
+        return None if self.references is None else self.references.normalize(self.returns)
+
+    def score_interval(self) -> tuple[float, float] | None:
+        """Return the 95 % interval of the mean score over seeds and episodes."""
+        scores = self.scores
+        return None if scores is None else bootstrap_interval(scores, np.random.default_rng(0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run that is to be trained and evaluated.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        dataset: Folder of the dataset.
+        seed: Training seed.
+        folder: Folder of the run, which must be new.
+        steps: Gradient steps.
+        episodes: Episodes of the evaluation.
+        evaluations: Points of the learning curve.
+    """
+
+    algorithm: str
+    dataset: Path
+    seed: int
+    folder: Path
+    steps: int
+    episodes: int
+    evaluations: int
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    progress: Callable[[Job, int], None] = lambda _job, _step: None,
+) -> list[tuple[RunRecord, Evaluation]]:
+    """Train and evaluate every job, `workers` at a time; return results in the order of jobs.
+
+    `progress` is called now and then with the last logged step of a running job.
+
+    Raises:
+        OrlogError: whatever the first failing job raised.
+    """
+    with process_pool(min(workers, len(jobs))) as pool:
+        futures: dict[Future[tuple[RunRecord, Evaluation]], Job] = {
+            pool.submit(_run_job, job): job for job in jobs
+        }
+        running = set(futures)
+        while running:
+            done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
+                progress(futures[future], futures[future].steps)
+            for future in running:
+                progress(futures[future], _last_step(futures[future].folder))
+        return [future.result() for future in futures]
+
+
+def _run_job(job: Job) -> tuple[RunRecord, Evaluation]:
+    dataset = load_dataset(job.dataset)
+    train_run(
+        job.algorithm,
+        dataset,
+        job.folder,
+        seed=job.seed,
+        steps=job.steps,
+        evaluations=job.evaluations,
+    )
+    return evaluate_run(job.folder, dataset=dataset, episodes=job.episodes)
+
+
+def _last_step(folder: Path) -> int:
+    if not (folder / METRICS_FILE).is_file():
+        return 0
+    lines = read_metrics(folder)
+    return int(lines[-1]["step"]) if lines else 0
+
+
+def make_jobs(
+    algorithm: str,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    steps: int | None = None,
+    episodes: int,
+    evaluations: int = 5,
+) -> list[Job]:
+    """Return one job for each seed; `steps` are those of the recipe unless they are given.
+
+    Raises:
+        FileExistsError: there is a run in one of the folders already.
+    """
+    jobs = [
+        Job(
+            algorithm=algorithm,
+            dataset=dataset.folder,
+            seed=seed,
+            folder=folder / algorithm / dataset.name / f"seed-{seed}",
+            steps=recipe_for(algorithm, dataset.name).steps if steps is None else steps,
+            episodes=episodes,
+            evaluations=evaluations,
+        )
+        for seed in seeds
+    ]
+    for job in jobs:
+        if job.folder.exists():
+            raise FileExistsError(
+                f"{job.folder} exists already: move it away, or choose another folder with --out"
+            )
+    return jobs
+
+
+def summarize(
+    dataset: Dataset, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
+) -> Result:
+    """Return the result of one algorithm's jobs, compared with what was recorded."""
+    record = results[0][0]
+    evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
+    references = references_of(dataset.manifest)
+    baseline = read_baseline(record.algorithm, dataset.name)
+    verdict = None
+    if baseline is not None and references is not None:
+        new = {
+            seed: references.normalize(np.array(evaluation.returns))
+            for seed, evaluation in evaluations.items()
+        }
+        verdict = compare(new, baseline.scores(references))
+    return Result(
+        record=record,
+        evaluations=evaluations,
+        updates_per_second={job.seed: _updates_per_second(job.folder) for job in jobs},
+        references=references,
+        baseline=baseline,
+        verdict=verdict,
+        notes=_notes(record, evaluations[jobs[0].seed], baseline, references),
+        folders={job.seed: job.folder for job in jobs},
+    )
+
+
+def reproduce(
+    algorithm: str,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    episodes: int,
+    workers: int,
+    progress: Callable[[Job, int], None] = lambda _job, _step: None,
+) -> Result:
+    """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
+
+    Raises:
+        OrlogError: a run failed.
+    """
+    jobs = make_jobs(algorithm, dataset, folder, seeds=seeds, episodes=episodes)
+    return summarize(dataset, jobs, run_jobs(jobs, workers=workers, progress=progress))
+
+
+def _updates_per_second(folder: Path) -> float:
+    last = read_metrics(folder)[-1]
+    return float(last["step"]) / float(last["seconds"])
+
+
+def _notes(
+    record: RunRecord,
+    evaluation: Evaluation,
+    baseline: Baseline | None,
+    references: ReferenceReturns | None,
+) -> list[str]:
+    """Say where this run differs from what was recorded, apart from its scores."""
+    notes = []
+    if baseline is None:
+        notes.append("no baseline is recorded for this algorithm and dataset")
+    else:
+        if record.digest != baseline.digest:
+            notes.append(
+                f"other data than recorded: {record.digest[:19]}, recorded {baseline.digest[:19]}"
+            )
+        if (record.config, record.steps) != (baseline.config, baseline.steps):
+            notes.append("other settings than recorded")
+        notes += _differing("the baseline", record.versions, baseline.versions)
+        if evaluation.protocol != baseline.protocol:
+            notes += _differing(
+                "the baseline", evaluation.protocol.versions, baseline.protocol.versions
+            ) or ["another protocol than recorded"]
+    if references is None:
+        notes.append("no reference returns are recorded: scores are raw returns")
+    else:
+        notes += _differing(
+            "the references", evaluation.protocol.versions, references.protocol.versions
+        )
+    return list(dict.fromkeys(notes))
+
+
+def _differing(what: str, here: dict[str, str], recorded: dict[str, str]) -> list[str]:
+    return [
+        f"{what} used {package} {recorded[package]}, here is {here[package]}"
+        for package in sorted({*here} & {*recorded})
+        if here[package] != recorded[package]
+    ]
+
+
+def references_for(
+    environment_id: str, environment_kwargs: dict[str, Any]
+) -> ReferenceReturns | None:
+    """Return the recorded reference returns of an environment, or None."""
+    for path in sorted((records_folder() / "references").glob("*.json")):
+        references = read_references(path)
+        protocol = references.protocol
+        if (protocol.environment_id, protocol.environment_kwargs) == (
+            environment_id,
+            environment_kwargs,
+        ):
+            return references
+    return None
+
+
+def references_of(manifest: Manifest) -> ReferenceReturns | None:
+    """Return the recorded reference returns of a dataset's environment, or None."""
+    environment = manifest.environment
+    return None if environment is None else references_for(environment.id, environment.kwargs)
+
+
+def read_baseline(algorithm: str, name: str) -> Baseline | None:
+    """Return the recorded baseline of an algorithm on a dataset, or None."""
+    path = recorded_folder(name) / "baselines" / f"{algorithm}.json"
+    if not path.is_file():
+        return None
+    return msgspec.convert(json.loads(path.read_text("utf-8")), Baseline, strict=True)
+
+
+def record_baseline(result: Result) -> Path:
+    """Write a result as the recorded baseline of its algorithm and dataset; return the file.
+
+    Raises:
+        StorageError: orlog is installed where it cannot be written; use a checkout.
+    """
+    first = next(iter(result.evaluations.values()))
+    baseline = Baseline(
+        algorithm=result.record.algorithm,
+        dataset=result.record.dataset,
+        digest=result.record.digest,
+        steps=result.record.steps,
+        config=result.record.config,
+        protocol=first.protocol,
+        versions=result.record.versions,
+        returns={str(seed): item.returns for seed, item in result.evaluations.items()},
+    )
+    folder = recorded_folder(result.record.dataset) / "baselines"
+    return write_record(folder / f"{result.record.algorithm}.json", msgspec.to_builtins(baseline))
+
+
+def write_record(path: Path, body: object) -> Path:
+    """Write a record among those that ship with orlog.
+
+    Raises:
+        StorageError: they lie where they cannot be written.
+    """
+    try:
+        write_json(path, body)
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog",
+        ) from error
+    return path
+
+
+def measure_references(
+    dataset: Dataset, *, episodes: int, progress: Callable[[int], None] = lambda _done: None
+) -> ReferenceReturns:
+    """Run the random and the expert policy in a dataset's environment and return their returns.
+
+    The random policy draws uniformly from the action space with a generator of its own; the expert
+    is the recipe's controller without noise, driving to the goal of the scored task.
+
+    Raises:
+        NotFoundError: the dataset has no recipe, hence no expert.
+    """
+    entry = CATALOGUE.get(dataset.name)
+    if entry is None:
+        raise NotFoundError(f"{dataset.name} has no recipe, so orlog knows no expert for it")
+    protocol = scoring_protocol(dataset, episodes)
+    space = dataset.action_space
+    assert isinstance(space, gymnasium.spaces.Box)
+    rng = np.random.Generator(np.random.PCG64(0))
+
+    def random_policy(observations: Any) -> np.ndarray:
+        rows = len(observations["observation"])
+        return rng.uniform(space.low, space.high, (rows, *space.shape)).astype(space.dtype)
+
+    returns = [
+        run_protocol(policy, protocol, progress)
+        for policy in (random_policy, _expert(entry.recipe.maze))
+    ]
+    return ReferenceReturns(
+        random=ReferenceReturn.of("uniform over the action space", returns[0]),
+        expert=ReferenceReturn.of(f"{CONTROLLER}, to the goal of the scored task", returns[1]),
+        protocol=protocol,
+    )
+
+
+def _expert(maze: tuple[str, ...]) -> Policy:
+    controller = WaypointController(maze)
+
+    def expert(observations: Any) -> np.ndarray:
+        states = observations["observation"].tolist()
+        goals = observations["desired_goal"].tolist()
+        actions = [
+            controller.action(x, y, velocity_x, velocity_y, (goal_x, goal_y))
+            for (x, y, velocity_x, velocity_y), (goal_x, goal_y) in zip(states, goals, strict=True)
+        ]
+        return np.array(actions, np.float32)
+
+    return expert
+
+
+def record_references(dataset: Dataset, references: ReferenceReturns) -> Path:
+    """Write reference returns among those that ship with orlog; return the file.
+
+    Raises:
+        StorageError: orlog is installed where it cannot be written; use a checkout.
+    """
+    path = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"
+    return write_record(path, msgspec.to_builtins(references))

@@ -1,0 +1,67 @@
+"""What people see in the terminal: tables, progress bars and one line for an error."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+__all__ = ["console", "errors", "progress_bar", "progress_bars", "table"]
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> Table:
+    """Return a table; the columns in `numbers` are aligned to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for index, heading in enumerate(headings):
+        made.add_column(heading, justify="right" if index in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show one bar; give a function of (done, total)."""
+    with progress_bars() as update:
+        yield lambda done, total: update(what, done, total)
+
+
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each label; give a function of (label, done, total).
+
+    Nothing is drawn where the output is not a terminal.
+    """
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+    )
+    tasks = {}
+    with bars:
+
+        def update(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+            bars.update(tasks[label], completed=done, total=total)
+
+        yield update
