@@ -85,16 +85,17 @@ def pack(dataset: Dataset) -> PackedTransitions:
     matrix = np.zeros((dataset.total_steps + len(lengths), obs_dim + action_dim + 3), np.float32)
 
     position = 0
-    for name, size in obs:
-        values = dataset.column(name)
-        matrix[:, position : position + size] = values.reshape(len(matrix), size)
-        position += size
-    for name, size in [*actions, ("rewards", 1), ("terminations", 1), ("truncations", 1)]:
-        values = dataset.column(name)
-        if values.dtype == np.bool_:
-            _check_flags(dataset, name, values)
-        matrix[step_rows, position : position + size] = values.reshape(len(step_rows), size)
-        position += size
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
+        for name, size in obs:
+            values = dataset.column(name)
+            matrix[:, position : position + size] = values.reshape(len(matrix), size)
+            position += size
+        for name, size in [*actions, ("rewards", 1), ("terminations", 1), ("truncations", 1)]:
+            values = dataset.column(name)
+            if name in ("terminations", "truncations"):
+                _check_flags(dataset, name, values)
+            matrix[step_rows, position : position + size] = values.reshape(len(step_rows), size)
+            position += size
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
         episode = (

@@ -421,7 +421,7 @@ def quickstart(
 def main() -> None:
     """Run the command line; known errors become one line and an exit code."""
     try:
-        app()
+        app(prog_name="orlog")
     except OrlogError as error:
         _fail(error, error.exit_code)
     except (ValueError, FloatingPointError, OSError) as error:
@@ -433,3 +433,7 @@ def _fail(error: Exception, code: int) -> None:
         raise error
     errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

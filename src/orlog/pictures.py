@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["dataset_picture", "learning_curves", "score_picture", "to_svg"]
 
 COLORS = {"bc": "#7f7f7f", "cql": "#d1711f", "iql": "#1f6fb4"}
-TRAJECTORIES = 150
+TRAJECTORIES = 60
 
 
 def dataset_picture(dataset: Dataset) -> Figure:
@@ -50,7 +50,7 @@ def _draw_trajectories(axes: Axes, dataset: Dataset, maze: list[list[Any]]) -> N
         for column, cell in enumerate(cells):
             x, y = column - half_width, half_height - row - 1
             if cell == 1:
-                axes.add_patch(Rectangle((x, y), 1, 1, color="#3b4252", linewidth=0))
+                axes.add_patch(Rectangle((x, y), 1, 1, color="#3b4252", linewidth=0.5))
             elif cell == "g":
                 axes.add_patch(Rectangle((x, y), 1, 1, color="#a3d9a5", linewidth=0))
                 axes.text(x + 0.5, y + 0.5, "goal", ha="center", va="center", zorder=5)
@@ -63,7 +63,7 @@ def _draw_trajectories(axes: Axes, dataset: Dataset, maze: list[list[Any]]) -> N
         positions = observations["achieved_goal"]
         assert isinstance(positions, np.ndarray)
         paths.append(positions)
-    lines = LineCollection(paths, linewidths=0.6, alpha=0.5, cmap="viridis", rasterized=True)
+    lines = LineCollection(paths, linewidths=0.8, alpha=0.7, cmap="viridis", rasterized=True)
     lines.set_array(dataset.column("episodes/returns")[chosen])
     axes.add_collection(lines)
     axes.figure.colorbar(lines, ax=axes, label="return", shrink=0.8)
@@ -79,7 +79,6 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
     low, high = float(values.min()), float(values.max())
     bins = np.linspace(low - 0.5, high + 0.5, 31) if low == high else np.linspace(low, high, 41)
     axes.hist(values, bins=bins.tolist(), color="#1f6fb4")
-    axes.set_yscale("symlog", linthresh=10)
     axes.set_xlabel(label)
     axes.set_ylabel("episodes")
     axes.set_title(f"mean {values.mean():,.1f}")

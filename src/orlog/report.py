@@ -6,9 +6,11 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from orlog.algos.recipes import recipe_for
 from orlog.datasets.dataset import Dataset
 from orlog.pictures import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
+from orlog.runs import CURVE_EPISODES
 
 __all__ = ["result_cells", "write_report"]
 
@@ -65,8 +67,8 @@ def write_report(
     parts += ["<h2>Scores</h2>", _score_table(results), to_svg(score_picture(results))]
     parts += [_protocol(results), "<h2>Learning curves</h2>", to_svg(learning_curves(results))]
     parts.append(
-        "<p>Each point is one round of 25 episodes during training; the scores above come from the "
-        "last checkpoint.</p>"
+        f"<p>Thin: each seed. Thick: their mean. Each point is {CURVE_EPISODES} episodes run during "
+        "training; the scores above come from the last checkpoint.</p>"
     )
     parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
     parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
@@ -145,7 +147,8 @@ def _settings(results: Sequence[Result]) -> str:
             result.record.algorithm.upper(),
             f"{result.record.steps:,}",
             ", ".join(f"{name} = {value}" for name, value in result.record.config.items()),
+            recipe_for(result.record.algorithm, result.record.dataset).source,
         )
         for result in results
     ]
-    return _table(("algorithm", "gradient steps", "settings"), rows, frozenset({1}))
+    return _table(("algorithm", "steps", "settings", "where from"), rows, frozenset({1}))

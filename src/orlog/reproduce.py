@@ -1,7 +1,8 @@
 """Trains and scores an algorithm with several seeds, and compares it with the recorded baseline.
 
-manifests/NAME/references.json          returns of a random and an expert policy, with protocol
-manifests/NAME/baselines/ALGO.json      recorded per-seed returns, settings, digest, versions
+- `manifests/references/ENVIRONMENT.json`: returns of a random and an expert policy, with protocol.
+  They belong to an environment with its arguments, so all datasets of one share them.
+- `manifests/NAME/baselines/ALGO.json`: recorded per-seed returns, settings, digest and versions.
 """
 
 from __future__ import annotations

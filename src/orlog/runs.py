@@ -10,7 +10,6 @@ runs/iql/pointmaze/umaze-v1/seed-0/
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import platform
 import time
@@ -146,7 +145,7 @@ def train_run(
         digest=dataset.digest,
         seed=seed,
         steps=steps,
-        config=msgspec.to_builtins(dataclasses.asdict(config)),
+        config=msgspec.json.decode(msgspec.json.encode(config)),
         obs_mean=mean.tolist(),
         # CORL adds 1e-3 to each deviation, so that constant numbers do not blow up.
         obs_std=(std + 1e-3).tolist(),

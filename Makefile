@@ -1,0 +1,59 @@
+# Everything runs in .venv, which the first target that needs it makes. PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	--config-settings editable_mode=compat
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-quick check format bench docs build clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.quickstart: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable ".[quickstart]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable ".[quickstart,dev]"
+	touch $(VENV)/.quickstart $@
+
+quickstart: $(VENV)/.quickstart  ## Set up, then build, verify, train, score and compare (minutes)
+	$(BIN)/orlog quickstart
+
+test: $(VENV)/.dev  ## Set up, then run all tests
+	$(BIN)/python -m pytest
+
+test-quick: $(VENV)/.dev  ## Run the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.dev  ## Lint, types and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
+
+format: $(VENV)/.dev  ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## Measure loader and algorithms on this machine (builds pointmaze/umaze-v1)
+	$(BIN)/orlog build pointmaze/umaze-v1
+	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/updates.py
+
+docs: $(VENV)/.dev  ## Write docs/cli.md from the command line's own help
+	$(BIN)/python docs/write_cli.py
+
+build: $(VENV)/.dev  ## Build the wheel into dist/
+	rm -rf dist build
+	$(BIN)/python -m build --wheel
+
+clean:  ## Remove everything that these targets made here
+	rm -rf $(VENV) dist build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .hypothesis orlog-quickstart

@@ -1,0 +1,40 @@
+"""Writes docs/cli.md from the help of each command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from orlog.cli import app
+
+HEAD = """# The command line
+
+Written by `make docs` from the commands' own help. Exit codes: 0 good, 1 user error, 2 usage,
+3 integrity.
+"""
+
+
+def cli_page() -> str:
+    """Return the page: the help of orlog and of each command, in 100 columns."""
+    names = [
+        command.name or getattr(command.callback, "__name__", "")
+        for command in app.registered_commands
+    ]
+    parts = [HEAD]
+    for arguments in ([], *([name] for name in names)):
+        text = subprocess.run(  # noqa: S603 (our own command)
+            [sys.executable, "-m", "orlog.cli", *arguments, "--help"],
+            check=True,
+            capture_output=True,
+            encoding="utf-8",
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
+        ).stdout
+        lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
+        parts.append(f"## {' '.join(['orlog', *arguments])}\n\n```text\n{lines}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("cli.md").write_text(cli_page(), "utf-8")

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orlog.cli import app
+
+MINI = "pointmaze/umaze-mini-v1"
+COMMANDS = [
+    command.name or command.callback.__name__
+    for command in app.registered_commands
+    if command.callback
+]
+
+
+def orlog(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "orlog.cli", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    found = orlog(command, "--help")
+    assert found.returncode == 0
+    assert f"Example: orlog {command}" in found.stdout
+
+
+def test_a_wrong_option_is_a_usage_error() -> None:
+    assert orlog("verify", "--nothing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("verify", "umaze"), "'umaze' is not a dataset name"),
+        (("show", "pointmaze/umase-v1"), "did you mean pointmaze/umaze-v1"),
+        (("verify", MINI), f"run: orlog build {MINI}"),
+        (("verify", f"{MINI}@9.0.0"), "builds version 1.0.0"),
+        (("build", "d4rl/hopper-medium-v2"), "no recipe"),
+        (("build", f"{MINI}@2.0.0"), "builds version 1.0.0"),
+        (("verify", "./nowhere"), "no readable manifest"),
+        (("show", "./nowhere"), "no dataset"),
+        (("evaluate", "nowhere"), "no readable run"),
+        (("reproduce", "sac", MINI), "there are bc, cql, iql"),
+    ],
+)
+def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
+    found = orlog(*arguments)
+    assert found.returncode in (1, 3)
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    found = orlog("--debug", "verify", MINI)
+    assert "Traceback" in found.stderr
+    assert "NotFoundError" in found.stderr
+
+
+def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
+    listed = orlog("list")
+    assert listed.returncode == 0
+    assert f"{MINI}" in listed.stdout
+    assert "not here; orlog build builds it" in listed.stdout
+    shown = orlog("show", MINI)
+    assert shown.returncode == 0
+    for text in ("sha256:", "observations/achieved_goal", "CC0-1.0", "mujoco", str(mini_folder)):
+        assert text in shown.stdout
+
+
+def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: Path) -> None:
+    assert orlog("verify", MINI).returncode == 0
+    shard = mini_folder / "rewards" / "c" / "0"
+    good = shard.read_bytes()
+    damaged = bytearray(good)
+    damaged[len(good) // 2] ^= 1
+    for content, word in (
+        (bytes(damaged), "damaged"),
+        (good[:-1], "wrong size"),
+        (None, "missing"),
+    ):
+        shard.unlink(missing_ok=True)
+        if content is not None:
+            shard.write_bytes(content)
+        found = orlog("verify", MINI)
+        assert found.returncode == 3
+        assert f"rewards/c/0: {word}" in found.stderr
+        assert f"orlog build {MINI} --replace" in found.stderr
+
+
+def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
+    path = mini_folder / "manifest.json"
+    path.write_text(path.read_text("utf-8").replace("CC0-1.0", "MIT-0"), "utf-8")
+    for command in ("verify", "show"):
+        found = orlog(command, MINI)
+        assert found.returncode == 3
+        assert "edited or damaged" in found.stderr
+
+
+def test_replacing_a_damaged_dataset_restores_it(mini_folder: Path) -> None:
+    digest = orlog("verify", MINI).stdout.splitlines()[-1]
+    shutil.rmtree(mini_folder / "actions")
+    assert orlog("verify", MINI).returncode == 3
+    assert orlog("build", MINI, "--replace", "--workers", "2").returncode == 0
+    assert orlog("verify", MINI).stdout.splitlines()[-1] == digest
+
+
+def test_train_evaluate_and_reproduce_by_hand(mini_folder: Path, tmp_path: Path) -> None:
+    assert mini_folder.is_dir()
+    trained = orlog(
+        "train",
+        "iql",
+        MINI,
+        "--steps",
+        "20",
+        "--set",
+        "expectile=0.8",
+        "--evaluations",
+        "1",
+        cwd=tmp_path,
+    )
+    assert trained.returncode == 0, trained.stderr
+    run = tmp_path / "runs" / "iql" / MINI / "seed-0"
+    assert '"expectile": 0.8' in (run / "run.json").read_text("utf-8")
+    evaluated = orlog("evaluate", str(run), "--episodes", "3")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "normalized score" in evaluated.stdout
+    again = orlog("train", "iql", MINI, "--steps", "20", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "holds a run already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("expectil=0.8", "did you mean expectile?"),
+        ("expectile=2", "must lie in (0, 1)"),
+        ("expectile=high", "Expected `float`"),
+        ("expectile", "--set takes name=value"),
+    ],
+)
+def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: str) -> None:
+    found = orlog("train", "iql", str(mini_folder), "--set", setting)
+    assert found.returncode == 1
+    assert message in found.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_build_leaves_nothing_that_looks_finished(home: Path) -> None:
+    command = [sys.executable, "-m", "orlog.cli", "build", MINI, "--workers", "2"]
+    building = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    unfinished = home / "datasets" / MINI / ".1.0.0.unfinished"
+    deadline = time.monotonic() + 60
+    while not unfinished.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    building.send_signal(signal.SIGKILL)
+    building.wait()
+    assert "not on this machine yet" in orlog("verify", MINI).stderr
+    assert orlog("build", MINI).returncode == 0
+    assert orlog("verify", MINI).returncode == 0
+    assert not unfinished.exists()
+
+
+@pytest.mark.slow
+def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
+    tmp_path: Path, home: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    found = orlog("quickstart", "--smoke", cwd=empty)
+    assert found.returncode == 0, found.stderr
+    page = (empty / "orlog-quickstart" / "report.html").read_text("utf-8")
+    assert page.count("<svg") == 3
+    for algorithm in ("BC", "CQL", "IQL"):
+        assert algorithm in found.stdout
+        assert f"<td>{algorithm}</td>" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace(
+        "http://purl.org", ""
+    ).replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
+    assert str(home) not in page
+    assert orlog("quickstart", "--smoke", cwd=empty).returncode == 1

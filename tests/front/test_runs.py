@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from orlog.datasets.dataset import Dataset
+from orlog.errors import IntegrityError, NotFoundError
+from orlog.runs import evaluate_run, read_metrics, read_run, train_run
+
+TRAIN = """
+import sys, pathlib, orlog
+from orlog.runs import train_run
+ds = orlog.load_dataset(sys.argv[1])
+train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
+          resume=len(sys.argv) > 4, settings={"hidden": [16, 16], "batch_size": 32})
+"""
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "checkpoint.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
+    algorithm: str, mini_folder: Path, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    command = [sys.executable, "-c", TRAIN, str(mini_folder), algorithm]
+    subprocess.run([*command, str(whole)], check=True)
+    running = subprocess.Popen([*command, str(cut)])
+    while running.poll() is None and not (cut / "checkpoint.safetensors").exists():
+        time.sleep(0.002)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    subprocess.run([*command, str(cut), "resume"], check=True)
+    first, second = weights(whole), weights(cut)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+    def logged(folder: Path) -> list[dict[str, float]]:
+        return [
+            {key: value for key, value in line.items() if key != "seconds"}
+            for line in read_metrics(folder)
+        ]
+
+    assert logged(whole) == logged(cut)
+
+
+def test_training_twice_gives_the_same_run(mini: Dataset, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train_run("iql", mini, tmp_path / name, seed=3, steps=5, evaluations=0)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all((one[name] == two[name]).all() for name in one)
+    train_run("iql", mini, tmp_path / "other", seed=4, steps=5, evaluations=0)
+    other = weights(tmp_path / "other")
+    assert any((one[name] != other[name]).any() for name in one)
+
+
+def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=30, evaluations=0)
+    _, first = evaluate_run(tmp_path / "run", episodes=12)
+    record, second = evaluate_run(tmp_path / "run", episodes=12)
+    assert first == second
+    assert len(first.returns) == 12
+    assert first.step == 30
+    assert first.protocol.environment_id == "PointMaze_UMaze-v3"
+    assert "mujoco" in first.protocol.versions
+    assert record.digest == mini.digest
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["step"] == 30
+
+
+def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    text = (folder / "run.json").read_text("utf-8")
+    (folder / "run.json").write_text(text.replace(mini.digest, "sha256:" + "0" * 64), "utf-8")
+    with pytest.raises(IntegrityError, match="trained on"):
+        evaluate_run(folder, dataset=mini)
+    with pytest.raises(NotFoundError, match="not on this machine"):
+        evaluate_run(folder)
+
+
+def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    with pytest.raises(FileExistsError, match="its seed is 0"):
+        train_run("bc", mini, folder, seed=1, steps=2, evaluations=0, resume=True)
+    assert read_run(folder).seed == 0
