@@ -75,7 +75,9 @@ def make_algorithm(
 
 
 def _read(value: object) -> object:
-    """Turn the text of a list into a list; other text is left to the conversion."""
+    """Turn the text of a list or of no value into it; other text is left to the conversion."""
     if isinstance(value, str) and value.startswith("["):
         return msgspec.json.decode(value)
+    if isinstance(value, str) and value.lower() in ("none", "null"):
+        return None
     return value

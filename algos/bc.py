@@ -17,6 +17,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from orlog.algos.networks import Scaling, make_generator, make_network
+from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
 __all__ = ["BC", "BCConfig", "cloning_loss"]
@@ -34,10 +35,7 @@ class BCConfig:
     """Transitions in a batch."""
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0 or self.batch_size < 1 or not self.hidden:
-            raise ValueError(
-                f"BC needs learning_rate > 0, batch_size >= 1 and a hidden layer: {self}"
-            )
+        check_settings(self)
 
 
 def cloning_loss(

@@ -6,6 +6,7 @@ that is resumed gives the same numbers as one that never stopped.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str]) -> 
     """Write an algorithm's state; whatever was at `path` is replaced only once this is durable."""
     tensors = {name: tensor.contiguous() for name, tensor in _state(algorithm)}
     unfinished = path.with_name(f".{path.name}.unfinished")
-    save_file(tensors, unfinished, metadata)
+    save_file(tensors, unfinished, {**metadata, "sha256": _digest(tensors)})
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -41,7 +42,8 @@ def load_checkpoint(algorithm: Any, path: Path) -> dict[str, str]:
             metadata: dict[str, str] = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"{path}: not a readable checkpoint: {error}") from error
-    _prepare_optimizers(algorithm)
+    if metadata.pop("sha256", None) != _digest(tensors):
+        raise ValueError(f"{path}: the checkpoint is damaged: its numbers are not those written")
     expected = {name: tensor.shape for name, tensor in _state(algorithm)}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if expected != found:
@@ -63,7 +65,17 @@ def _parts(algorithm: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _digest(tensors: dict[str, Tensor]) -> str:
+    """Return the hex SHA-256 of all names, shapes and numbers: safetensors has no checksum."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _state(algorithm: Any) -> Iterator[tuple[str, Tensor]]:
+    _prepare_optimizers(algorithm)
     for name, part in _parts(algorithm):
         match part:
             case nn.Module():
@@ -82,11 +94,13 @@ def _state(algorithm: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _prepare_optimizers(algorithm: Any) -> None:
-    """Give each optimizer the moments it makes at its first step, so that they can be filled."""
+    """Give each optimizer the zero moments it makes at its first step, where it has not yet."""
     for _, part in _parts(algorithm):
         if isinstance(part, torch.optim.Adam):
             for group in part.param_groups:
                 for parameter in group["params"]:
+                    if parameter in part.state:
+                        continue
                     part.state[parameter] = {
                         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                         "exp_avg": torch.zeros_like(parameter),

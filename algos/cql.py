@@ -16,10 +16,12 @@ actions per state. The policy is run once per state and its Gaussian sampled N t
 on N copies of each state, with gradients that nothing uses); proposals carry no gradient.
 
 Defaults are the authors' for Gym (`hyperparameters.json`, CQL / official d4rl): three hidden layers
-of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled actions, no Lagrange multiplier.
+of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled actions, no Lagrange multiplier,
+and a policy that imitates the data for its first 40,000 steps.
 With `target_gap` set, the weight becomes a Lagrange multiplier that keeps the gap near it.
-Observations are standardized over the dataset as in CORL. Truncations bootstrap, terminations
-do not.
+Observations are standardized over the dataset as in CORL. Layers start as `torch.nn.Linear` does
+(CORL: orthogonal), and actions of the data are not clipped. Truncations bootstrap, terminations do
+not.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
+from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
 __all__ = ["CQL", "CQLConfig", "bellman_targets", "conservative_gaps", "squashed_samples"]
@@ -60,24 +63,16 @@ class CQLConfig:
     """Actions drawn per state from each of the three proposals."""
     target_gap: float | None = None
     """Gap that the Lagrange multiplier aims at; none keeps the weight fixed."""
-    cloning_steps: int = 0
+    cloning_steps: int = 40_000
     """First steps in which the policy imitates the data instead of following the critics."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.discount <= 1 or not 0 < self.target_rate <= 1:
+        check_settings(self)
+        if self.conservative_weight < 0 or self.cloning_steps < 0:
             raise ValueError(
-                "discount and target_rate must lie in (0, 1], found "
-                f"{self.discount} and {self.target_rate}"
+                "conservative_weight and cloning_steps must be >= 0, found "
+                f"{self.conservative_weight} and {self.cloning_steps}"
             )
-        if self.policy_learning_rate <= 0 or self.critic_learning_rate <= 0:
-            raise ValueError("learning rates must be > 0")
-        if self.conservative_weight < 0 or self.sampled_actions < 1 or self.cloning_steps < 0:
-            raise ValueError(
-                "conservative_weight and cloning_steps must be >= 0 and sampled_actions >= 1, found "
-                f"{self.conservative_weight}, {self.cloning_steps} and {self.sampled_actions}"
-            )
-        if self.batch_size < 1 or not self.hidden:
-            raise ValueError("batch_size must be >= 1 and hidden must not be empty")
 
 
 def bellman_targets(
@@ -95,10 +90,11 @@ def conservative_gaps(
     sampled_log_densities: Float32[Tensor, "batch samples"],
     data_q: Float32[Tensor, "2 batch"],
 ) -> Float32[Tensor, 2]:
-    """Return log mean_j exp(Q_j - log density_j) minus the data's Q, averaged over the batch.
+    """Return log sum_j exp(Q_j - log density_j) minus the data's Q, averaged over the batch.
 
-    The first part estimates log of the integral of exp Q over actions when action j was drawn with
-    the given density (equation 4 and appendix F, up to the constant log of the number of samples).
+    With action j drawn from the given density, the first part estimates the logarithm of the
+    integral of exp Q over actions, plus the logarithm of the number of samples (equation 4 and
+    appendix F; the authors' code keeps that constant too).
     """
     log_integral = torch.logsumexp(sampled_q - sampled_log_densities, -1)
     return (log_integral - data_q).mean(-1)
@@ -156,24 +152,21 @@ class CQL:
         actions = self.scaling.actions_to_unit(batch.actions)
         rows = len(actions)
 
-        means, log_stds = self._policy(torch.cat([observations, next_observations]))
-        noise = torch.randn(samples, *means.shape, generator=self.generator, device=means.device)
+        means, log_stds = self._policy(observations)
         with torch.no_grad():
-            proposed, log_densities = squashed_samples(means, log_stds, noise)
-            next_q = self.target_critic(next_observations, proposed[0, rows:])
+            both = [(means, log_stds), self._policy(next_observations)]
+            drawn = [squashed_samples(mean, std, self._noise(samples, rows)) for mean, std in both]
+            (here, here_log_densities), (following, following_log_densities) = drawn
+            next_q = self.target_critic(next_observations, following[0])
             targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
-            uniform = torch.empty(samples, rows, self.action_dim, device=means.device)
-            uniform.uniform_(-1, 1, generator=self.generator)
+            uniform = torch.empty_like(here).uniform_(-1, 1, generator=self.generator)
             # [3 samples, rows, act]: uniform, then pi(. | s), then pi(. | s')
-            proposals = torch.cat([uniform, proposed[:, :rows], proposed[:, rows:]])
-            densities = torch.cat(
-                [
-                    torch.full(
-                        (samples, rows), -self.action_dim * math.log(2), device=means.device
-                    ),
-                    log_densities[:, :rows],
-                    log_densities[:, rows:],
-                ]
+            proposals = torch.cat([uniform, here, following])
+            uniform_log_densities = torch.full_like(
+                here_log_densities, -self.action_dim * math.log(2)
+            )
+            log_densities = torch.cat(
+                [uniform_log_densities, here_log_densities, following_log_densities]
             )
 
         # The data's actions and the proposals pass the critics in one product.
@@ -183,7 +176,7 @@ class CQL:
         ).view(2, len(judged), rows)
         data_q = q_all[:, 0]
         bellman_loss = (data_q - targets).square().mean(-1).sum()
-        gaps = conservative_gaps(q_all[:, 1:].transpose(1, 2), densities.T, data_q)
+        gaps = conservative_gaps(q_all[:, 1:].transpose(1, 2), log_densities.T, data_q)
         if config.target_gap is None:
             conservative_loss = config.conservative_weight * gaps.sum()
         else:
@@ -193,13 +186,12 @@ class CQL:
             conservative_loss = (multiplier.detach() * excess - multiplier * excess.detach()).sum()
 
         # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
-        fresh = torch.randn(1, rows, self.action_dim, generator=self.generator, device=means.device)
         policy_actions, policy_log_densities = squashed_samples(
-            means[:rows], log_stds[:rows], fresh
+            means, log_stds, self._noise(1, rows)
         )
         temperature = self.log_temperature.exp()
         if self.step < config.cloning_steps:
-            policy_value = squashed_log_density(actions, means[:rows], log_stds[:rows])
+            policy_value = squashed_log_density(actions, means, log_stds)
         else:
             self.critic.requires_grad_(False)
             policy_value = self.critic(observations, policy_actions[0]).amin(0)
@@ -227,6 +219,10 @@ class CQL:
         means, log_stds = self.policy(observations).chunk(2, -1)
         # Shifted by -1 and clipped as in the code of Geng (JaxCQL) and CORL.
         return means, (log_stds - 1.0).clamp(-20, 2)
+
+    def _noise(self, samples: int, rows: int) -> Tensor:
+        shape = (samples, rows, self.action_dim)
+        return torch.randn(shape, generator=self.generator, device=self.log_temperature.device)
 
     @torch.no_grad()
     def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:

@@ -10,8 +10,9 @@ state; it is evaluated at its mean. The rate of its Adam falls to 0 along a cosi
 
 As in CORL, and unlike the authors' JAX code, all three losses are computed from the networks
 before the step; the authors step V first and use the new V in the other two. Observations are
-standardized over the dataset as in CORL (the authors do not). Truncations bootstrap, terminations
-do not. Defaults are those of the authors' locomotion configuration without its reward scaling
+standardized over the dataset and the logarithm of the standard deviation is clipped at -20 as in
+CORL (the authors: neither, and -5; they also clip the data's actions to 1 - 1e-5, which a Gaussian
+without tanh on its samples does not need). Truncations bootstrap, terminations do not. Defaults are those of the authors' locomotion configuration without its reward scaling
 (`hyperparameters.json`, IQL / official); expected scores stand with the recorded baselines.
 """
 
@@ -26,6 +27,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
+from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
 __all__ = ["IQL", "IQLConfig", "expectile_loss", "policy_loss", "q_targets"]
@@ -55,20 +57,14 @@ class IQLConfig:
     """Gradient steps over which the policy's learning rate falls to 0."""
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if not 0 < self.expectile < 1:
             raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}")
-        if not 0 < self.discount <= 1 or not 0 < self.target_rate <= 1:
+        if self.inverse_temperature < 0 or self.max_weight <= 0:
             raise ValueError(
-                "discount and target_rate must lie in (0, 1], found "
-                f"{self.discount} and {self.target_rate}"
+                "inverse_temperature must be >= 0 and max_weight > 0, found "
+                f"{self.inverse_temperature} and {self.max_weight}"
             )
-        if self.inverse_temperature < 0 or self.max_weight <= 0 or self.learning_rate <= 0:
-            raise ValueError(
-                "inverse_temperature must be >= 0, max_weight and learning_rate > 0, found "
-                f"{self.inverse_temperature}, {self.max_weight} and {self.learning_rate}"
-            )
-        if self.batch_size < 1 or self.steps < 1 or not self.hidden:
-            raise ValueError("batch_size and steps must be >= 1 and hidden must not be empty")
 
 
 def expectile_loss(advantages: Float32[Tensor, " batch"], expectile: float) -> Float32[Tensor, ""]:

@@ -83,7 +83,10 @@ def make_network(
     layers: list[nn.Module] = []
     sizes = (inputs, *hidden, outputs)
     for fan_in, fan_out in itertools.pairwise(sizes):
-        linear = nn.Linear(fan_in, fan_out, device=generator.device)
+        # Linear's own initial weights would come from the global generator.
+        linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]  # torch has no types for it
+            nn.Linear, fan_in, fan_out, device=generator.device
+        )
         bound = 1 / math.sqrt(fan_in)
         with torch.no_grad():
             linear.weight.uniform_(-bound, bound, generator=generator)

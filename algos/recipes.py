@@ -27,7 +27,11 @@ class Recipe:
     source: str
 
 
-_PUBLISHED = "published: CORL's configuration for MuJoCo locomotion"
+_PUBLISHED = {
+    "bc": "published: CORL's configuration",
+    "cql": "published: the authors' configuration for MuJoCo, with 1 million steps",
+    "iql": "published: the authors' configuration for locomotion, without its reward scaling",
+}
 _QUICK = (
     "small on purpose, to train on two CPU cores in about a minute: two hidden layers of 64 and "
     "few steps, hence higher rates than the published ones"
@@ -48,10 +52,11 @@ _UMAZE: dict[str, Recipe] = {
             "target_rate": 0.02,
             "conservative_weight": 1.0,
             "sampled_actions": 2,
+            "cloning_steps": 0,
         },
         source=_QUICK
         + "; 2 sampled actions of each kind instead of 10, since nearly all of an update goes into "
-        "judging them, and a weight of 1 as rewards are sparse",
+        "judging them, a weight of 1 as rewards are sparse, and no steps of cloning",
     ),
     "iql": Recipe(
         steps=8_000,
@@ -78,5 +83,5 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 
 def recipe_for(algorithm: str, dataset: str) -> Recipe:
     """Return the recipe of an algorithm on a dataset; the published defaults where it has none."""
-    default = Recipe(steps=1_000_000, settings={}, source=_PUBLISHED)
+    default = Recipe(steps=1_000_000, settings={}, source=_PUBLISHED.get(algorithm, "defaults"))
     return RECIPES.get((algorithm, dataset), default)

@@ -28,9 +28,10 @@ def train(
 
     Raises:
         FloatingPointError: a metric is not finite; the run has diverged.
+        ValueError: the batches run out before the last step.
     """
     sums: dict[str, torch.Tensor] = {}
-    count = 0
+    count, step = 0, first_step
     for step, batch in enumerate(itertools.islice(batches, last_step - first_step), first_step + 1):
         metrics = algorithm.update(batch)
         count += 1
@@ -46,3 +47,5 @@ def train(
                 )
             yield step, means
             sums, count = {}, 0
+    if step < last_step:
+        raise ValueError(f"the batches ran out after step {step} of {last_step}")

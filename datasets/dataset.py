@@ -18,7 +18,7 @@ from orlog.datasets.home import datasets_folder, installed_names, installed_vers
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import DatasetName, nearest, parse_name
 from orlog.datasets.store import Store
-from orlog.datasets.verify import hash_file
+from orlog.datasets.verify import find_link, hash_file
 from orlog.datasets.writing import column_specs
 from orlog.errors import IntegrityError, ManifestError, NotFoundError
 
@@ -229,7 +229,7 @@ def load_dataset(
     """
     folder = as_folder(name)
     if folder is not None:
-        if not (folder / MANIFEST_FILE).is_file():
+        if not _holds_manifest(folder):
             raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
         return Dataset(folder)
     wanted = parse_name(str(name))
@@ -248,6 +248,13 @@ def as_folder(name: str | Path) -> Path | None:
     return None
 
 
+def _holds_manifest(folder: Path) -> bool:
+    try:
+        return (folder / MANIFEST_FILE).exists()
+    except OSError:  # a path too long for any file
+        return False
+
+
 def find_dataset(name: str) -> Path:
     """Return the folder of a dataset that is on this machine.
 
@@ -262,15 +269,20 @@ def find_dataset(name: str) -> Path:
     versions = installed_versions(wanted.name)
     for version in versions:
         folder = datasets_folder() / wanted.name / version
-        if wanted.version in ("", version) and _has_digest(folder, wanted):
+        if wanted.version not in ("", version):
+            continue
+        manifest = read_manifest(folder / MANIFEST_FILE)
+        if (manifest.name, manifest.version) != (wanted.name, version):
+            raise ManifestError(
+                f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
+                f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
+                file=MANIFEST_FILE,
+                expected=f"{wanted.name}@{version}",
+                found=f"{manifest.name}@{manifest.version}",
+            )
+        if manifest.digest.startswith(wanted.digest):
             return folder
     raise NotFoundError(_why_not_here(wanted, versions))
-
-
-def _has_digest(folder: Path, wanted: DatasetName) -> bool:
-    return not wanted.digest or read_manifest(folder / MANIFEST_FILE).digest.startswith(
-        wanted.digest
-    )
 
 
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
@@ -297,25 +309,28 @@ def _check_objects(folder: Path, manifest: Manifest) -> None:
     """Check that every object is there with its size, and the bytes of Zarr's metadata."""
     for item in manifest.objects:
         path = folder / item.path
-        size = path.lstat().st_size if path.is_file() and not path.is_symlink() else None
-        if size != item.size_bytes:
-            found = "no file" if size is None else f"{size} bytes"
+        expected, found = f"{item.size_bytes} bytes", ""
+        if (link := find_link(folder, item.path)) is not None:
+            found = f"a link ({link.relative_to(folder)})"
+        elif not path.is_file():
+            found = "no file"
+        elif path.stat().st_size != item.size_bytes:
+            found = f"{path.stat().st_size} bytes"
+        elif path.name == "zarr.json" and item.size_bytes > LARGEST_METADATA:
+            expected, found = f"at most {LARGEST_METADATA} bytes", f"{item.size_bytes} bytes"
+        elif path.name == "zarr.json" and (digest := hash_file(path)) != item.sha256:
+            expected, found = f"sha256 {item.sha256}", f"sha256 {digest}"
+        if found:
             raise IntegrityError(
-                f"{folder}: {item.path}: expected {item.size_bytes} bytes, found {found}; run: "
-                f"orlog verify {folder}",
+                f"{folder}: {item.path}: expected {expected}, found {found}; run: orlog verify "
+                f"{folder}",
                 file=item.path,
-                expected=f"{item.size_bytes} bytes",
+                expected=expected,
                 found=found,
             )
-        if path.name == "zarr.json" and (size > LARGEST_METADATA or hash_file(path) != item.sha256):
-            raise IntegrityError(
-                f"{folder}: {item.path}: its bytes are not those of the manifest; run: orlog "
-                f"verify {folder}",
-                file=item.path,
-                expected=item.sha256,
-            )
-    for name in {column.name for column in manifest.columns}:
-        if not any(item.path == f"{name}/zarr.json" for item in manifest.objects):
+    paths = {item.path for item in manifest.objects}
+    for column in manifest.columns:
+        if f"{column.name}/zarr.json" not in paths:
             raise ManifestError(
-                f"{folder}: column {name} has no metadata among the manifest's objects"
+                f"{folder}: column {column.name} has no metadata among the manifest's objects"
             )

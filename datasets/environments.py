@@ -8,8 +8,10 @@ import importlib.metadata
 import io
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -52,7 +54,12 @@ def make_environment(environment_id: str, kwargs: Mapping[str, Any]) -> gymnasiu
             f"environment {environment_id!r} is not registered with the installed Gymnasium "
             f"{gymnasium.__version__}; install the package that provides it and import it first"
         )
-    return gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+    env = gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+    # Mazes are described to MuJoCo in a file, which is read once and would stay for ever.
+    leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
+    if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
+        Path(leftover).unlink(missing_ok=True)
+    return env
 
 
 def environment_versions(environment_id: str) -> dict[str, str]:

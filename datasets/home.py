@@ -11,6 +11,7 @@ unfinished name was left by one that died.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orlog.datasets.manifest import MANIFEST_FILE
+from orlog.datasets.names import is_version
 from orlog.datasets.store import storage_errors, sync
 
 __all__ = [
@@ -48,7 +50,7 @@ def installed_names() -> list[str]:
     names = set()
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if not name.startswith(".")]
-        if MANIFEST_FILE in files:
+        if MANIFEST_FILE in files and is_version(Path(folder).name):
             below.clear()
             names.add(Path(folder).parent.relative_to(root).as_posix())
     return sorted(names)
@@ -60,7 +62,7 @@ def installed_versions(name: str) -> list[str]:
     versions = [
         path.name
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if path.name.replace(".", "").isdigit() and (path / MANIFEST_FILE).is_file()
+        if is_version(path.name) and (path / MANIFEST_FILE).is_file()
     ]
     return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
 
@@ -86,8 +88,12 @@ def unfinished_folder(
             on_wait()
             lock.acquire()
     folder = destination.with_name(f".{destination.name}.unfinished")
+    old = _replaced(destination)
     try:
         with storage_errors(folder):
+            if old.exists() and not destination.exists():
+                old.rename(destination)
+            shutil.rmtree(old, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         yield folder
@@ -97,18 +103,34 @@ def unfinished_folder(
 
 
 def publish(folder: Path, destination: Path) -> None:
-    """Rename a finished folder to its place; what was there before is removed.
+    """Put a finished folder in its place, in one step; what was there before is removed.
 
-    Call it inside `unfinished_folder` only.
+    Call it inside `unfinished_folder` only. Where the system cannot swap two folders in one step
+    (all but Linux), what was there is first moved aside, and a process that is killed right then
+    leaves it there for the next writer to put back.
 
     Raises:
         StorageError: the folder cannot be renamed.
     """
-    old = destination.with_name(f".{destination.name}.replaced")
     with storage_errors(destination):
-        shutil.rmtree(old, ignore_errors=True)
-        if destination.exists():
-            destination.rename(old)
-        folder.rename(destination)
+        if destination.exists() and not _exchange(folder, destination):
+            destination.rename(_replaced(destination))
+            folder.rename(destination)
+        elif not destination.exists():
+            folder.rename(destination)
         sync(destination.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(_replaced(destination), ignore_errors=True)
+
+
+def _replaced(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.replaced")
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders in one step (renameat2); return whether the system could."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    code = library.renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange)
+    return bool(code == 0)

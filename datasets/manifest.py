@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -37,8 +38,13 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
 STORE_FORMAT = 1
 LARGEST_MANIFEST = 64 * 2**20
+_converting = threading.Lock()
+DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=100_000)]
 
@@ -111,7 +117,7 @@ class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A dataset that this one was derived from, and how."""
 
-    digest: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
     operation: str
 
 
@@ -171,6 +177,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             space_from_json(self.action_space)
         except (InvalidNameError, SchemaError) as error:
             raise ManifestError(f"{where}: {error}") from error
+        for column in self.columns:
+            if column.dtype not in DTYPES:
+                raise ManifestError(
+                    f"{where}: column {column.name} has dtype {column.dtype!r}; expected one of "
+                    f"{', '.join(sorted(DTYPES))}"
+                )
         names = [column.name for column in self.columns]
         paths = [item.path for item in self.objects]
         for kind, keys in (("column", names), ("object", paths)):
@@ -237,7 +249,9 @@ def read_manifest(path: Path) -> Manifest:
         if size > LARGEST_MANIFEST:
             raise ManifestError(f"{path}: {size} bytes is too large for a manifest")
         text = path.read_text("utf-8")
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, ManifestError):
+            raise
         raise ManifestError(f"{path}: no readable manifest: {error}") from error
     try:
         body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
@@ -264,7 +278,11 @@ def manifest_from_json(body: object, where: str) -> Manifest:
             )
     stated = body.pop("digest", None)
     try:
-        manifest = msgspec.convert(body, Manifest, strict=True)
+        # msgspec (0.22) can crash where two threads are the first to use a type.
+        with _converting:
+            manifest = msgspec.convert(body, Manifest, strict=True)
+    except RecursionError as error:
+        raise ManifestError(f"{where}: nested too deeply") from error
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ManifestError):
             raise error.__cause__ from None
@@ -274,13 +292,17 @@ def manifest_from_json(body: object, where: str) -> Manifest:
             f"{where}: manifest_version {manifest.manifest_version} and format_version "
             f"{manifest.format_version} do not exist"
         )
-    if stated != manifest.digest:
+    try:
+        digest = manifest.digest
+    except ValueError as error:
+        raise ManifestError(f"{where}: text or a number that JSON cannot hold: {error}") from error
+    if stated != digest:
         raise ManifestError(
             f"{where}: the manifest was edited or damaged: it says its digest is {stated}, its "
-            f"content has {manifest.digest}; restore the file, or build the dataset again",
+            f"content has {digest}; restore the file, or build the dataset again",
             file=MANIFEST_FILE,
             expected=str(stated),
-            found=manifest.digest,
+            found=digest,
         )
     return manifest
 

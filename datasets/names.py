@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from orlog.errors import InvalidNameError
 
-__all__ = ["DatasetName", "nearest", "parse_name"]
+__all__ = ["DatasetName", "is_version", "nearest", "parse_name"]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
@@ -62,6 +62,11 @@ def parse_name(text: str) -> DatasetName:
             "starts with /, . or ~"
         )
     return DatasetName(name, version, digest)
+
+
+def is_version(text: str) -> bool:
+    """Return whether the text is a content version, `major.minor.patch`."""
+    return _VERSION.fullmatch(text) is not None
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

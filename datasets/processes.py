@@ -21,17 +21,24 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of freshly started processes; what has not begun when it closes is dropped.
+    """Give a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
 
     The script that calls this needs `if __name__ == "__main__":`, as with any started process.
     """
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
     )
     try:
         yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    except BaseException:
+        # A pool that Ctrl-C met while it started its processes waits for them for ever if it is
+        # asked to end them itself.
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def map_in_order(

@@ -53,10 +53,10 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:
             return {"type": "MultiBinary", "shape": list(space.shape)}
         case spaces.Dict():
             for key in space:
-                if not _KEY.fullmatch(str(key)):
+                if type(key) is not str or not _KEY.fullmatch(key) or key == "zarr.json":  # type: ignore[comparison-overlap, unused-ignore]  # users may use any key
                     raise SchemaError(
-                        f"key {key!r} of a Dict space cannot name a column: expected letters, "
-                        "digits, '_', '-' and '.', and not a '.' or '-' first"
+                        f"key {key!r} of a Dict space cannot name a column: expected text of "
+                        "letters, digits, '_', '-' and '.', not a '.' or '-' first, not zarr.json"
                     )
             return {
                 "type": "Dict",
@@ -82,9 +82,17 @@ def space_from_json(data: object) -> gymnasium.Space[Any]:
     kind = fields.pop("type", None)
     try:
         space = _build(kind, fields)
-    except (TypeError, ValueError, KeyError, AssertionError, OverflowError) as error:
-        if isinstance(error, SchemaError):
-            raise
+    except SchemaError:
+        raise
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise SchemaError(f"a space of type {kind!r} cannot be read: {error}") from error
     if fields:
         raise SchemaError(f"a {kind} space has no field {next(iter(fields))!r}")
@@ -99,11 +107,13 @@ def _build(kind: object, fields: dict[str, Any]) -> gymnasium.Space[Any]:
             high = _bounds_from_json(fields.pop("high"), shape, dtype)
             return spaces.Box(low, high, shape, dtype.type)
         case "Discrete":
-            return spaces.Discrete(int(fields.pop("n")), start=int(fields.pop("start")))
+            return spaces.Discrete(_integer(fields.pop("n")), start=_integer(fields.pop("start")))
         case "MultiDiscrete":
             dtype = _dtype(fields.pop("dtype"))
-            nvec, start = np.array(fields.pop("nvec"), dtype), np.array(fields.pop("start"), dtype)
-            return spaces.MultiDiscrete(nvec, dtype.type, start=start)
+            nvec, start = (_integers(fields.pop(key)) for key in ("nvec", "start"))
+            return spaces.MultiDiscrete(
+                np.array(nvec, dtype), dtype.type, start=np.array(start, dtype)
+            )
         case "MultiBinary":
             shape = _shape(fields.pop("shape"))
             return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
@@ -135,8 +145,23 @@ def flat_dimension(space: gymnasium.Space[Any]) -> int:
     return spaces.flatdim(space)
 
 
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise SchemaError(f"expected an integer, found {value!r:.80}")
+    return value
+
+
+def _integers(value: Any) -> Any:
+    """Check nested lists of integers."""
+    if isinstance(value, list):
+        return [_integers(item) for item in value]
+    return _integer(value)
+
+
 def _shape(value: Any) -> tuple[int, ...]:
-    shape = tuple(int(size) for size in value)
+    if not isinstance(value, list):
+        raise SchemaError(f"a shape is a list of integers, found {value!r:.80}")
+    shape = tuple(_integer(size) for size in value)
     if any(size < 0 for size in shape) or math.prod(shape) > _LARGEST:
         raise SchemaError(f"shape {shape} is negative or absurdly large")
     return shape

@@ -24,6 +24,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +78,7 @@ class StoreWriter:
 
     def __init__(self, folder: Path, columns: list[ColumnSpec]) -> None:
         self.folder = folder
-        with _pipeline(WRITER):
+        with _pipeline(WRITER), storage_errors(folder):
             group = zarr.open_group(
                 folder, mode="w-", zarr_format=3, attributes={"orlog_format": 1}
             )
@@ -191,9 +192,8 @@ class Store:
         array = self._array(column)
         self._check(name, array, start, stop)
         try:
-            with _pipeline(READER):
-                return np.asarray(array[start:stop])
-        except (ValueError, RuntimeError, TypeError, KeyError, OSError) as error:
+            return np.asarray(array[start:stop])
+        except Exception as error:  # decoders raise anything on wrong bytes, SystemError included
             raise IntegrityError(
                 f"{self.folder}: column {name} cannot be decoded: {error}; run: orlog verify "
                 f"{self.folder}",
@@ -294,7 +294,13 @@ def storage_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
+# Zarr's configuration belongs to the process: two threads that set and restore it in turns would
+# leave it changed, and one could make its arrays with the other's pipeline.
+_configuring = threading.RLock()
+
+
 @contextlib.contextmanager
 def _pipeline(path: str) -> Iterator[None]:
-    with zarr.config.set({"codec_pipeline.path": path}):
+    """Let Zarr open, make and write arrays with a codec pipeline; an array keeps the one it got."""
+    with _configuring, zarr.config.set({"codec_pipeline.path": path}):
         yield

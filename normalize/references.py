@@ -58,7 +58,7 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return cls(
             policy=policy,
             mean=float(returns.mean()),
-            standard_deviation=float(returns.std(ddof=1)),
+            standard_deviation=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
             returns=returns.tolist(),
         )
 

@@ -94,7 +94,7 @@ def show(name: Name) -> None:
     from orlog.datasets.dataset import as_folder, load_dataset
     from orlog.datasets.names import parse_name
     from orlog.errors import NotFoundError
-    from orlog.reproduce import read_baseline, references_of
+    from orlog.records import read_baseline, references_of
 
     recorded = None
     if as_folder(name) is None:
@@ -181,12 +181,13 @@ def build(
             on_wait=lambda: console.print("another process is building it; waiting"),
         )
     dataset = load_dataset(folder)
+    comparison = recorded_build(dataset)
     if record:
         path = recorded_folder(dataset.name) / f"{dataset.version}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataset.manifest.to_json(), "utf-8")
     console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
-    console.print(f"{dataset.digest}\n{recorded_build(folder)}", soft_wrap=True)
+    console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1")
@@ -244,7 +245,6 @@ def train(
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points of the learning curve; 0 needs no environment.")
     ] = 5,
-    device: Annotated[str, typer.Option(help="Device of the networks.")] = "cpu",
 ) -> None:
     """Train an algorithm on a dataset by its recipe, with one seed."""
     from orlog.datasets.dataset import load_dataset
@@ -263,7 +263,6 @@ def train(
             steps=steps,
             resume=resume,
             evaluations=evaluations,
-            device=device,
             progress=update,
         )
     console.print(
@@ -292,7 +291,7 @@ def evaluate(
     import numpy as np
 
     from orlog.datasets.dataset import load_dataset
-    from orlog.reproduce import references_for
+    from orlog.records import references_for
     from orlog.runs import evaluate_run
 
     with progress_bar("episodes") as update:
@@ -331,7 +330,7 @@ def references(
 ) -> None:
     """Measure the returns of a random and an expert policy, which anchor normalized scores."""
     from orlog.datasets.dataset import load_dataset
-    from orlog.reproduce import measure_references, record_references, references_of
+    from orlog.records import measure_references, record_references, references_of
 
     dataset = load_dataset(name)
     finished = 0
@@ -378,8 +377,8 @@ def reproduce(
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
     from orlog.algos.algorithms import make_config
     from orlog.datasets.dataset import load_dataset
+    from orlog.records import record_baseline
     from orlog.report import HEADINGS, result_cells
-    from orlog.reproduce import record_baseline
     from orlog.reproduce import reproduce as run
 
     make_config(algorithm, {})
@@ -398,7 +397,7 @@ def reproduce(
     for note in result.notes:
         console.print(f"note: {note}")
     if record:
-        console.print(f"recorded in {record_baseline(result)}", soft_wrap=True)
+        console.print(f"recorded in {record_baseline(result.as_baseline())}", soft_wrap=True)
 
 
 @app.command(epilog="Example: orlog quickstart")

@@ -120,17 +120,17 @@ def build_and_verify(name: str, workers: int) -> Dataset:
         raise IntegrityError(
             f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file
         )
+    dataset = load_dataset(folder)
     console.print(
         f"  {len(manifest.objects)} objects, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
-        f"the manifest\n  {manifest.digest}\n  {recorded_build(folder)}",
+        f"the manifest\n  {manifest.digest}\n  {recorded_build(dataset)}",
         soft_wrap=True,
     )
-    return load_dataset(folder)
+    return dataset
 
 
-def recorded_build(folder: Path) -> str:
+def recorded_build(dataset: Dataset) -> str:
     """Say in a line how a built dataset compares with the one that was recorded."""
-    dataset = load_dataset(folder)
     recorded = recorded_manifest(dataset.name, dataset.version)
     if recorded is None:
         return "no build of it is recorded"

@@ -119,7 +119,7 @@ def _protocol(results: Sequence[Result]) -> str:
         )
     text += (
         "The interval is a bootstrap over seeds and the episodes inside each; with few seeds it is "
-        "too narrow. The verdict compares per-seed means with the recorded ones (Welch, 95 %; same "
+        "too narrow. The verdict compares per-seed means with the recorded ones (a cautious t interval, 95 %; same "
         "means within 5 points)."
     )
     notes = list(dict.fromkeys(note for result in results for note in result.notes))

@@ -104,13 +104,12 @@ def train_run(
     steps: int | None = None,
     resume: bool = False,
     evaluations: int = 5,
-    device: str = "cpu",
     progress: Callable[[int, int], None] = lambda _step, _steps: None,
 ) -> RunRecord:
     """Train with the dataset's recipe, save the last state, and return the run's record.
 
-    On a CPU it uses one thread: networks of this size gain little from more, and the numbers then
-    do not depend on the number of cores. Runs of several seeds belong in several processes.
+    It uses one thread: networks of this size gain little from more, and the numbers then do not
+    depend on the number of cores. Runs of several seeds belong in several processes.
 
     Args:
         algorithm: `bc`, `cql` or `iql`.
@@ -122,7 +121,6 @@ def train_run(
         resume: Go on from the folder's checkpoint.
         evaluations: How often, evenly spread over the run and at its end, a few episodes are run
             for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
-        device: Device of the networks.
         progress: Called with steps done and steps in all.
 
     Raises:
@@ -156,7 +154,7 @@ def train_run(
             f"{folder} holds a run already; choose another folder, or resume it with --resume"
         )
     with one_thread():
-        made = make_from_record(record, dataset, device)
+        made = make_from_record(record, dataset)
         step = 0
         if resume and (folder / CHECKPOINT_FILE).exists():
             _check_same_run(folder, record)
@@ -204,14 +202,16 @@ def _train_and_log(
         ):
             seconds += time.perf_counter() - started
             line: dict[str, Any] = {"step": done, "seconds": round(seconds, 3), **metrics}
-            if any(done - every < at <= done for at in save_at):
-                if environments is not None:
-                    line["returns"] = episode_returns(
-                        policy, environments, episodes=CURVE_EPISODES, first_seed=FIRST_SEED
-                    ).tolist()
-                save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata={"step": str(done)})
+            save = any(done - every < at <= done for at in save_at)
+            if save and environments is not None:
+                line["returns"] = episode_returns(
+                    policy, environments, episodes=CURVE_EPISODES, first_seed=FIRST_SEED
+                ).tolist()
+            # Logged first: a resumed run drops lines behind its checkpoint, but cannot make up one.
             log.write(json.dumps(line) + "\n")
             log.flush()
+            if save:
+                save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata={"step": str(done)})
             progress(done, record.steps)
             started = time.perf_counter()
 
@@ -250,7 +250,7 @@ def evaluate_run(
             found=dataset.digest,
         )
     with one_thread():
-        algorithm = make_from_record(record, dataset, "cpu")
+        algorithm = make_from_record(record, dataset)
         step = int(load_checkpoint(algorithm, folder / CHECKPOINT_FILE)["step"])
         protocol = scoring_protocol(dataset, episodes)
         returns = run_protocol(make_policy(algorithm, dataset), protocol, progress)
@@ -329,7 +329,7 @@ def _leaf(observations: Any, name: str) -> np.ndarray:
     return np.asarray(observations)
 
 
-def make_from_record(record: RunRecord, dataset: Dataset, device: str) -> Algorithm:
+def make_from_record(record: RunRecord, dataset: Dataset) -> Algorithm:
     """Return the algorithm of a run, before any training."""
     space = dataset.action_space
     if not isinstance(space, gymnasium.spaces.Box):
@@ -343,7 +343,7 @@ def make_from_record(record: RunRecord, dataset: Dataset, device: str) -> Algori
         action_high=torch.from_numpy(space.high.reshape(-1).astype(np.float32)),
     )
     config = make_config(record.algorithm, record.config)
-    return make_algorithm(record.algorithm, config, scaling, seed=record.seed, device=device)
+    return make_algorithm(record.algorithm, config, scaling, seed=record.seed)
 
 
 def read_run(folder: Path) -> RunRecord:

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import orlog
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.checkpoint import save_checkpoint
+from orlog.algos.networks import Scaling
+from orlog.algos.recipes import RECIPES, recipe_for
+from orlog.loaders.batch import Batch
+
+MakeBatch: TypeAlias = Callable[..., Batch]
+
+
+def trained(name: str, scaling: Scaling, batches: list[Batch], *, seed: int) -> Any:
+    made = make_algorithm(name, make_config(name, {"hidden": [8, 8]}), scaling, seed=seed)
+    for batch in batches:
+        made.update(batch)
+    return made
+
+
+def state(algorithm: Any, path: Path) -> dict[str, torch.Tensor]:
+    save_checkpoint(algorithm, path, metadata={})
+    return dict(load_file(path))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_seed_alone_decides_every_bit(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path, name: str
+) -> None:
+    batches = [make_batch(index) for index in range(3)]
+    one = state(trained(name, scaling, batches, seed=4), tmp_path / "state")
+    torch.rand(5)
+    again = state(trained(name, scaling, batches, seed=4), tmp_path / "state")
+    other = state(trained(name, scaling, batches, seed=5), tmp_path / "state")
+    assert one.keys() == again.keys() == other.keys()
+    assert all(torch.equal(tensor, again[key]) for key, tensor in one.items())
+    weights = [key for key in one if key.endswith("weight")]
+    assert weights
+    assert not any(torch.equal(one[key], other[key]) for key in weights)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_training_and_acting_touch_no_global_generator(
+    scaling: Scaling, make_batch: MakeBatch, name: str
+) -> None:
+    made = trained(name, scaling, [], seed=0)
+    batch = make_batch(0)
+    before, numbers = torch.random.get_rng_state(), np.random.get_state(legacy=False)  # noqa: NPY002 (it is what must not change)
+    made.update(batch)
+    made.act(batch.observations)
+    after = np.random.get_state(legacy=False)  # noqa: NPY002 (as above)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert repr(after) == repr(numbers)
+
+
+def test_no_module_seeds_or_uses_a_global_generator() -> None:
+    root = Path(orlog.__file__).parent
+    rooms = ["", "algos", "loaders", "normalize", "datasets", "datasets/recipes"]
+    modules = [path for room in rooms for path in (root / room).glob("*.py")]
+    assert len(modules) > 30
+    forbidden = ("torch.manual_seed", "torch.random.manual_seed", "np.random.seed", "random.seed(")
+    for path in modules:
+        text = path.read_text("utf-8")
+        assert not [word for word in forbidden if word in text], path
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_update_leaves_the_batch_as_it_was(
+    scaling: Scaling, make_batch: MakeBatch, name: str
+) -> None:
+    batch, same = make_batch(0), make_batch(0)
+    trained(name, scaling, [batch], seed=0)
+    for field in dataclasses.fields(Batch):
+        assert torch.equal(getattr(batch, field.name), getattr(same, field.name))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_actions_lie_within_the_bounds(scaling: Scaling, make_batch: MakeBatch, name: str) -> None:
+    made = trained(name, scaling, [make_batch(0)], seed=0)
+    actions = made.act(torch.randn(100, 3, generator=torch.Generator().manual_seed(0)) * 1e3)
+    assert actions.shape == (100, 2)
+    assert (actions >= scaling.action_low - 1e-5).all()
+    assert (actions <= scaling.action_high + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("expectile", "0.9", 0.9),
+        ("expectile", 0.9, 0.9),
+        ("hidden", "[64, 64]", (64, 64)),
+        ("hidden", [64], (64,)),
+        ("hidden", (32, 16), (32, 16)),
+        ("steps", "1000", 1000),
+        ("learning_rate", "1e-3", 1e-3),
+        ("max_weight", "50", 50.0),
+    ],
+)
+def test_settings_are_read_as_their_types(name: str, value: object, expected: object) -> None:
+    config = make_config("iql", {name: value})
+    found = getattr(config, name)
+    assert found == expected
+    assert type(found) is type(expected)
+    changed = dataclasses.replace(config, **{name: getattr(make_config("iql", {}), name)})
+    assert changed == make_config("iql", {})
+
+
+def test_an_optional_setting_is_read_as_a_number() -> None:
+    assert getattr(make_config("cql", {"target_gap": "5"}), "target_gap") == 5.0  # noqa: B009 (of one algorithm only)
+    assert make_config("cql", {"target_gap": None}) == make_config("cql", {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("expectil", "expectile"),
+        ("lr_learning_rate", "learning_rate"),
+        ("batchsize", "batch_size"),
+        ("inverse_temp", "inverse_temperature"),
+    ],
+)
+def test_an_unknown_setting_names_the_nearest(wrong: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=rf"{wrong!r}; did you mean {nearest}\?"):
+        make_config("iql", {wrong: 1})
+
+
+def test_a_setting_that_resembles_none_lists_them() -> None:
+    with pytest.raises(ValueError, match="it has hidden, learning_rate, batch_size"):
+        make_config("bc", {"xyzzy": 1})
+
+
+def test_an_unknown_algorithm_lists_what_there_is() -> None:
+    with pytest.raises(ValueError, match="no algorithm 'td7'; there are bc, cql, iql"):
+        make_config("td7", {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "value"),
+    [
+        ("iql", "expectile", "1.5"),
+        ("iql", "expectile", "high"),
+        ("iql", "steps", "10.5"),
+        ("iql", "hidden", "64"),
+        ("iql", "hidden", "[64"),
+        ("iql", "hidden", "[]"),
+        ("iql", "hidden", "[1.5]"),
+        ("cql", "conservative_weight", -1),
+        ("cql", "sampled_actions", 0),
+        ("bc", "batch_size", "0"),
+        ("bc", "learning_rate", [1]),
+    ],
+)
+def test_values_that_cannot_be_are_refused(algorithm: str, name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        make_config(algorithm, {name: value})
+
+
+def test_every_recipe_makes_a_configuration() -> None:
+    for (algorithm, dataset), recipe in RECIPES.items():
+        make_config(algorithm, recipe.settings)
+        assert recipe.steps > 0
+        assert recipe.source
+        assert recipe_for(algorithm, dataset) is recipe
+
+
+def test_a_dataset_without_a_recipe_gets_the_published_defaults() -> None:
+    recipe = recipe_for("iql", "some/thing-v0")
+    assert recipe.steps == 1_000_000
+    assert recipe.settings == {}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_making_an_algorithm_touches_no_global_generator(scaling: Scaling, name: str) -> None:
+    before = torch.random.get_rng_state()
+    trained(name, scaling, [], seed=0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("text", ["none", "None", "null"])
+def test_none_is_read_as_no_value(text: str) -> None:
+    assert make_config("cql", {"target_gap": text}) == make_config("cql", {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "value"),
+    [
+        ("bc", "learning_rate", "nan"),
+        ("bc", "learning_rate", "inf"),
+        ("bc", "hidden", "[64, 0]"),
+        ("bc", "hidden", "[-64]"),
+        ("iql", "learning_rate", "nan"),
+        ("iql", "inverse_temperature", "nan"),
+        ("iql", "max_weight", "nan"),
+        ("cql", "policy_learning_rate", "nan"),
+        ("cql", "conservative_weight", "nan"),
+        ("cql", "target_gap", "nan"),
+    ],
+)
+def test_settings_that_no_run_survives_are_refused(algorithm: str, name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        make_config(algorithm, {name: value})
+
+
+def test_the_source_of_cqls_defaults_is_not_said_to_be_corls_configuration() -> None:
+    # CORL's locomotion configuration has cql_alpha 10 and policy_lr 3e-5; these are the authors'.
+    assert make_config("cql", {}) == make_config(
+        "cql", {"conservative_weight": 5.0, "policy_learning_rate": 1e-4}
+    )
+    assert "CORL" not in recipe_for("cql", "d4rl/halfcheetah-medium-v2").source

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orlog.algos.algorithms import make_algorithm, make_config
+from orlog.algos.networks import Scaling
+from orlog.algos.train import train
+from orlog.loaders.packed import PackedTransitions
+from orlog.loaders.transitions import Transitions
+
+STEPS = 300
+SCALING = Scaling(
+    obs_mean=torch.zeros(1),
+    obs_std=torch.ones(1),
+    action_low=-2 * torch.ones(1),
+    action_high=2 * torch.ones(1),
+)
+GRID = torch.linspace(-1, 1, 41)[:, None]
+
+
+@pytest.fixture(scope="module")
+def one_choice() -> PackedTransitions:
+    """Return episodes of one step: the data's actions spread around s, the best one is s + 0.8."""
+    rng = np.random.default_rng(0)
+    states = rng.uniform(-1, 1, 4000)
+    actions = (states + rng.uniform(-1, 1, 4000)).clip(-2, 2)
+    rewards = -np.square(actions - states - 0.8)
+    return packed(states, actions, rewards, terminated=np.ones(4000))
+
+
+@pytest.fixture(scope="module")
+def two_steps() -> PackedTransitions:
+    """Return episodes of two steps: a > 0 costs a little at once and earns much at the end.
+
+    The state is -1 at first and the sign of the first action, 0 or 1, then; the reward of the
+    second step is that state.
+    """
+    rng = np.random.default_rng(0)
+    first = rng.uniform(-2, 2, 2000)
+    second = rng.uniform(-2, 2, 2000)
+    state = (first > 0).astype(float)
+    states = np.stack([np.full(2000, -1.0), state], 1).reshape(-1)
+    actions = np.stack([first, second], 1).reshape(-1)
+    rewards = np.stack([-0.2 * state, state], 1).reshape(-1)
+    return packed(states, actions, rewards, terminated=np.tile([0.0, 1.0], 2000), length=2)
+
+
+def packed(
+    states: np.ndarray,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    *,
+    terminated: np.ndarray,
+    length: int = 1,
+) -> PackedTransitions:
+    steps = len(states)
+    step_rows = np.arange(steps) + np.arange(steps) // length
+    rows = torch.zeros(steps + steps // length, 5)
+    columns = np.stack([states, actions, rewards, terminated], 1)
+    rows[step_rows, :4] = torch.from_numpy(columns.astype(np.float32))
+    return PackedTransitions(rows=rows, step_rows=step_rows, obs_dim=1, action_dim=1)
+
+
+def trained(name: str, data: PackedTransitions, settings: dict[str, Any]) -> Any:
+    config = make_config(name, {"hidden": [32, 32], **settings})
+    algorithm = make_algorithm(name, config, SCALING, seed=0)
+    stream = Transitions(data, "sha256:toy", batch_size=128, seed=0)
+    for _ in train(algorithm, stream, last_step=STEPS, every=100):
+        pass
+    return algorithm
+
+
+FAST: dict[str, dict[str, Any]] = {
+    "bc": {"learning_rate": 3e-3},
+    "iql": {
+        "learning_rate": 3e-3,
+        "expectile": 0.9,
+        "inverse_temperature": 10.0,
+        "target_rate": 0.1,
+        "discount": 0.9,
+    },
+    "cql": {
+        "policy_learning_rate": 3e-3,
+        "critic_learning_rate": 3e-3,
+        "target_rate": 0.1,
+        "discount": 0.9,
+        "sampled_actions": 4,
+        "conservative_weight": 0.1,
+        "cloning_steps": 0,
+    },
+}
+
+
+def test_cloning_finds_the_mean_action(one_choice: PackedTransitions) -> None:
+    before = trained_error("bc", one_choice, offset=0.0, steps=0)
+    after = trained_error("bc", one_choice, offset=0.0, steps=STEPS)
+    assert after < 0.15 < before
+
+
+@pytest.mark.parametrize("name", ["iql", "cql"])
+def test_values_find_the_rewarded_action(one_choice: PackedTransitions, name: str) -> None:
+    error = trained_error(name, one_choice, offset=0.8, steps=STEPS)
+    cloned = trained_error("bc", one_choice, offset=0.8, steps=STEPS)
+    assert error < 0.4 < 0.7 < cloned
+
+
+def trained_error(name: str, data: PackedTransitions, *, offset: float, steps: int) -> float:
+    """Return the mean distance of a trained policy's actions from s + offset."""
+    config = make_config(name, {"hidden": [32, 32], **FAST[name]})
+    algorithm = make_algorithm(name, config, SCALING, seed=0)
+    stream = Transitions(data, "sha256:toy", batch_size=128, seed=0)
+    for batch in itertools.islice(stream, steps):
+        algorithm.update(batch)
+    return float((algorithm.act(GRID) - GRID - offset).abs().mean())
+
+
+@pytest.mark.parametrize("name", ["iql", "cql"])
+def test_values_reach_back_over_a_step_that_costs(two_steps: PackedTransitions, name: str) -> None:
+    algorithm = trained(name, two_steps, FAST[name])
+    assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
+    cloned = trained("bc", two_steps, FAST["bc"])
+    assert abs(cloned.act(torch.tensor([[-1.0]])).item()) < 0.3
+
+
+@pytest.mark.parametrize("name", ["iql", "cql"])
+def test_values_without_a_future_avoid_the_cost(two_steps: PackedTransitions, name: str) -> None:
+    ended = PackedTransitions(
+        rows=two_steps.rows.clone(), step_rows=two_steps.step_rows, obs_dim=1, action_dim=1
+    )
+    ended.rows[ended.step_rows, 3] = 1.0
+    algorithm = trained(name, ended, FAST[name])
+    assert algorithm.act(torch.tensor([[-1.0]])).item() < 0.2

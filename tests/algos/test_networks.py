@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
+
+FLOATS = st.floats(-100, 100, width=32)
+
+
+def scaling_of(low: float, high: float, *, std: float = 1.0) -> Scaling:
+    return Scaling(
+        obs_mean=torch.zeros(1),
+        obs_std=torch.tensor([std]),
+        action_low=torch.tensor([low]),
+        action_high=torch.tensor([high]),
+    )
+
+
+@settings(deadline=None)
+@given(low=FLOATS, width=st.floats(0.125, 100, width=32), unit=st.floats(-1, 1, width=32))
+def test_the_maps_of_actions_are_inverse_and_meet_the_bounds(
+    low: float, width: float, unit: float
+) -> None:
+    scaling = scaling_of(low, low + width)
+    actions = scaling.actions_from_unit(torch.tensor([[unit], [-1.0], [1.0]]))
+    assert actions[1].item() == pytest.approx(low, rel=1e-6)
+    assert actions[2].item() == pytest.approx(low + width, rel=1e-5, abs=1e-5)
+    back = scaling.actions_to_unit(actions)
+    assert back[0].item() == pytest.approx(unit, abs=4e-7 * (100 + abs(low)) / width)
+
+
+def test_observations_are_standardized(scaling: Scaling) -> None:
+    found = scaling.observations(torch.tensor([[3.0, -2.0, -1.0]]))
+    assert found.tolist() == [[1.0, 0.0, -1.0]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-math.inf, 1), (-1, math.inf), (-math.inf, math.inf), (1, 1), (1, -1)]
+)
+def test_bounds_that_no_unit_fits_are_refused(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="finite action bounds"):
+        scaling_of(low, high)
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.nan])
+def test_a_deviation_that_is_not_positive_is_refused(std: float) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        scaling_of(-1, 1, std=std)
+
+
+def test_initial_weights_fill_one_over_the_root_of_the_inputs() -> None:
+    network = make_network(400, 100, (250,), generator=make_generator(0, 0))
+    first, relu, last = network
+    assert isinstance(first, nn.Linear)
+    assert isinstance(relu, nn.ReLU)
+    assert isinstance(last, nn.Linear)
+    for linear, bound in ((first, 1 / 20), (last, 1 / math.sqrt(250))):
+        for values in (linear.weight, linear.bias):
+            largest = values.abs().max().item()
+            assert 0.97 * bound < largest <= bound
+        # uniform, not normal: the standard deviation is bound / sqrt(3)
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+def test_a_network_is_linear_layers_with_relu_between() -> None:
+    network = make_network(3, 2, (8, 5), generator=make_generator(1, 0))
+    values = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    state = [tensor.numpy() for tensor in network.state_dict().values()]
+    hidden = values
+    for weight, bias in zip(state[:-2:2], state[1:-2:2], strict=True):
+        hidden = np.maximum(hidden @ weight.T + bias, 0)
+    expected = hidden @ state[-2].T + state[-1]
+    np.testing.assert_allclose(
+        network(torch.from_numpy(values)).detach().numpy(), expected, atol=1e-6
+    )
+
+
+def test_generators_depend_on_seed_and_purpose_alone() -> None:
+    def numbers(seed: int, purpose: int) -> tuple[float, ...]:
+        return tuple(torch.rand(3, generator=make_generator(seed, purpose)).tolist())
+
+    first = numbers(0, 0)
+    torch.rand(7)
+    assert numbers(0, 0) == first
+    assert len({numbers(seed, purpose) for seed in range(5) for purpose in range(3)}) == 15
+
+
+def test_twin_critics_are_two_networks_of_the_joined_inputs() -> None:
+    critic = TwinCritic(3, 2, (8,), generator=make_generator(0, 0))
+    observations, actions = torch.arange(15.0).view(5, 3), torch.ones(5, 2)
+    values = critic(observations, actions)
+    assert values.shape == (2, 5)
+    joined = torch.cat([observations, actions], 1)
+    torch.testing.assert_close(values[0], critic.first(joined)[:, 0])
+    torch.testing.assert_close(values[1], critic.second(joined)[:, 0])
+    assert not torch.equal(values[0], values[1])
+
+
+def test_targets_move_by_the_rate() -> None:
+    online = make_network(2, 1, (4,), generator=make_generator(0, 0))
+    target = make_network(2, 1, (4,), generator=make_generator(1, 0))
+    before = copy.deepcopy(target)
+    update_target(target, online, 0.25)
+    for new, old, aim in zip(
+        target.parameters(), before.parameters(), online.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, 0.75 * old + 0.25 * aim)
+    update_target(target, online, 1.0)
+    for new, aim in zip(target.parameters(), online.parameters(), strict=True):
+        torch.testing.assert_close(new, aim)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CHECKED = """
+import beartype
+import torch
+from jaxtyping import install_import_hook
+
+# An int is a float here, as it is to mypy.
+beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
+# A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
+rooms = {"algos": ["bc", "checkpoint", "cql", "iql", "networks"],
+         "loaders": ["batch", "draws", "packed", "transitions"],
+         "normalize": ["intervals", "references", "rollouts", "verdicts"]}
+modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
+with install_import_hook(modules, "beartype.beartype"):
+    from orlog.algos import algorithms, bc, checkpoint, networks, recipes, train
+    from orlog.loaders import batch, draws, packed, transitions
+    from orlog.normalize import intervals, references, rollouts, verdicts
+import numpy as np
+
+torch.set_num_threads(1)
+rows = torch.zeros(9, 3 + 2 + 3)
+data = packed.PackedTransitions(rows=rows, step_rows=np.arange(8), obs_dim=3, action_dim=2)
+data.observation_statistics()
+stream = transitions.Transitions(data, "sha256:", batch_size=4, seed=0)
+scaling = networks.Scaling(
+    obs_mean=torch.zeros(3), obs_std=torch.ones(3),
+    action_low=-torch.ones(2), action_high=torch.ones(2),
+)
+for name, settings in [
+    ("bc", {}), ("iql", {}), ("cql", {}), ("cql", {"target_gap": 1.0}), ("cql", {"cloning_steps": 1})
+]:
+    config = algorithms.make_config(name, {"hidden": [4], **settings})
+    made = algorithms.make_algorithm(name, config, scaling, seed=0)
+    list(train.train(made, stream, last_step=2, every=1))
+    made.act(torch.zeros(5, 3))
+try:
+    bc.cloning_loss(torch.zeros(3), torch.zeros(3))
+except Exception as error:
+    assert "batch act" in str(error)
+else:
+    raise AssertionError("nothing is checked")
+scores = np.random.default_rng(0).normal(size=(3, 5))
+intervals.bootstrap_interval(scores, np.random.default_rng(0))
+intervals.interquartile_mean(scores.reshape(-1))
+one = dict(enumerate(scores))
+verdicts.compare(one, {seed: value + 1 for seed, value in one.items()})
+"""
+
+
+@pytest.mark.slow
+def test_the_shapes_in_annotations_hold_at_run_time() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", CHECKED], check=False, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr[-2000:]

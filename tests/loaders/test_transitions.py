@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.episode import Episode
+from orlog.loaders.batch import Batch
+from orlog.loaders.draws import draw, stream_key
+from orlog.loaders.packed import PackedTransitions
+from orlog.loaders.transitions import BLOCK, Transitions, transitions
+
+Write: TypeAlias = Callable[..., Dataset]
+Make: TypeAlias = Callable[..., Episode]
+
+OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.fixture(scope="module")
+def dataset(write: Write, make: Make) -> Dataset:
+    rng = np.random.default_rng(1)
+    ends = itertools.cycle(["termination", "truncation", "cut"])
+    episodes = [
+        make(OBS, ACTION, length=length, end=next(ends), rng=rng) for length in (1, 5, 1, 9, 3)
+    ]
+    return write(episodes, OBS, ACTION)
+
+
+def numbered(steps: int) -> PackedTransitions:
+    """Return transitions of one episode whose observations and rewards are 0, 1, 2, ..."""
+    rows = torch.zeros(steps + 1, 1 + 1 + 3)
+    rows[:, 0] = rows[:, 2] = torch.arange(steps + 1)
+    return PackedTransitions(rows=rows, step_rows=np.arange(steps), obs_dim=1, action_dim=1)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return all(
+        torch.equal(getattr(one, field.name), getattr(other, field.name))
+        for field in dataclasses.fields(Batch)
+    )
+
+
+def digest_of(stream: Transitions, batches: int) -> str:
+    total = hashlib.sha256()
+    for batch in itertools.islice(stream, batches):
+        for field in dataclasses.fields(Batch):
+            total.update(getattr(batch, field.name).contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    start=st.one_of(st.integers(0, 3), st.integers(BLOCK - 2, BLOCK + 2), st.integers(0, 10**9)),
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 2**70),
+)
+def test_iterating_from_any_start_gives_the_batches_of_that_place(
+    start: int, batch_size: int, seed: int
+) -> None:
+    packed = numbered(101)
+    stream = Transitions(packed, DIGEST, batch_size=batch_size, seed=seed, start=start)
+    fresh = Transitions(packed, DIGEST, batch_size=batch_size, seed=seed)
+    for index, batch in enumerate(itertools.islice(stream, BLOCK + 3), start):
+        assert same(batch, fresh.batch(index))
+    assert same(next(iter(stream)), fresh.batch(start))
+
+
+def test_starting_late_equals_skipping() -> None:
+    packed = numbered(50)
+    whole = list(itertools.islice(Transitions(packed, DIGEST, batch_size=3, seed=0), 3 * BLOCK))
+    for start in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK):
+        late = Transitions(packed, DIGEST, batch_size=3, seed=0, start=start)
+        for one, other in zip(whole[start:], late, strict=False):
+            assert same(one, other)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_batches_are_slices_of_one_stream_of_draws(batch_size: int) -> None:
+    packed = numbered(50)
+    stream = Transitions(packed, DIGEST, batch_size=batch_size, seed=2)
+    found = torch.cat([batch.rewards for batch in itertools.islice(stream, BLOCK + 5)])
+    expected = draw(stream_key(DIGEST, 2), 0, (BLOCK + 5) * batch_size, 50)
+    assert found.tolist() == expected.tolist()
+
+
+def test_every_batch_holds_rows_of_the_dataset(dataset: Dataset) -> None:
+    known = set()
+    for episode in dataset:
+        assert isinstance(episode.observations, np.ndarray)
+        assert isinstance(episode.actions, np.ndarray)
+        for step in range(len(episode)):
+            row = [
+                *episode.observations[step],
+                *episode.actions[step],
+                np.float32(episode.rewards[step]),
+                episode.terminations[step],
+                episode.truncations[step],
+                *episode.observations[step + 1],
+            ]
+            known.add(tuple(float(value) for value in row))
+    seen = set()
+    for batch in itertools.islice(transitions(dataset, 8, seed=0), 40):
+        for index in range(8):
+            parts = (
+                batch.observations[index],
+                batch.actions[index],
+                batch.rewards[index : index + 1],
+                batch.terminations[index : index + 1],
+                batch.truncations[index : index + 1],
+                batch.next_observations[index],
+            )
+            seen.add(tuple(torch.cat(parts).tolist()))
+    assert seen == known  # 320 draws of 19 transitions leave none out
+
+
+def test_a_new_process_draws_the_same_batches(dataset: Dataset) -> None:
+    script = (
+        "import sys, itertools, hashlib, dataclasses, pathlib\n"
+        "from orlog.loaders.batch import Batch\n"
+        "import orlog\n"
+        "total = hashlib.sha256()\n"
+        "data = orlog.load_dataset(pathlib.Path(sys.argv[1]))\n"
+        "for batch in itertools.islice(orlog.transitions(data, 7, seed=3, start=60), 10):\n"
+        "    for field in dataclasses.fields(Batch):\n"
+        "        total.update(getattr(batch, field.name).contiguous().numpy().tobytes())\n"
+        "print(total.hexdigest())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(dataset.folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert child.stdout.strip() == digest_of(transitions(dataset, 7, seed=3, start=60), 10)
+
+
+def test_batches_are_float32_of_the_asked_size(mini: Dataset) -> None:
+    batch = transitions(mini, seed=0).batch(0)
+    for field in dataclasses.fields(Batch):
+        tensor = getattr(batch, field.name)
+        assert tensor.dtype == torch.float32
+        assert len(tensor) == 256
+    assert batch.rewards.ndim == batch.terminations.ndim == batch.truncations.ndim == 1
+
+
+def test_a_stream_depends_on_seed_and_on_the_dataset(mini_folder: Path) -> None:
+    mini = load_dataset(mini_folder)
+    packed = transitions(mini, seed=0).packed
+    streams = [
+        Transitions(packed, digest, batch_size=16, seed=seed)
+        for digest, seed in [(mini.digest, 0), (mini.digest, 1), (DIGEST, 0)]
+    ]
+    assert len({digest_of(stream, 2) for stream in streams}) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"seed": -1}, {"start": -1}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    chosen = {"batch_size": 4, "seed": 0, "start": 0, **wrong}
+    with pytest.raises(ValueError, match="must be"):
+        Transitions(numbered(5), DIGEST, **chosen)

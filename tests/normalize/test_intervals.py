@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from scipy import stats
+
+from orlog.normalize.intervals import (
+    bootstrap_interval,
+    interquartile_mean,
+    mean_difference_interval,
+    student_quantile,
+)
+
+VALUES = npst.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3))
+
+
+@settings(deadline=None)
+@given(values=VALUES)
+def test_interquartile_mean_is_scipys_trimmed_mean(values: np.ndarray) -> None:
+    before = values.copy()
+    found = interquartile_mean(values)
+    assert found == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-9, abs=1e-9)
+    np.testing.assert_array_equal(values, before)
+
+
+def test_interquartile_mean_is_rliables() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metrics = pytest.importorskip("rliable.metrics", exc_type=ImportError)
+    scores = np.random.default_rng(0).normal(50, 20, (5, 7))
+    expected = metrics.aggregate_iqm(scores)
+    assert interquartile_mean(scores.reshape(-1)) == pytest.approx(expected)
+
+
+def test_interquartile_mean_by_hand() -> None:
+    assert interquartile_mean(np.array([100.0, 1.0, 2.0, -50.0, 3.0, 6.0, 4.0, 5.0])) == 3.5
+
+
+def test_the_bootstrap_is_its_generators() -> None:
+    scores = np.random.default_rng(0).normal(size=(4, 10))
+    intervals = [
+        bootstrap_interval(scores, np.random.default_rng(seed), resamples=200) for seed in (1, 1, 2)
+    ]
+    assert intervals[0] == intervals[1] != intervals[2]
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**32), seeds=st.integers(1, 6), episodes=st.integers(1, 10))
+def test_the_bootstrap_lies_around_the_mean_and_within_the_range(
+    seed: int, seeds: int, episodes: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(seeds, episodes))
+    low, high = bootstrap_interval(scores, rng, resamples=300, confidence=0.99)
+    assert scores.min() - 1e-12 <= low <= scores.mean() + 1e-12
+    assert scores.mean() - 1e-12 <= high <= scores.max() + 1e-12
+
+
+def test_the_bootstrap_of_a_constant_has_no_width() -> None:
+    low, high = bootstrap_interval(np.full((3, 7), 0.1), np.random.default_rng(0), resamples=50)
+    assert low == high == pytest.approx(0.1)
+
+
+def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        # Seeds differ by 3, episodes of a seed by 4.
+        scores = 3 * rng.normal(size=(20, 1)) + 4 * rng.normal(size=(20, 15))
+        low, high = bootstrap_interval(scores, rng, resamples=200, confidence=0.9)
+        covered += low <= 0 <= high
+    assert 0.84 < covered / 200 < 0.96
+
+
+def test_the_bootstrap_resamples_seeds_and_their_episodes() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(30, 1)) + 2 * rng.normal(size=(30, 10))
+    low, high = bootstrap_interval(scores, rng, resamples=20_000, confidence=0.68269)
+    # Drawing a seed, then episodes inside it: the variance of the mean is that of the seeds' means
+    # plus the mean of the variances inside a seed over the episodes, all over the seeds.
+    variance = (scores.mean(1).var() + scores.var(1).mean() / 10) / 30
+    assert (high - low) / 2 == pytest.approx(math.sqrt(variance), rel=0.03)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.0001, 1.5, 2.0, 2.7, 3.0, 5.5, 10.0, 30.3, 100.0, 1e3])
+@pytest.mark.parametrize("probability", [0.5, 0.6, 0.75, 0.9, 0.95, 0.975, 0.995, 0.9995])
+def test_students_quantile_is_scipys(freedom: float, probability: float) -> None:
+    expected = stats.t.ppf(probability, freedom)
+    assert student_quantile(probability, freedom) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_the_interval_of_a_difference_is_welchs_with_the_fewer_degrees_of_freedom() -> None:
+    rng = np.random.default_rng(0)
+    for sizes in ((2, 2), (3, 5), (10, 4), (40, 50)):
+        for scale in (1.0, 10.0):
+            first, second = rng.normal(3, 1, sizes[0]), rng.normal(0, scale, sizes[1])
+            error = math.hypot(stats.sem(first), stats.sem(second))
+            for confidence in (0.8, 0.95, 0.99):
+                half = stats.t.ppf(0.5 + confidence / 2, min(sizes) - 1) * error
+                center = first.mean() - second.mean()
+                found = mean_difference_interval(first, second, confidence=confidence)
+                assert found == pytest.approx((center - half, center + half), rel=1e-4, abs=1e-6)
+                welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(
+                    confidence
+                )
+                assert found[0] <= welch.low + 1e-4
+                assert found[1] >= welch.high - 1e-4
+
+
+def test_a_side_without_spread_is_allowed() -> None:
+    first, second = np.array([1.0, 2.0, 3.0]), np.array([5.0, 5.0, 5.0])
+    low, high = mean_difference_interval(first, second)
+    half = stats.t.ppf(0.975, 2) / math.sqrt(3)
+    assert (low, high) == pytest.approx((-3 - half, -3 + half), rel=1e-5)
+    assert mean_difference_interval(second, second - 1) == (1.0, 1.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(first=VALUES, second=VALUES)
+def test_swapping_the_sides_mirrors_the_interval(first: np.ndarray, second: np.ndarray) -> None:
+    first = np.round(first, 3)
+    second = np.round(second, 3)
+    if min(len(first), len(second)) < 2:
+        with pytest.raises(ValueError, match="at least two seeds"):
+            mean_difference_interval(first, second)
+        return
+    low, high = mean_difference_interval(first, second)
+    difference = first.mean() - second.mean()
+    assert low <= difference <= high
+    assert mean_difference_interval(second, first) == pytest.approx((-high, -low))
+
+
+@pytest.mark.parametrize("scale", [1e-90, 1e90])
+def test_an_interval_does_not_depend_on_the_unit(scale: float) -> None:
+    first, second = np.array([1.0, 2.0, 4.0]), np.array([3.0, 3.5, 5.0])
+    low, high = mean_difference_interval(first, second)
+    scaled = mean_difference_interval(first * scale, second * scale)
+    assert scaled == pytest.approx((low * scale, high * scale))

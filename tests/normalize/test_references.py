@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.normalize.references import (
+    Protocol,
+    ReferenceReturn,
+    ReferenceReturns,
+    read_references,
+)
+
+FLOATS = st.floats(-1e4, 1e4)
+PROTOCOL = Protocol(
+    environment_id="PointMaze_UMaze-v3",
+    environment_kwargs={"reset_target": False},
+    versions={"numpy": "2.0"},
+    episodes=3,
+    first_seed=7,
+    environments=2,
+)
+
+
+def references(random: float, expert: float) -> ReferenceReturns:
+    def one(policy: str, mean: float) -> ReferenceReturn:
+        return ReferenceReturn(policy=policy, mean=mean, standard_deviation=1.0, returns=[mean])
+
+    return ReferenceReturns(
+        random=one("uniform", random), expert=one("controller", expert), protocol=PROTOCOL
+    )
+
+
+def body() -> Any:
+    return msgspec.to_builtins(references(1.5, 80.0))
+
+
+@settings(deadline=None)
+@given(random=FLOATS, gap=st.floats(0.01, 1e4), returns=st.tuples(FLOATS, FLOATS, FLOATS))
+def test_scores_are_affine_and_monotone(
+    random: float, gap: float, returns: tuple[float, float, float]
+) -> None:
+    anchors = references(random, random + gap)
+    ends = anchors.normalize(np.array([random, anchors.expert.mean]))
+    np.testing.assert_allclose(ends, [0, 100], atol=1e-9)
+    one, two, _ = returns
+    middle = (one + two) / 2
+    scores = anchors.normalize(np.array([one, middle, two]))
+    slack = 1e-9 * (1 + np.abs(scores).max())
+    assert abs(scores[0] + scores[2] - 2 * scores[1]) <= 4 * slack
+    assert (scores[0] <= scores[2] + slack) or one > two
+    assert (scores[0] >= scores[2] - slack) or one < two
+
+
+def test_scores_are_not_clipped_and_keep_their_shape() -> None:
+    scores = references(10, 60).normalize(np.array([[-40.0, 10.0], [35.0, 110.0]]))
+    np.testing.assert_array_equal(scores, [[-100, 0], [50, 200]])
+
+
+@pytest.mark.parametrize("expert", [1.0, 0.5, float("nan")])
+def test_an_expert_that_is_not_above_random_is_refused(expert: float) -> None:
+    with pytest.raises(ValueError, match="no score can be normalized"):
+        references(1.0, expert)
+
+
+def test_a_record_holds_mean_and_deviation_of_its_returns() -> None:
+    record = ReferenceReturn.of("uniform", np.array([1.0, 2.0, 6.0]))
+    assert record.mean == 3.0
+    assert record.standard_deviation == pytest.approx(np.sqrt(7))
+    assert record.returns == [1.0, 2.0, 6.0]
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(json.dumps(body()), "utf-8")
+    assert read_references(path) == references(1.5, 80.0)
+
+
+@pytest.mark.parametrize("place", [[], ["random"], ["expert"], ["protocol"]])
+def test_unknown_and_missing_keys_are_refused(tmp_path: Path, place: list[str]) -> None:
+    path = tmp_path / "references.json"
+    for change in ("add", "remove"):
+        whole = body()
+        part = whole
+        for key in place:
+            part = part[key]
+        if change == "add":
+            part["surprise"] = 1
+        else:
+            part.popitem()
+        path.write_text(json.dumps(whole), "utf-8")
+        with pytest.raises(ValueError, match=r"surprise|missing"):
+            read_references(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"random": 1}', "nul"])
+def test_a_malformed_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=r"."):
+        read_references(path)
+
+
+def test_equal_anchors_in_a_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    whole = body()
+    whole["expert"]["mean"] = whole["random"]["mean"]
+    path.write_text(json.dumps(whole), "utf-8")
+    with pytest.raises(ValueError, match="no score can be normalized"):
+        read_references(path)
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_references(tmp_path / "none.json")
+
+
+def test_one_episode_has_a_record_without_a_warning() -> None:
+    assert ReferenceReturn.of("uniform", np.array([3.0])).mean == 3.0

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.environments import make_environment
+from orlog.normalize.rollouts import episode_returns
+
+
+class Countdown(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An episode of 1 to 9 steps, drawn at reset; a step's reward depends on draw and action."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.left = int(self.np_random.integers(1, 10))
+        self.truncates = bool(self.np_random.random() < 0.5)
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.left > 0
+        self.left -= 1
+        reward = self.value * float(action[0]) + 1
+        done = self.left == 0
+        return self._observe(), reward, done and not self.truncates, done and self.truncates, {}
+
+    def _observe(self) -> np.ndarray:
+        self.value = float(self.np_random.normal())
+        return np.array([self.left, self.value])
+
+
+def policy(observations: Any) -> np.ndarray:
+    return np.asarray(3 * observations[:, 1:] - observations[:, :1])
+
+
+def one_by_one(env: gymnasium.Env[Any, Any], episodes: int, first_seed: int) -> list[float]:
+    returns = []
+    for seed in range(first_seed, first_seed + episodes):
+        observation, _ = env.reset(seed=seed)
+        total, done = 0.0, False
+        while not done:
+            observation, reward, termination, truncation, _ = env.step(policy(observation[None])[0])
+            total += float(reward)
+            done = termination or truncation
+        returns.append(total)
+    return returns
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31)
+)
+def test_returns_are_those_of_one_environment_after_another(
+    episodes: int, side_by_side: int, first_seed: int
+) -> None:
+    environments = SyncVectorEnv([Countdown] * side_by_side)
+    expected = one_by_one(Countdown(), episodes, first_seed)
+    done: list[int] = []
+    for _ in range(2):  # used again, they give the same
+        returns = episode_returns(
+            policy, environments, episodes=episodes, first_seed=first_seed, progress=done.append
+        )
+        assert returns.dtype == np.float64
+        assert returns.tolist() == expected
+    rounds = [
+        min(episodes, end) for end in range(side_by_side, episodes + side_by_side, side_by_side)
+    ]
+    assert done == rounds * 2
+
+
+def test_the_seeds_of_the_toy_environment_end_at_different_steps() -> None:
+    env = Countdown()
+    lengths = set()
+    ends = set()
+    for seed in range(50):
+        env.reset(seed=seed)
+        lengths.add(env.left)
+        ends.add(env.truncates)
+    assert lengths == set(range(1, 10))
+    assert ends == {True, False}
+
+
+@pytest.mark.parametrize(("episodes", "first_seed"), [(0, 0), (-1, 0), (1, -1)])
+def test_numbers_out_of_range_are_refused(episodes: int, first_seed: int) -> None:
+    environments = SyncVectorEnv([Countdown])
+    with pytest.raises(ValueError, match="episodes must be >= 1 and first_seed >= 0"):
+        episode_returns(policy, environments, episodes=episodes, first_seed=first_seed)
+
+
+def test_point_maze_gives_the_same_returns_twice() -> None:
+    kwargs = {"reward_type": "dense", "max_episode_steps": 25}
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return make_environment("PointMaze_UMaze-v3", kwargs)
+
+    def towards_the_goal(observations: Any) -> np.ndarray:
+        error = observations["desired_goal"] - observations["achieved_goal"]
+        return np.asarray(error.clip(-1, 1), np.float32)
+
+    def returns(environments: SyncVectorEnv) -> list[float]:
+        found = episode_returns(towards_the_goal, environments, episodes=5, first_seed=3)
+        return list(found.tolist())
+
+    environments = SyncVectorEnv([make] * 3)
+    first = returns(environments)
+    assert returns(environments) == first
+    environments.close()
+    fewer = SyncVectorEnv([make] * 2)
+    assert returns(fewer) == first
+    fewer.close()
+    assert len(set(first)) == 5
