@@ -288,9 +288,9 @@ def storage_errors(folder: Path) -> Iterator[None]:
         if isinstance(error, StorageError):
             raise
         raise StorageError(
-            error.errno,
             f"{folder}: cannot write: {error.strerror or error}; free some space or set ORLOG_HOME "
             "to another disk, then run the same command again",
+            errno=error.errno,
         ) from error
 
 

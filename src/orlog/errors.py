@@ -59,7 +59,14 @@ class FormatVersionError(OrlogError, ValueError):
 
 
 class StorageError(OrlogError, OSError):
-    """The disk is full or cannot be written; nothing that was there before is lost."""
+    """The disk is full or cannot be written; nothing that was there before is lost.
+
+    `errno` is that of the system's error.
+    """
+
+    def __init__(self, message: str, *, errno: int | None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class IntegrityError(OrlogError, OSError):

@@ -175,7 +175,7 @@ def _write(path: Path, record: msgspec.Struct) -> Path:
         write_json(path, msgspec.to_builtins(record))
     except OSError as error:
         raise StorageError(
-            error.errno,
             f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog",
+            errno=error.errno,
         ) from error
     return path

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orlog import records
+from orlog.algos.recipes import recipe_for
+from orlog.datasets.catalogue import CATALOGUE, recorded_manifest
+from orlog.datasets.dataset import Dataset
+from orlog.records import measure_references, read_baseline, record_baseline, references_of
+from orlog.report import result_cells, write_report
+from orlog.reproduce import Result, make_jobs, run_jobs, summarize
+
+
+def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
+    jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), steps=steps, episodes=4, evaluations=1)
+    return summarize(dataset, jobs, run_jobs(jobs, workers=2))
+
+
+@pytest.mark.slow
+def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_noted(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = few_steps(mini, tmp_path / "first")
+    assert first.verdict is None
+    assert any("no baseline" in note for note in first.notes)
+
+    monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "records" / name)
+    path = record_baseline(first.as_baseline())
+    assert path.is_file()
+    assert read_baseline("bc", mini.name) == first.as_baseline()
+
+    again = few_steps(mini, tmp_path / "again")
+    assert again.verdict is not None
+    assert str(again.verdict) == "same, to the bit"
+    assert again.notes == []
+
+    other = few_steps(mini, tmp_path / "other", steps=10)
+    assert other.verdict is not None
+    assert other.verdict.word != "identical"
+    assert other.notes == ["other settings than recorded"]
+    with pytest.raises(FileExistsError, match="exists already"):
+        few_steps(mini, tmp_path / "other")
+
+    page = tmp_path / "page" / "report.html"
+    write_report(page, mini, [again], title="<b>", remarks=["a < b"])
+    text = page.read_text("utf-8")
+    assert "&lt;b&gt;" in text
+    assert "a &lt; b" in text
+    assert "same, to the bit" in text
+    assert result_cells(again)[0] == "BC"
+
+
+def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
+    recorded = references_of(mini.manifest)
+    assert recorded is not None
+    measured = measure_references(mini, episodes=20)
+    assert measured.expert.returns == recorded.expert.returns[:20]
+    assert measured.random.mean < measured.expert.mean
+    environment = mini.manifest.environment
+    assert environment is not None
+    assert recorded.protocol.environment_kwargs == environment.kwargs
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name: str) -> None:
+    manifest = recorded_manifest(name, CATALOGUE[name].version)
+    assert manifest is not None
+    assert manifest.name == name
+    assert manifest.total_steps == CATALOGUE[name].recipe.steps
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
+def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorithm: str) -> None:
+    name = "pointmaze/umaze-v1"
+    baseline = read_baseline(algorithm, name)
+    manifest = recorded_manifest(name, CATALOGUE[name].version)
+    recipe = recipe_for(algorithm, name)
+    assert baseline is not None
+    assert manifest is not None
+    assert baseline.digest == manifest.digest
+    assert baseline.steps == recipe.steps
+    assert {key: baseline.config[key] for key in recipe.settings} == dict(recipe.settings)
+    assert len(baseline.returns) >= 5
+
+
+def test_recorded_iql_beats_recorded_bc_clearly() -> None:
+    name = "pointmaze/umaze-v1"
+    manifest = recorded_manifest(name, "1.0.0")
+    assert manifest is not None
+    references = references_of(manifest)
+    assert references is not None
+    means = {}
+    for algorithm in ("bc", "iql"):
+        baseline = read_baseline(algorithm, name)
+        assert baseline is not None
+        means[algorithm] = [scores.mean() for scores in baseline.scores(references).values()]
+    assert min(means["iql"]) > max(means["bc"])
+    assert np.mean(means["iql"]) > np.mean(means["bc"]) + 10
+
+
+def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
+    jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), steps=3, episodes=1, evaluations=0)
+    result = dataclasses.replace(
+        summarize(mini, jobs, run_jobs(jobs, workers=1)), references=None, verdict=None
+    )
+    assert result.scores is None
+    assert result.score_interval() is None
+    assert result_cells(result)[2] == "none"
