@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,10 @@ def _build(
     progress: Callable[[int, int], None],
 ) -> Path:
     recipe = entry.recipe
-    with make_environment(recipe.environment_id, recipe.environment_kwargs) as env:
+    with (
+        storage_errors(Path(tempfile.gettempdir())),  # MuJoCo reads mazes from a temporary file
+        make_environment(recipe.environment_id, recipe.environment_kwargs) as env,
+    ):
         observation_space, action_space = env.observation_space, env.action_space
         limit = env.spec.max_episode_steps if env.spec is not None else None
     assert limit is not None

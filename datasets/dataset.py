@@ -92,13 +92,16 @@ class Dataset:
     @functools.cached_property
     def episode_lengths(self) -> np.ndarray:
         """Steps of each episode, (E,) int64."""
-        return self._store.read("episodes/lengths")
+        lengths = self._store.read("episodes/lengths")
+        lengths.flags.writeable = False
+        return lengths
 
     @functools.cached_property
     def episode_starts(self) -> np.ndarray:
         """First step of each episode, (E,) int64. Its first observation is row start + index."""
         lengths = self.episode_lengths
         starts: np.ndarray = lengths.cumsum() - lengths
+        starts.flags.writeable = False
         return starts
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:

@@ -313,7 +313,8 @@ def _is_safe(path: str) -> bool:
         "/".join(parts) == path
         and not path.startswith("/")
         and all(part not in ("..", ".") for part in parts)
-        and not any(character in path for character in "\\:\0\n")
+        and path.isprintable()
+        and not any(character in path for character in "\\:")
     )
 
 

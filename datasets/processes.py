@@ -11,7 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
+
+from orlog.errors import WorkerDiedError
 
 __all__ = ["map_in_order", "process_pool"]
 
@@ -24,6 +27,9 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
 
     The script that calls this needs `if __name__ == "__main__":`, as with any started process.
+
+    Raises:
+        WorkerDiedError: a worker was killed.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -31,12 +37,17 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     )
     try:
         yield pool
-    except BaseException:
+    except BaseException as error:
         # A pool that Ctrl-C met while it started its processes waits for them for ever if it is
         # asked to end them itself.
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise WorkerDiedError(
+                "a worker process was killed, often because memory ran out; nothing half-done is "
+                "left. Run the same command again, with --workers 1 if it happens again"
+            ) from error
         raise
     pool.shutdown()
 

@@ -22,7 +22,7 @@ __all__ = ["flat_dimension", "leaf_spaces", "space_from_json", "space_to_json"]
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_LARGEST = 2**31  # values in one row; bounds what a manifest can make us allocate
+_LARGEST = 2**24  # values in one row; bounds what a manifest can make us allocate
 
 
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:

@@ -66,6 +66,7 @@ def write_episodes(
     specs: dict[str, ColumnSpec] = {}
     index = steps = 0
     for index, episode in enumerate(episodes, 1):
+        _check_seed(index - 1, episode.seed)
         rows = _rows(episode)
         if writer is None:
             infos = {name: (value.dtype, value.shape[1:]) for name, value in episode.infos.items()}
@@ -102,6 +103,11 @@ def _leaves(columns: Columns, path: str) -> Iterator[tuple[str, np.ndarray]]:
             yield from _leaves(value, f"{path}/{key}")
     else:
         yield path, columns
+
+
+def _check_seed(index: int, seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < 2**63:
+        raise SchemaError(f"episode {index}: a seed lies in [0, 2^63), found {seed}")
 
 
 def _check(

@@ -7,6 +7,7 @@
     ├── SchemaError(ValueError)            data that does not fit its space, shape, dtype or length
     ├── FormatVersionError(ValueError)     written by a newer orlog than this one
     ├── StorageError(OSError)              a disk that is full or cannot be written
+    ├── WorkerDiedError(RuntimeError)      a worker process was killed
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
         └── ManifestError(ValueError)      a manifest that cannot be read as right
 
@@ -25,6 +26,7 @@ __all__ = [
     "OrlogError",
     "SchemaError",
     "StorageError",
+    "WorkerDiedError",
 ]
 
 
@@ -67,6 +69,10 @@ class StorageError(OrlogError, OSError):
     def __init__(self, message: str, *, errno: int | None) -> None:
         super().__init__(message)
         self.errno = errno
+
+
+class WorkerDiedError(OrlogError, RuntimeError):
+    """A worker process was killed, often because memory ran out."""
 
 
 class IntegrityError(OrlogError, OSError):

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+from orlog.datasets.verify import hash_file, make_objects, verify_store
+from orlog.errors import IntegrityError, ManifestError
+
+SHARD = "observations/observation/c/0/0"
+
+
+def problems(folder: Path) -> list[tuple[str, str]]:
+    return [(problem.file, problem.kind) for problem in verify_store(folder)[1]]
+
+
+def test_a_store_that_was_just_built_has_no_problem(mini_folder: Path) -> None:
+    manifest, found = verify_store(mini_folder)
+    assert found == []
+    assert manifest == read_manifest(mini_folder / MANIFEST_FILE)
+
+
+def test_every_byte_is_counted_once(mini_folder: Path) -> None:
+    seen: list[int] = []
+    manifest, _ = verify_store(mini_folder, progress=seen.append)
+    assert sum(seen) == manifest.size_bytes
+
+
+def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
+    mini_folder: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    for item in read_manifest(mini_folder / MANIFEST_FILE).objects:
+        path = mini_folder / item.path
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        (problem,) = verify_store(mini_folder)[1]
+        assert (problem.file, problem.kind) == (item.path, "damaged")
+        assert problem.expected == f"sha256 {item.sha256}"
+        assert problem.found == f"sha256 {hashlib.sha256(data).hexdigest()}"
+        assert str(problem).startswith(f"{item.path}: damaged: expected sha256 ")
+        path.write_bytes(whole)
+    assert problems(mini_folder) == []
+
+
+def test_a_cut_object_is_named_with_both_sizes(mini_folder: Path) -> None:
+    size = (mini_folder / SHARD).stat().st_size
+    with (mini_folder / SHARD).open("r+b") as file:
+        file.truncate(size - 1)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "wrong size")
+    assert (problem.expected, problem.found) == (f"{size} bytes", f"{size - 1} bytes")
+
+
+def test_a_missing_object_is_named(mini_folder: Path) -> None:
+    (mini_folder / SHARD).unlink()
+    assert problems(mini_folder) == [(SHARD, "missing")]
+
+
+def test_a_folder_in_place_of_an_object_is_missing(mini_folder: Path) -> None:
+    (mini_folder / SHARD).unlink()
+    (mini_folder / SHARD).mkdir()
+    assert problems(mini_folder) == [(SHARD, "missing")]
+
+
+@pytest.mark.parametrize("name", ["extra", ".hidden", "actions/c/0/1", "a/b/c"])
+def test_an_extra_file_is_named(mini_folder: Path, name: str) -> None:
+    (mini_folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (mini_folder / name).write_text("x")
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (name, "not in the manifest")
+    assert problem.found == "1 bytes"
+
+
+def test_an_extra_link_is_named_even_if_it_leads_nowhere(mini_folder: Path) -> None:
+    (mini_folder / "extra").symlink_to("nowhere")
+    assert problems(mini_folder) == [("extra", "not in the manifest")]
+
+
+def test_a_link_to_a_good_copy_is_not_the_object(mini_folder: Path, tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    shutil.move(mini_folder / SHARD, good)
+    (mini_folder / SHARD).symlink_to(good)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "a link")
+    assert problem.found == f"a link to {good}"
+
+
+def test_a_link_in_place_of_a_folder_condemns_all_below_it(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    shutil.move(mini_folder / "actions", tmp_path / "good")
+    (mini_folder / "actions").symlink_to(tmp_path / "good")
+    assert problems(mini_folder) == [
+        ("actions/c/0/0", "a link"),
+        ("actions/zarr.json", "a link"),
+        ("actions", "not in the manifest"),
+    ]
+
+
+def test_several_problems_are_all_reported(mini_folder: Path) -> None:
+    (mini_folder / "rewards/c/0").unlink()
+    (mini_folder / "extra").write_text("x")
+    with (mini_folder / "actions/zarr.json").open("ab") as file:
+        file.write(b" ")
+    assert problems(mini_folder) == [
+        ("actions/zarr.json", "wrong size"),
+        ("rewards/c/0", "missing"),
+        ("extra", "not in the manifest"),
+    ]
+
+
+def test_a_folder_may_be_named_relative_to_where_one_is(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mini_folder)
+    assert problems(Path()) == []
+    monkeypatch.chdir(mini_folder / "actions")
+    assert problems(Path("..")) == []
+
+
+def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder: Path) -> None:
+    (mini_folder / MANIFEST_FILE).write_bytes(b"{}")
+    with pytest.raises(ManifestError) as caught:
+        verify_store(mini_folder)
+    assert isinstance(caught.value, IntegrityError)
+
+
+def test_objects_of_a_folder_are_those_of_its_manifest(mini_folder: Path) -> None:
+    manifest = read_manifest(mini_folder / MANIFEST_FILE)
+    (mini_folder / MANIFEST_FILE).unlink()
+    assert make_objects(mini_folder) == manifest.objects
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1])
+def test_a_file_is_hashed_whole(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    assert hash_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
