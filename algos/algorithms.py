@@ -63,7 +63,8 @@ def make_config(algorithm: str, settings: Mapping[str, object]) -> Config:
         made: Config = msgspec.convert(read, config, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"{algorithm}: {error}") from error
-    return made
+    # msgspec leaves defaults to the class, where what encodes an instance would not see them.
+    return dataclasses.replace(made)
 
 
 def make_algorithm(

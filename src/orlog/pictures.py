@@ -140,7 +140,7 @@ def score_picture(results: Sequence[Result]) -> Figure:
     axes.axvline(0, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlabel(_score_label(results) + ": mean, 95 % interval, each seed")
     if any(result.baseline for result in results):
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
     return figure
 
 

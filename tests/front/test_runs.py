@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from orlog.algos.iql import IQLConfig
 from orlog.datasets.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError
 from orlog.runs import evaluate_run, read_metrics, read_run, train_run
@@ -79,6 +81,14 @@ def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
     assert "mujoco" in first.protocol.versions
     assert record.digest == mini.digest
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["step"] == 30
+
+
+def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
+    train_run("iql", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    config = read_run(tmp_path / "run").config
+    assert config.keys() == {field.name for field in dataclasses.fields(IQLConfig)}
+    assert config["discount"] == 0.99
+    assert config["steps"] == 2
 
 
 def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
