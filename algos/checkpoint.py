@@ -7,6 +7,7 @@ that is resumed gives the same numbers as one that never stopped.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str]) -> 
     """Write an algorithm's state; whatever was at `path` is replaced only once this is durable."""
     tensors = {name: tensor.contiguous() for name, tensor in _state(algorithm)}
     unfinished = path.with_name(f".{path.name}.unfinished")
-    save_file(tensors, unfinished, {**metadata, "sha256": _digest(tensors)})
+    save_file(tensors, unfinished, {**metadata, "sha256": _digest(tensors, metadata)})
     with unfinished.open("rb") as file:
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -42,7 +43,7 @@ def load_checkpoint(algorithm: Any, path: Path) -> dict[str, str]:
             metadata: dict[str, str] = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"{path}: not a readable checkpoint: {error}") from error
-    if metadata.pop("sha256", None) != _digest(tensors):
+    if metadata.pop("sha256", None) != _digest(tensors, metadata):
         raise ValueError(f"{path}: the checkpoint is damaged: its numbers are not those written")
     expected = {name: tensor.shape for name, tensor in _state(algorithm)}
     found = {name: tensor.shape for name, tensor in tensors.items()}
@@ -65,9 +66,9 @@ def _parts(algorithm: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    """Return the hex SHA-256 of all names, shapes and numbers: safetensors has no checksum."""
-    digest = hashlib.sha256()
+def _digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Return the hex SHA-256 of metadata, names, shapes and numbers: safetensors has no checksum."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.numpy().tobytes())

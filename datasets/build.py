@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry
+from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry, recorded_manifest
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.episode import Episode
 from orlog.datasets.home import datasets_folder, publish, unfinished_folder
@@ -20,16 +20,17 @@ from orlog.datasets.manifest import (
     EnvironmentRecord,
     Manifest,
     RecipeRecord,
+    read_manifest,
 )
-from orlog.datasets.names import nearest, parse_name
+from orlog.datasets.names import DatasetName, nearest, parse_name
 from orlog.datasets.processes import map_in_order, process_pool
 from orlog.datasets.spaces import space_to_json
-from orlog.datasets.store import storage_errors, sync
+from orlog.datasets.store import check_values, storage_errors, sync
 from orlog.datasets.verify import make_objects
 from orlog.datasets.writing import write_episodes
-from orlog.errors import NotFoundError
+from orlog.errors import IntegrityError, NotFoundError
 
-__all__ = ["build_dataset"]
+__all__ = ["build_dataset", "builds", "compare_with_recorded"]
 
 EPISODES_PER_TASK = 20
 
@@ -58,6 +59,7 @@ def build_dataset(
         NotFoundError: the catalogue has no such name or version.
         MissingExtraError: the recipe's environment is not installed.
         StorageError: the disk is full.
+        IntegrityError: a digest was asked for, and the recipe gave another one here.
     """
     wanted = parse_name(name)
     entry = CATALOGUE.get(wanted.name)
@@ -68,7 +70,7 @@ def build_dataset(
             + (f"; did you mean {' or '.join(close)}?" if close else "")
             + " Run: orlog list"
         )
-    if wanted.digest or wanted.version not in ("", entry.version):
+    if not builds(wanted):
         raise NotFoundError(
             f"{name}: the recipe of this orlog builds version {entry.version}; run: orlog build "
             f"{wanted.name}"
@@ -79,7 +81,26 @@ def build_dataset(
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
             publish(_build(folder, wanted.name, entry, workers, progress), destination)
+    found = read_manifest(destination / MANIFEST_FILE).digest
+    if not found.startswith(wanted.digest):
+        raise IntegrityError(
+            f"{wanted}: its recipe gave {found} here, and not the digest that was asked for; "
+            "another processor or other versions of packages can do that",
+            expected=wanted.digest,
+            found=found,
+        )
     return destination
+
+
+def builds(wanted: DatasetName) -> bool:
+    """Return whether this orlog has a recipe for the version, or the digest, that is wanted."""
+    entry = CATALOGUE.get(wanted.name)
+    if entry is None or wanted.version not in ("", entry.version):
+        return False
+    if not wanted.digest:
+        return True
+    recorded = recorded_manifest(wanted.name)
+    return recorded is not None and recorded.digest.startswith(wanted.digest)
 
 
 def _build(
@@ -102,6 +123,8 @@ def _build(
     columns, total_episodes, total_steps = write_episodes(
         store, episodes, observation_space, action_space
     )
+    objects = make_objects(store)
+    check_values(store, columns, objects)
     manifest = Manifest(
         manifest_version=MANIFEST_VERSION,
         name=name,
@@ -124,7 +147,7 @@ def _build(
         recipe=_recipe_record(recipe),
         lineage=[],
         columns=columns,
-        objects=make_objects(store),
+        objects=objects,
     )
     path = store / MANIFEST_FILE
     with storage_errors(path):
@@ -171,4 +194,26 @@ def _recipe_record(recipe: Any) -> RecipeRecord:
     }
     return RecipeRecord(
         name=recipe.name, version=recipe.version, parameters=parameters, seed=recipe.seed
+    )
+
+
+def compare_with_recorded(manifest: Manifest) -> str:
+    """Say in a line how a built dataset compares with the one that was recorded."""
+    recorded = recorded_manifest(manifest.name, manifest.version)
+    if recorded is None:
+        return "no build of it is recorded"
+    if recorded.digest == manifest.digest:
+        return "the same digest as the recorded build"
+    ours = {column.name: column.sha256 for column in manifest.columns}
+    theirs = {column.name: column.sha256 for column in recorded.columns}
+    if ours == theirs:
+        return (
+            f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "
+            "with other versions of packages"
+        )
+    different = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    return (
+        f"NOT the recorded build ({recorded.digest[:19]}): {len(different)} columns have other "
+        f"values ({', '.join(different[:3])}); another processor or other versions of packages can "
+        "do that"
     )

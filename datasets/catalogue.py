@@ -71,7 +71,12 @@ def recorded_folder(name: str) -> Path:
     return records_folder() / name
 
 
-def recorded_manifest(name: str, version: str) -> Manifest | None:
-    """Return the manifest that ships with orlog, or None where none was recorded."""
+def recorded_manifest(name: str, version: str = "") -> Manifest | None:
+    """Return the manifest that ships with orlog, or None where none was recorded.
+
+    Without a version it is the one that the recipe builds.
+    """
+    if not version and name in CATALOGUE:
+        version = CATALOGUE[name].version
     path = recorded_folder(name) / f"{version}.json"
     return read_manifest(path) if path.is_file() else None

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.build import build_dataset
+from orlog.datasets.build import build_dataset, builds
 from orlog.datasets.catalogue import CATALOGUE
 from orlog.datasets.episode import Columns, Episode
 from orlog.datasets.home import datasets_folder, installed_names, installed_versions
@@ -230,24 +230,18 @@ def load_dataset(
         NotFoundError: it is not here; the message says what to run.
         IntegrityError: an object is missing, cut or altered.
     """
-    folder = as_folder(name)
-    if folder is not None:
-        if not _holds_manifest(folder):
-            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
-        return Dataset(folder)
-    wanted = parse_name(str(name))
     try:
-        return Dataset(find_dataset(str(name)))
+        return Dataset(find_dataset(name))
     except NotFoundError:
-        if not build or wanted.name not in CATALOGUE:
+        if not build or as_folder(name) is not None or parse_name(str(name)).name not in CATALOGUE:
             raise
-    return Dataset(build_dataset(str(wanted), progress=progress))
+    return Dataset(build_dataset(str(name), progress=progress))
 
 
 def as_folder(name: str | Path) -> Path | None:
     """Return the folder that is meant, or None where a dataset's name is."""
     if isinstance(name, Path) or name.startswith(("/", ".", "~")):
-        return Path(name).expanduser()
+        return Path(name).expanduser().absolute()
     return None
 
 
@@ -258,7 +252,7 @@ def _holds_manifest(folder: Path) -> bool:
         return False
 
 
-def find_dataset(name: str) -> Path:
+def find_dataset(name: str | Path) -> Path:
     """Return the folder of a dataset that is on this machine.
 
     Raises:
@@ -267,8 +261,10 @@ def find_dataset(name: str) -> Path:
     """
     folder = as_folder(name)
     if folder is not None:
+        if not _holds_manifest(folder):
+            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
         return folder
-    wanted = parse_name(name)
+    wanted = parse_name(str(name))
     versions = installed_versions(wanted.name)
     for version in versions:
         folder = datasets_folder() / wanted.name / version
@@ -293,9 +289,9 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     if versions:
         here = ", ".join(versions)
         return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"
-    if entry is not None and wanted.version in ("", entry.version) and not wanted.digest:
+    if entry is not None and builds(wanted):
         return (
-            f"{wanted} is not on this machine yet; run: orlog build {wanted.name}   "
+            f"{wanted} is not on this machine yet; run: orlog build {wanted}   "
             f'(or in Python: orlog.load_dataset("{wanted}", build=True))'
         )
     if entry is not None:

@@ -39,7 +39,7 @@ def datasets_folder() -> Path:
     """
     home = os.environ.get("ORLOG_HOME")
     if home:
-        return Path(home).expanduser() / "datasets"
+        return Path(home).expanduser().absolute() / "datasets"
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "orlog" / "datasets"
 

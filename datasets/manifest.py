@@ -14,7 +14,7 @@ import hashlib
 import json
 import threading
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import gymnasium
 import msgspec
@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     version: str
     description: Text
     license: Text
-    container: str
+    container: Literal["zarr"]
     format_version: int
     total_episodes: Count
     total_steps: Count

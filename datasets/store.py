@@ -37,7 +37,15 @@ from orlog.datasets.manifest import Column, StoredObject
 from orlog.datasets.shards import check_chunks
 from orlog.errors import IntegrityError, SchemaError, StorageError
 
-__all__ = ["ColumnSpec", "Store", "StoreWriter", "list_objects"]
+__all__ = [
+    "ColumnSpec",
+    "Store",
+    "StoreWriter",
+    "check_values",
+    "list_objects",
+    "storage_errors",
+    "sync",
+]
 
 CHUNK_BYTES = 2**20
 CHUNKS_PER_SHARD = 16
@@ -135,9 +143,7 @@ class _ColumnWriter:
                 f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found "
                 f"{rows.dtype} {rows.shape[1:]}"
             )
-        rows = np.ascontiguousarray(rows)
-        little = rows.astype(spec.dtype.newbyteorder("<"), copy=False)
-        self._hash.update(little.reshape(-1).view(np.uint8).data)
+        self._hash.update(_little_endian_bytes(rows))
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
         shard_rows = spec.chunk_rows * CHUNKS_PER_SHARD
@@ -226,8 +232,12 @@ class Store:
 
     def _check(self, name: str, array: zarr.Array[Any], start: int, stop: int) -> None:
         """Check size and sums of every shard that holds these rows."""
-        if array.shards is None:
-            raise IntegrityError(f"{self.folder}: column {name} is not sharded", file=name)
+        if array.shards is None or not array.chunks[1:] == array.shards[1:] == array.shape[1:]:
+            raise IntegrityError(
+                f"{self.folder}: column {name}: its chunks do not hold whole rows in shards, as "
+                "those of format 1 do",
+                file=f"{name}/zarr.json",
+            )
         chunk_rows, shard_rows = array.chunks[0], array.shards[0]
         per_shard = shard_rows // chunk_rows
         zeros = "/0" * (array.ndim - 1)
@@ -261,6 +271,33 @@ class Store:
                 expected=str(expected),
                 found=str(found),
             )
+
+
+def check_values(folder: Path, columns: list[Column], objects: list[StoredObject]) -> None:
+    """Decode every column of a store and compare its values with what was given to the writer.
+
+    Raises:
+        IntegrityError: what was written does not decode to what was given.
+    """
+    store = Store(folder, columns, objects)
+    for column in columns:
+        digest = hashlib.sha256()
+        for start in range(0, column.rows, 2**20):
+            values = store.read(column.name, start, min(column.rows, start + 2**20))
+            digest.update(_little_endian_bytes(values))
+        if digest.hexdigest() != column.sha256:
+            raise IntegrityError(
+                f"{folder}: column {column.name} was not written as it was given; the disk or a "
+                "codec is at fault. Nothing was kept; run the same command again",
+                file=column.name,
+                expected=column.sha256,
+                found=digest.hexdigest(),
+            )
+
+
+def _little_endian_bytes(values: np.ndarray) -> memoryview:
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def list_objects(folder: Path) -> Iterator[tuple[str, Path]]:

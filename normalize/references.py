@@ -24,6 +24,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         environment_id: Environment that was run.
         environment_kwargs: Arguments of `gymnasium.make`.
         versions: Version of each package that decides what the environment does.
+        max_episode_steps: Steps after which the environment truncates an episode.
         episodes: Episodes of each policy.
         first_seed: Episode i resets with seed `first_seed` + i.
         environments: Environments that step side by side; decides the batch of a policy's network.
@@ -32,6 +33,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     environment_id: str
     environment_kwargs: dict[str, object]
     versions: dict[str, str]
+    max_episode_steps: int | None
     episodes: int
     first_seed: int
     environments: int

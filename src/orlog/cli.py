@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -99,7 +100,7 @@ def show(name: Name) -> None:
     recorded = None
     if as_folder(name) is None:
         wanted = parse_name(name)
-        recorded = recorded_manifest(wanted.name, wanted.version or "1.0.0")
+        recorded = recorded_manifest(wanted.name, wanted.version)
     try:
         dataset = load_dataset(name)
         manifest, where = dataset.manifest, str(dataset.folder)
@@ -167,10 +168,9 @@ def build(
     ] = False,
 ) -> None:
     """Build a dataset of the catalogue from its recipe. Interrupting it leaves nothing behind."""
-    from orlog.datasets.build import build_dataset
+    from orlog.datasets.build import build_dataset, compare_with_recorded
     from orlog.datasets.catalogue import recorded_folder
     from orlog.datasets.dataset import load_dataset
-    from orlog.quickstart import recorded_build
 
     with progress_bar("steps") as update:
         folder = build_dataset(
@@ -181,7 +181,7 @@ def build(
             on_wait=lambda: console.print("another process is building it; waiting"),
         )
     dataset = load_dataset(folder)
-    comparison = recorded_build(dataset)
+    comparison = compare_with_recorded(dataset.manifest)
     if record:
         path = recorded_folder(dataset.name) / f"{dataset.version}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def build(
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1")
 def verify(name: Name) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong."""
-    from orlog.datasets.dataset import find_dataset
+    from orlog.datasets.dataset import as_folder, find_dataset
     from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
     from orlog.datasets.verify import verify_store
 
@@ -211,10 +211,14 @@ def verify(name: Name) -> None:
     for problem in problems:
         errors.print(f"[red]{escape(str(problem))}[/red]", soft_wrap=True)
     if problems:
+        again = (
+            f"run: orlog build {manifest.name} --replace"
+            if as_folder(name) is None
+            else "copy it again from where it came"
+        )
         errors.print(
             f"{len(problems)} of {len(manifest.objects)} objects of {manifest.name}@"
-            f"{manifest.version} are not as in the manifest ({folder}); run: orlog build "
-            f"{manifest.name} --replace",
+            f"{manifest.version} are not as in the manifest ({folder}); {again}",
             soft_wrap=True,
         )
         raise typer.Exit(3)
@@ -306,7 +310,7 @@ def evaluate(
     error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
     console.print(
         f"{record.algorithm.upper()} seed {record.seed} on {record.dataset}, step "
-        f"{evaluation.step:,}: return {returns.mean():.2f} (standard error {error:.2f}, "
+        f"{evaluation.step:,} of {record.steps:,}: return {returns.mean():.2f} (standard error {error:.2f}, "
         f"{episodes} episodes)"
     )
     protocol = evaluation.protocol
@@ -369,7 +373,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds, from 0.")] = 3,
     episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes of each seed.")] = 100,
     workers: Workers = CORES,
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
@@ -402,9 +406,10 @@ def reproduce(
 
 @app.command(epilog="Example: orlog quickstart")
 def quickstart(
-    out: Annotated[Path, typer.Option(help="New folder for runs and page.")] = Path(
-        "orlog-quickstart"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for runs and page.", show_default="orlog-quickstart, -2, .."),
+    ] = None,
     workers: Workers = CORES,
     smoke: Annotated[
         bool,
@@ -414,7 +419,16 @@ def quickstart(
     """Build, verify, train, score, compare: the main job on one dataset, and a page about it."""
     from orlog.quickstart import quickstart as run
 
-    run(out, smoke=smoke, workers=workers)
+    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+
+
+def _free_folder(name: str) -> Path:
+    """Return the first of name, name-2, name-3 ... that is not there."""
+    return next(
+        path
+        for number in itertools.count(1)
+        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
+    )
 
 
 def main() -> None:

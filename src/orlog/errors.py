@@ -11,7 +11,8 @@
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
         └── ManifestError(ValueError)      a manifest that cannot be read as right
 
-Bad arguments stay `ValueError` and `TypeError`.
+Bad arguments stay `ValueError` and `TypeError`. Every error can be made from its message alone, so
+that it comes back whole from a worker process.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class NotFoundError(OrlogError, LookupError):
 class MissingExtraError(OrlogError, ImportError):
     """An optional package is not installed; `extra` names what brings it."""
 
-    def __init__(self, message: str, *, extra: str) -> None:
+    def __init__(self, message: str, *, extra: str = "") -> None:
         super().__init__(message)
         self.extra = extra
 
@@ -66,7 +67,7 @@ class StorageError(OrlogError, OSError):
     `errno` is that of the system's error.
     """
 
-    def __init__(self, message: str, *, errno: int | None) -> None:
+    def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)
         self.errno = errno
 

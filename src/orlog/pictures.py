@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["dataset_picture", "learning_curves", "score_picture", "to_svg"]
+__all__ = ["check_plots", "dataset_picture", "learning_curves", "score_picture", "to_svg"]
 
 COLORS = {"bc": "#7f7f7f", "cql": "#d1711f", "iql": "#1f6fb4"}
 TRAJECTORIES = 60
@@ -151,25 +152,35 @@ def _score_label(results: Sequence[Result]) -> str:
 
 def to_svg(figure: Figure) -> str:
     """Return a figure as an `<svg>` element without anything before it."""
+    import matplotlib as mpl
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    # The ids inside come from this salt, so that equal pictures are equal files.
+    with mpl.rc_context({"svg.hashsalt": "orlog"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
 
-def _figure(columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure as NewFigure
-    except ModuleNotFoundError as error:
+def check_plots() -> None:
+    """Check that pictures can be drawn.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
             'pictures need matplotlib, which is not installed; run: pip install "orlog[plots]"',
             extra="plots",
-        ) from error
-    # The svg's ids come from this salt, so that equal pictures are equal files.
-    with mpl.rc_context({"svg.hashsalt": "orlog"}):
-        figure = NewFigure(figsize=(width, height), layout="constrained", dpi=140)
-        axes = figure.subplots(1, columns, squeeze=False)[0]
+        )
+
+
+def _figure(columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    check_plots()
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(width, height), layout="constrained", dpi=140)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orlog.datasets.build import build_dataset
-from orlog.datasets.catalogue import recorded_manifest
+from orlog.datasets.build import build_dataset, compare_with_recorded
 from orlog.datasets.dataset import Dataset, load_dataset
 from orlog.datasets.verify import verify_store
 from orlog.errors import IntegrityError
+from orlog.pictures import check_plots
 from orlog.report import HEADINGS, result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
 from orlog.runs import EPISODES
@@ -48,6 +48,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             f"{folder / 'runs'} exists already: move it away, or choose another folder with --out"
         )
 
+    check_plots()  # now rather than after minutes of training
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
@@ -79,10 +80,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
         ]
     results.sort(key=lambda result: result.record.algorithm)
 
-    page = folder / "report.html"
-    with _stage("draw the report"):
-        remark = SMOKE_REMARK if smoke else SMALL_RECIPE
-        write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])
+    remark = SMOKE_REMARK if smoke else SMALL_RECIPE
     console.print()
     console.print(
         table(HEADINGS, [result_cells(result) for result in results], numbers=(1, 2, 3, 6))
@@ -90,6 +88,8 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     for note in dict.fromkeys(note for result in results for note in result.notes):
         console.print(f"note: {note}")
     console.print(remark)
+    page = folder / "report.html"
+    write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])
     console.print(f"\nreport: {page.resolve()}", soft_wrap=True)
     return dataset, results, page
 
@@ -123,32 +123,10 @@ def build_and_verify(name: str, workers: int) -> Dataset:
     dataset = load_dataset(folder)
     console.print(
         f"  {len(manifest.objects)} objects, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
-        f"the manifest\n  {manifest.digest}\n  {recorded_build(dataset)}",
+        f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(manifest)}",
         soft_wrap=True,
     )
     return dataset
-
-
-def recorded_build(dataset: Dataset) -> str:
-    """Say in a line how a built dataset compares with the one that was recorded."""
-    recorded = recorded_manifest(dataset.name, dataset.version)
-    if recorded is None:
-        return "no build of it is recorded"
-    if recorded.digest == dataset.digest:
-        return "the same digest as the recorded build"
-    ours = {column.name: column.sha256 for column in dataset.manifest.columns}
-    theirs = {column.name: column.sha256 for column in recorded.columns}
-    if ours == theirs:
-        return (
-            f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "
-            "with other versions of packages"
-        )
-    different = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
-    return (
-        f"NOT the recorded build ({recorded.digest[:19]}): {len(different)} columns have other "
-        f"values ({', '.join(different[:3])}); another processor or other versions of packages can "
-        "do that"
-    )
 
 
 @contextlib.contextmanager

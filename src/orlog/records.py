@@ -1,6 +1,6 @@
 """What ships recorded: reference returns of environments and baselines of algorithms.
 
-- `manifests/references/ENVIRONMENT.json`: returns of a random and an expert policy, with protocol.
+- `manifests/references/*.json`: returns of a random and an expert policy, with protocol.
   They belong to an environment with its arguments, so all datasets of one share them.
 - `manifests/NAME/baselines/ALGO.json`: recorded per-seed returns, settings, digest and versions.
 """
@@ -41,6 +41,10 @@ __all__ = [
 ]
 
 
+RANDOM_POLICY = "uniform over the action space, drawn by PCG64 with seed 0"
+TRAINED_POLICY = "last checkpoint, deterministic actions"
+
+
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What was recorded of an algorithm on a dataset.
 
@@ -50,7 +54,8 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         digest: Digest of the dataset that it was trained on.
         steps: Gradient steps.
         config: Every setting.
-        protocol: How the returns were measured: last checkpoint, deterministic actions.
+        policy: Which of a run's policies was run, and how it acts.
+        protocol: How its returns were measured.
         versions: Code that trained.
         returns: Returns of each evaluation episode, by training seed.
     """
@@ -60,6 +65,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     digest: str
     steps: int
     config: dict[str, Any]
+    policy: str
     protocol: Protocol
     versions: dict[str, str]
     returns: dict[str, list[float]]
@@ -76,14 +82,16 @@ def references_for(
     environment_id: str, environment_kwargs: dict[str, Any]
 ) -> ReferenceReturns | None:
     """Return the recorded reference returns of an environment, or None."""
+    path = _references_path(environment_id, environment_kwargs)
+    return None if path is None else read_references(path)
+
+
+def _references_path(environment_id: str, environment_kwargs: dict[str, Any]) -> Path | None:
+    wanted = (environment_id, environment_kwargs)
     for path in sorted((records_folder() / "references").glob("*.json")):
-        references = read_references(path)
-        protocol = references.protocol
-        if (protocol.environment_id, protocol.environment_kwargs) == (
-            environment_id,
-            environment_kwargs,
-        ):
-            return references
+        protocol = read_references(path).protocol
+        if (protocol.environment_id, protocol.environment_kwargs) == wanted:
+            return path
     return None
 
 
@@ -139,7 +147,7 @@ def measure_references(
         for policy in (random_policy, _expert(entry.recipe.maze))
     ]
     return ReferenceReturns(
-        random=ReferenceReturn.of("uniform over the action space", returns[0]),
+        random=ReferenceReturn.of(RANDOM_POLICY, returns[0]),
         expert=ReferenceReturn.of(f"{CONTROLLER}, to the goal of the scored task", returns[1]),
         protocol=protocol,
     )
@@ -166,8 +174,10 @@ def record_references(dataset: Dataset, references: ReferenceReturns) -> Path:
     Raises:
         StorageError: orlog is installed where it cannot be written; use a checkout.
     """
-    path = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"
-    return _write(path, references)
+    protocol = references.protocol
+    path = _references_path(protocol.environment_id, protocol.environment_kwargs)
+    new = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"
+    return _write(path or new, references)
 
 
 def _write(path: Path, record: msgspec.Struct) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from orlog.algos.recipes import recipe_for
@@ -15,7 +16,7 @@ from orlog.datasets.processes import process_pool
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.references import ReferenceReturns
 from orlog.normalize.verdicts import Verdict, compare
-from orlog.records import Baseline, read_baseline, references_of
+from orlog.records import TRAINED_POLICY, Baseline, read_baseline, references_of
 from orlog.runs import (
     METRICS_FILE,
     Evaluation,
@@ -70,6 +71,7 @@ class Result:
             digest=self.record.digest,
             steps=self.record.steps,
             config=self.record.config,
+            policy=TRAINED_POLICY,
             protocol=next(iter(self.evaluations.values())).protocol,
             versions=self.record.versions,
             returns={str(seed): item.returns for seed, item in self.evaluations.items()},
@@ -261,10 +263,12 @@ def _notes(
         if (record.config, record.steps) != (baseline.config, baseline.steps):
             notes.append("other settings than recorded")
         notes += _differing("the baseline", record.versions, baseline.versions)
-        if evaluation.protocol != baseline.protocol:
-            notes += _differing(
-                "the baseline", evaluation.protocol.versions, baseline.protocol.versions
-            ) or ["another protocol than recorded"]
+        here, recorded = evaluation.protocol, baseline.protocol
+        notes += _differing("the baseline", here.versions, recorded.versions)
+        if msgspec.structs.replace(here, versions={}) != msgspec.structs.replace(
+            recorded, versions={}
+        ):
+            notes.append("another protocol than recorded")
     if references is None:
         notes.append("no reference returns are recorded: scores are raw returns")
     else:

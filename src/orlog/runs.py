@@ -32,6 +32,7 @@ from orlog.algos.train import train
 from orlog.datasets.dataset import Dataset, load_dataset
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.spaces import leaf_spaces
+from orlog.datasets.verify import hash_file
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.loaders.packed import PackedTransitions, pack
 from orlog.loaders.transitions import Transitions
@@ -57,7 +58,7 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     Attributes:
         algorithm: Name of the algorithm.
-        dataset: Name of the dataset, or its folder.
+        dataset: Name of the dataset.
         version: Content version of the dataset.
         digest: Digest of the dataset.
         seed: Seed of networks, batches and noise.
@@ -131,8 +132,8 @@ def train_run(
     recipe = recipe_for(algorithm, dataset.name)
     steps = recipe.steps if steps is None else steps
     chosen: dict[str, object] = {**recipe.settings, **(settings or {})}
-    if algorithm == "iql":
-        chosen.setdefault("steps", steps)
+    if algorithm == "iql" and chosen.setdefault("steps", steps) != steps:
+        raise ValueError("the number of steps is that of the run: use --steps, not --set steps")
     config = make_config(algorithm, chosen)
     packed = pack(dataset)
     mean, std = packed.observation_statistics()
@@ -149,16 +150,17 @@ def train_run(
         obs_std=(std + 1e-3).tolist(),
         versions=code_versions(),
     )
-    if (folder / RUN_FILE).exists() and not resume:
-        raise FileExistsError(
-            f"{folder} holds a run already; choose another folder, or resume it with --resume"
-        )
+    if (folder / RUN_FILE).exists():
+        if not resume:
+            raise FileExistsError(
+                f"{folder} holds a run already; choose another folder, or resume it with --resume"
+            )
+        _check_same_run(folder, record)
     with one_thread():
         made = make_from_record(record, dataset)
         step = 0
         if resume and (folder / CHECKPOINT_FILE).exists():
-            _check_same_run(folder, record)
-            step = int(load_checkpoint(made, folder / CHECKPOINT_FILE)["step"])
+            step = _load(made, folder)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / RUN_FILE, msgspec.to_builtins(record))
@@ -211,7 +213,8 @@ def _train_and_log(
             log.write(json.dumps(line) + "\n")
             log.flush()
             if save:
-                save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata={"step": str(done)})
+                metadata = {"step": str(done), "run_sha256": hash_file(folder / RUN_FILE)}
+                save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata=metadata)
             progress(done, record.steps)
             started = time.perf_counter()
 
@@ -223,7 +226,9 @@ def evaluate_run(
     episodes: int = EPISODES,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> tuple[RunRecord, Evaluation]:
-    """Run the policy of a finished run in its dataset's environment and save the returns.
+    """Run a run's last saved policy in its dataset's environment and save the returns.
+
+    The evaluation says how many steps the policy had taken, for runs that were cut short.
 
     Args:
         folder: Folder of the run.
@@ -232,7 +237,8 @@ def evaluate_run(
         progress: Called with the number of episodes done.
 
     Raises:
-        NotFoundError: there is no finished run in the folder, or its dataset is not here.
+        NotFoundError: there is no checkpoint in the folder, or its dataset is not here.
+        ValueError: the checkpoint is damaged or belongs to another run.
         IntegrityError: the dataset is not the one that the run was trained on.
     """
     record = read_run(folder)
@@ -251,7 +257,7 @@ def evaluate_run(
         )
     with one_thread():
         algorithm = make_from_record(record, dataset)
-        step = int(load_checkpoint(algorithm, folder / CHECKPOINT_FILE)["step"])
+        step = _load(algorithm, folder)
         protocol = scoring_protocol(dataset, episodes)
         returns = run_protocol(make_policy(algorithm, dataset), protocol, progress)
     evaluation = Evaluation(step=step, protocol=protocol, returns=returns.tolist())
@@ -268,13 +274,20 @@ def scoring_protocol(dataset: Dataset, episodes: int) -> Protocol:
     environment = dataset.manifest.environment
     if environment is None:
         raise NotFoundError(f"{dataset.name} names no environment to evaluate in")
-    # Making one first gives the error that names the extra, before versions are asked for.
-    make_environment(environment.id, environment.kwargs).close()
+    with make_environment(environment.id, environment.kwargs) as env:
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+    if limit != environment.max_episode_steps:
+        raise NotFoundError(
+            f"{environment.id} ends episodes after {limit} steps here, but after "
+            f"{environment.max_episode_steps} where {dataset.name} was recorded: returns would not "
+            "compare; install the recorded versions"
+        )
     return Protocol(
         environment_id=environment.id,
         environment_kwargs=environment.kwargs,
         versions=environment_versions(environment.id),
         episodes=episodes,
+        max_episode_steps=environment.max_episode_steps,
         first_seed=FIRST_SEED,
         environments=min(ENVIRONMENTS, episodes),
     )
@@ -306,6 +319,17 @@ def run_protocol(
             first_seed=protocol.first_seed,
             progress=progress,
         )
+
+
+def _load(algorithm: Algorithm, folder: Path) -> int:
+    """Fill an algorithm from a run's checkpoint and return its step."""
+    path = folder / CHECKPOINT_FILE
+    metadata = load_checkpoint(algorithm, path)
+    if metadata["run_sha256"] != hash_file(folder / RUN_FILE):
+        raise ValueError(
+            f"{path}: the checkpoint belongs to another {RUN_FILE}, or that was edited; train again"
+        )
+    return int(metadata["step"])
 
 
 def make_policy(algorithm: Algorithm, dataset: Dataset) -> Policy:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 from orlog.cli import app
 
 MINI = "pointmaze/umaze-mini-v1"
+RECORDED = Path(__file__).parents[2] / "manifests" / MINI
 COMMANDS = [
     command.name or command.callback.__name__
     for command in app.registered_commands
@@ -51,7 +53,7 @@ def test_a_wrong_option_is_a_usage_error() -> None:
         (("verify", f"{MINI}@9.0.0"), "builds version 1.0.0"),
         (("build", "d4rl/hopper-medium-v2"), "no recipe"),
         (("build", f"{MINI}@2.0.0"), "builds version 1.0.0"),
-        (("verify", "./nowhere"), "no readable manifest"),
+        (("verify", "./nowhere"), "no dataset"),
         (("show", "./nowhere"), "no dataset"),
         (("evaluate", "nowhere"), "no readable run"),
         (("reproduce", "sac", MINI), "there are bc, cql, iql"),
@@ -109,6 +111,29 @@ def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
         found = orlog(command, MINI)
         assert found.returncode == 3
         assert "edited or damaged" in found.stderr
+
+
+def test_a_damaged_copy_in_a_folder_is_not_said_to_be_mended_by_building(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(mini_folder, tmp_path / "copy")
+    (tmp_path / "copy" / "zarr.json").write_text("{}", "utf-8")
+    found = orlog("verify", "./copy", cwd=tmp_path)
+    assert found.returncode == 3
+    assert "zarr.json: wrong size" in found.stderr
+    assert "copy it again from where it came" in found.stderr
+
+
+def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
+    digest = json.loads((RECORDED / "1.0.0.json").read_text("utf-8"))["digest"]
+    assert (
+        f"run: orlog build {MINI}@{digest[:20]}" in orlog("verify", f"{MINI}@{digest[:20]}").stderr
+    )
+    assert not home.exists()
+    assert orlog("build", f"{MINI}@sha256:000000").returncode == 1
+    built = orlog("build", f"{MINI}@{digest[:20]}")
+    # Another processor may give other bytes, which must not pass for the ones that were asked for.
+    assert built.returncode == (0 if digest in orlog("show", MINI).stdout.replace("\n", "") else 3)
 
 
 def test_replacing_a_damaged_dataset_restores_it(mini_folder: Path) -> None:
@@ -193,4 +218,8 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
         "http://purl.org", ""
     ).replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
     assert str(home) not in page
-    assert orlog("quickstart", "--smoke", cwd=empty).returncode == 1
+    assert orlog("quickstart", "--smoke", cwd=empty).returncode == 0
+    assert (empty / "orlog-quickstart-2" / "report.html").is_file()
+    taken = orlog("quickstart", "--smoke", "--out", "orlog-quickstart", cwd=empty)
+    assert taken.returncode == 1
+    assert "exists already" in taken.stderr

@@ -102,6 +102,37 @@ def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
         evaluate_run(folder)
 
 
+def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        train_run("bc", mini, tmp_path / str(seed), seed=seed, steps=2, evaluations=0)
+    mine = tmp_path / "0" / "checkpoint.safetensors"
+    data = mine.read_bytes()
+    assert b'"step":"2"' in data
+    mine.write_bytes(data.replace(b'"step":"2"', b'"step":"1"'))
+    with pytest.raises(ValueError, match="damaged"):
+        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
+    mine.write_bytes((tmp_path / "1" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="another run"):
+        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
+
+
+def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(FileExistsError, match="its steps is 2"):
+        train_run("bc", mini, tmp_path / "run", seed=0, steps=3, evaluations=0, resume=True)
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0, resume=True)
+
+
+def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="use --steps"):
+        train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
+
+
 def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)

@@ -22,6 +22,7 @@ PROTOCOL = Protocol(
     environment_id="PointMaze_UMaze-v3",
     environment_kwargs={"reset_target": False},
     versions={"numpy": "2.0"},
+    max_episode_steps=300,
     episodes=3,
     first_seed=7,
     environments=2,

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from orlog import errors
+from orlog.datasets.dataset import Dataset
+from orlog.pictures import dataset_picture, to_svg
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
+    error = getattr(errors, name)("what went wrong")
+    error.extra = "plots"
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert str(back) == "what went wrong"
+    assert back.extra == "plots"
+    assert back.exit_code == (3 if name in ("IntegrityError", "ManifestError") else 1)
+
+
+def test_equal_pictures_are_equal_files(mini: Dataset) -> None:
+    assert to_svg(dataset_picture(mini)) == to_svg(dataset_picture(mini))
