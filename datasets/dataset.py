@@ -18,7 +18,7 @@ from orlog.datasets.home import datasets_folder, installed_names, installed_vers
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import DatasetName, nearest, parse_name
 from orlog.datasets.store import Store
-from orlog.datasets.verify import find_link, hash_file
+from orlog.datasets.verify import check_object, check_place
 from orlog.datasets.writing import column_specs
 from orlog.errors import IntegrityError, ManifestError, NotFoundError
 
@@ -307,25 +307,20 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
 def _check_objects(folder: Path, manifest: Manifest) -> None:
     """Check that every object is there with its size, and the bytes of Zarr's metadata."""
     for item in manifest.objects:
-        path = folder / item.path
-        expected, found = f"{item.size_bytes} bytes", ""
-        if (link := find_link(folder, item.path)) is not None:
-            found = f"a link ({link.relative_to(folder)})"
-        elif not path.is_file():
-            found = "no file"
-        elif path.stat().st_size != item.size_bytes:
-            found = f"{path.stat().st_size} bytes"
-        elif path.name == "zarr.json" and item.size_bytes > LARGEST_METADATA:
-            expected, found = f"at most {LARGEST_METADATA} bytes", f"{item.size_bytes} bytes"
-        elif path.name == "zarr.json" and (digest := hash_file(path)) != item.sha256:
-            expected, found = f"sha256 {item.sha256}", f"sha256 {digest}"
-        if found:
+        is_metadata = item.path.endswith("zarr.json")
+        if is_metadata and item.size_bytes > LARGEST_METADATA:
+            raise ManifestError(
+                f"{folder}: {item.path}: expected at most {LARGEST_METADATA} bytes of metadata, "
+                f"found {item.size_bytes}"
+            )
+        problem = check_object(folder, item) if is_metadata else check_place(folder, item)
+        if problem is not None:
             raise IntegrityError(
-                f"{folder}: {item.path}: expected {expected}, found {found}; run: orlog verify "
-                f"{folder}",
-                file=item.path,
-                expected=expected,
-                found=found,
+                f"{folder}: {problem.file}: expected {problem.expected}, found {problem.found}; "
+                f"run: orlog verify {folder}",
+                file=problem.file,
+                expected=problem.expected,
+                found=problem.found,
             )
     paths = {item.path for item in manifest.objects}
     for column in manifest.columns:

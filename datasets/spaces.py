@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from orlog.errors import SchemaError
 
-__all__ = ["flat_dimension", "leaf_spaces", "space_from_json", "space_to_json"]
+__all__ = ["leaf_spaces", "space_from_json", "space_to_json"]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -138,11 +138,6 @@ def leaf_spaces(
             yield from leaf_spaces(value, f"{path}/{index}")
     else:
         yield path, space
-
-
-def flat_dimension(space: gymnasium.Space[Any]) -> int:
-    """Return how many numbers `gymnasium.spaces.flatten` makes of one value."""
-    return spaces.flatdim(space)
 
 
 def _integer(value: Any) -> int:

@@ -11,7 +11,15 @@ from typing import Literal
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.store import list_objects
 
-__all__ = ["Problem", "find_link", "hash_file", "make_objects", "verify_store"]
+__all__ = [
+    "Problem",
+    "check_object",
+    "check_place",
+    "find_link",
+    "hash_file",
+    "make_objects",
+    "verify_store",
+]
 
 BLOCK_BYTES = 2**20
 
@@ -52,7 +60,7 @@ def verify_store(
     problems = [
         problem
         for item in manifest.objects
-        if (problem := _check(folder, item, progress)) is not None
+        if (problem := check_object(folder, item, progress)) is not None
     ]
     known = {item.path for item in manifest.objects} | {MANIFEST_FILE}
     problems += [
@@ -91,17 +99,30 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
     return digest.hexdigest()
 
 
-def _check(folder: Path, item: StoredObject, progress: Callable[[int], None]) -> Problem | None:
+def check_place(folder: Path, item: StoredObject) -> Problem | None:
+    """Return what is wrong with an object as far as it shows without reading it."""
     path = folder / item.path
     link = find_link(folder, item.path)
     if link is not None:
-        return Problem(item.path, "a link", "a file", f"a link to {link.readlink()}")
+        return Problem(
+            item.path, "a link", f"{item.size_bytes} bytes", f"a link to {link.readlink()}"
+        )
     if not path.is_file():
         return Problem(item.path, "missing", f"{item.size_bytes} bytes", "no file")
     size = path.stat().st_size
     if size != item.size_bytes:
         return Problem(item.path, "wrong size", f"{item.size_bytes} bytes", f"{size} bytes")
-    found = hash_file(path, progress)
+    return None
+
+
+def check_object(
+    folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
+) -> Problem | None:
+    """Return what is wrong with an object, every byte of it read."""
+    problem = check_place(folder, item)
+    if problem is not None:
+        return problem
+    found = hash_file(folder / item.path, progress)
     if found != item.sha256:
         return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
     return None

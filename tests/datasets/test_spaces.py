@@ -10,7 +10,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.spaces import flat_dimension, leaf_spaces, space_from_json, space_to_json
+from orlog.datasets.spaces import leaf_spaces, space_from_json, space_to_json
 from orlog.errors import SchemaError
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
@@ -68,7 +68,7 @@ def test_a_space_is_what_its_json_text_says(space: gymnasium.Space[Any]) -> None
 @given(SPACES)
 def test_leaves_hold_every_number_of_a_value(space: gymnasium.Space[Any]) -> None:
     leaves = dict(leaf_spaces(space, "observations"))
-    assert sum(spaces.flatdim(leaf) for leaf in leaves.values()) == flat_dimension(space)
+    assert sum(spaces.flatdim(leaf) for leaf in leaves.values()) == spaces.flatdim(space)
 
 
 def test_leaves_are_named_by_their_path_in_sorted_order() -> None:
