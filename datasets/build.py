@@ -15,8 +15,6 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.home import datasets_folder, publish, unfinished_folder
 from orlog.datasets.manifest import (
     MANIFEST_FILE,
-    MANIFEST_VERSION,
-    STORE_FORMAT,
     EnvironmentRecord,
     Manifest,
     RecipeRecord,
@@ -24,10 +22,9 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.names import DatasetName, nearest, parse_name
 from orlog.datasets.processes import map_in_order, process_pool
-from orlog.datasets.spaces import space_to_json
-from orlog.datasets.store import check_values, storage_errors, sync
-from orlog.datasets.verify import make_objects
-from orlog.datasets.writing import write_episodes
+from orlog.datasets.schema import Schema
+from orlog.datasets.storage import storage_errors, sync_folders, write_durably
+from orlog.datasets.writing import EpisodeWriter, make_manifest
 from orlog.errors import IntegrityError, NotFoundError
 
 __all__ = ["build_dataset", "builds", "compare_with_recorded"]
@@ -120,23 +117,24 @@ def _build(
     assert limit is not None
     episodes = _with_progress(_episodes(entry, limit, workers), recipe.steps, progress)
     store = folder / "store"
-    columns, total_episodes, total_steps = write_episodes(
-        store, episodes, observation_space, action_space
-    )
-    objects = make_objects(store)
-    check_values(store, columns, objects)
-    manifest = Manifest(
-        manifest_version=MANIFEST_VERSION,
+    schema = Schema(observation_space=observation_space, action_space=action_space)
+    writer = EpisodeWriter(store, schema, f"{name}@{entry.version}")
+    try:
+        for episode in episodes:
+            writer.add_episode(episode)
+        written = writer.finish()
+    finally:
+        writer.close()
+    manifest = make_manifest(
+        written.schema,
+        [written.part],
+        written.objects,
         name=name,
         version=entry.version,
+        container="zarr",
+        non_finite=written.non_finite,
         description=entry.description,
         license=entry.license,
-        container="zarr",
-        format_version=STORE_FORMAT,
-        total_episodes=total_episodes,
-        total_steps=total_steps,
-        observation_space=space_to_json(observation_space),
-        action_space=space_to_json(action_space),
         environment=EnvironmentRecord(
             id=recipe.environment_id,
             kwargs=recipe.environment_kwargs,
@@ -145,15 +143,11 @@ def _build(
         ),
         behavior_policy=recipe.behavior_policy,
         recipe=_recipe_record(recipe),
-        lineage=[],
-        columns=columns,
-        objects=objects,
     )
     path = store / MANIFEST_FILE
     with storage_errors(path):
-        path.write_text(manifest.to_json(), "utf-8")
-        sync(path)
-        sync(store)
+        write_durably(path, manifest.to_json().encode())
+        sync_folders(store)
     return store
 
 

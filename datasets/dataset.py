@@ -1,108 +1,219 @@
-"""`Dataset`: one version of a dataset, opened for reading; and `load_dataset`, which finds it."""
+"""`Dataset`: episodes of one version, or of a view of several, opened for reading."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
-from orlog.datasets.build import build_dataset, builds
-from orlog.datasets.catalogue import CATALOGUE
-from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.home import datasets_folder, installed_names, installed_versions
-from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.datasets.names import DatasetName, nearest, parse_name
-from orlog.datasets.store import Store
-from orlog.datasets.verify import check_object, check_place
-from orlog.datasets.writing import column_specs
-from orlog.errors import IntegrityError, ManifestError, NotFoundError
+from orlog.datasets.episode import Episode
+from orlog.datasets.layout import concatenate_blocks, slice_block
+from orlog.datasets.manifest import EnvironmentRecord, Manifest, Parent
+from orlog.datasets.names import nearest
+from orlog.datasets.recording import Recording
+from orlog.datasets.schema import Block, Schema
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
 
-__all__ = ["Dataset", "find_dataset", "load_dataset"]
+if TYPE_CHECKING:
+    from orlog.datasets.views import Operation
 
-LARGEST_METADATA = 2**20
+__all__ = ["Dataset", "Selection"]
+
+BLOCK_BYTES = 2**24
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The episodes of a view, in its order.
+
+    Attributes:
+        recordings: Where episodes come from.
+        source: Which of these, for each episode.
+        index: Which episode of it.
+        component: Which component of a weighted mixture each episode belongs to; all 0 without one.
+        weights: Probability that a sampled step comes from a component; empty without a mixture.
+    """
+
+    recordings: tuple[Recording, ...]
+    source: np.ndarray
+    index: np.ndarray
+    component: np.ndarray
+    weights: tuple[float, ...] = ()
+
+    def take(self, episodes: np.ndarray) -> Selection:
+        """Return these episodes, by position, in this order."""
+        return dataclasses.replace(
+            self,
+            source=self.source[episodes],
+            index=self.index[episodes],
+            component=self.component[episodes],
+        )
 
 
 class Dataset:
-    """One version of a dataset, opened for reading. `load_dataset` makes it.
+    """Episodes opened for reading: a stored version, or a view. `load_dataset` makes it.
 
-    Opening checks the manifest's digest, the size of every object, the bytes of all metadata, and
-    that columns, spaces and totals agree. Rows are checked chunk by chunk as they are read;
-    `orlog verify` re-checks every byte.
+    `ds[i]` is an `Episode`; `ds[a:b]`, `ds[[3, 1]]` and a mask are views. Views copy nothing,
+    compose, have a digest of their own and work wherever a dataset does.
 
     Attributes:
-        folder: Where it lies.
-        manifest: Everything known about it.
-        digest: `sha256:..` of the manifest: the identity of this version.
-        observation_space: Gymnasium space of observations.
-        action_space: Gymnasium space of actions.
+        digest: `sha256:..`; of the manifest for a stored version, of parents and operation for a
+            view.
+        schema: The columns.
+        operation: How a view came to be, as saved; None for a stored version.
+        parents: What a view was made of.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the store in `folder`.
+    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+        """Open the version stored in `folder`; its manifest may have been read before.
 
         Raises:
             IntegrityError: an object is missing, cut or altered, or columns do not agree.
             FormatVersionError: it was written by a newer orlog.
         """
-        self.folder = folder
-        self.manifest: Manifest = read_manifest(folder / MANIFEST_FILE)
-        self.digest = self.manifest.digest
-        self.observation_space, self.action_space = self.manifest.spaces
-        self._store = Store(folder, self.manifest.columns, self.manifest.objects)
-        _check_objects(folder, self.manifest)
-        self._check_columns()
+        recording = Recording(folder, manifest)
+        self.digest = recording.digest
+        self.schema: Schema = recording.schema
+        self.operation: Operation | None = None
+        self.parents: tuple[Dataset, ...] = ()
+        self._recordings: tuple[Recording, ...] = (recording,)
+        self._selection: Selection | None = None
+        self._view_file: Path | None = None
+
+    @classmethod
+    def view(
+        cls,
+        parents: Sequence[Dataset],
+        operation: Operation,
+        digest: str,
+        selection: Selection,
+        schema: Schema | None = None,
+    ) -> Dataset:
+        """Return a view; `orlog.datasets.views` checks what goes in here."""
+        made = cls.__new__(cls)
+        made.digest = digest
+        made.schema = schema or parents[0].schema
+        made.operation = operation
+        made.parents = tuple(parents)
+        made._recordings = selection.recordings
+        made._selection = selection
+        made._view_file = None
+        return made
 
     def __repr__(self) -> str:
         """Return name, version, totals and the start of the digest."""
+        kind = "" if self.operation is None else f", {next(iter(self.operation))} view"
         return (
-            f"Dataset({self.name}@{self.version}, {self.total_episodes:,} episodes, "
+            f"Dataset({self.name}@{self.version}{kind}, {self.total_episodes:,} episodes, "
             f"{self.total_steps:,} steps, {self.digest[:19]})"
         )
 
     @property
+    def folder(self) -> Path:
+        """Folder of a stored version; file of a saved view.
+
+        Raises:
+            NotFoundError: a view that is saved nowhere.
+        """
+        if self._selection is None:
+            return self._recordings[0].folder
+        if self._view_file is None:
+            raise NotFoundError(
+                f"this view of {self.name} is saved nowhere; call .save(path) first"
+            )
+        return self._view_file
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the stored version; of a view, that of what it was first made of."""
+        return self._recordings[0].manifest
+
+    @property
     def name(self) -> str:
-        """Name without version."""
+        """Name without version; of a view, that of what it was first made of."""
         return self.manifest.name
 
     @property
     def version(self) -> str:
-        """Content version."""
+        """Content version; of a view, that of what it was first made of."""
         return self.manifest.version
+
+    @property
+    def environment(self) -> EnvironmentRecord | None:
+        """What recorded the data; None where it is not known, or differs between parts of a view."""
+        records = [recording.manifest.environment for recording in self._recordings]
+        return records[0] if all(record == records[0] for record in records) else None
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of observations."""
+        return self.schema.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of actions."""
+        return self.schema.action_space
+
+    @property
+    def lineage(self) -> list[Parent]:
+        """What it was derived from: recorded for a stored version, its parents for a view."""
+        if self.operation is None:
+            return self.manifest.lineage
+        from orlog.datasets.views import operation_text
+
+        text = operation_text(self.operation)
+        return [Parent(digest=parent.digest, operation=text) for parent in self.parents]
+
+    @functools.cached_property
+    def columns(self) -> list[str]:
+        """Names of all stored columns, sorted."""
+        return sorted(self.schema.columns())
 
     @property
     def total_episodes(self) -> int:
         """Number of episodes E."""
-        return self.manifest.total_episodes
+        if self._selection is None:
+            return self.manifest.total_episodes
+        return len(self._selection.index)
 
     @property
     def total_steps(self) -> int:
         """Number of steps S."""
-        return self.manifest.total_steps
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of all columns, sorted."""
-        return [column.name for column in self.manifest.columns]
+        if self._selection is None:
+            return self.manifest.total_steps
+        return int(self.episode_lengths.sum())
 
     @functools.cached_property
     def episode_lengths(self) -> np.ndarray:
         """Steps of each episode, (E,) int64."""
-        lengths = self._store.read("episodes/lengths")
+        if self._selection is None:
+            return self._recordings[0].lengths
+        lengths = np.empty(self.total_episodes, np.int64)
+        for number, recording in enumerate(self._recordings):
+            inside = self._selection.source == number
+            lengths[inside] = recording.lengths[self._selection.index[inside]]
         lengths.flags.writeable = False
         return lengths
 
     @functools.cached_property
     def episode_starts(self) -> np.ndarray:
         """First step of each episode, (E,) int64. Its first observation is row start + index."""
-        lengths = self.episode_lengths
-        starts: np.ndarray = lengths.cumsum() - lengths
+        starts: np.ndarray = self.episode_lengths.cumsum() - self.episode_lengths
         starts.flags.writeable = False
         return starts
+
+    @property
+    def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
+        """Component of each episode and weight of each component; None unless steps are weighted."""
+        if self._selection is None or not self._selection.weights:
+            return None
+        return self._selection.component, self._selection.weights
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, all by default.
@@ -111,6 +222,175 @@ class Dataset:
             NotFoundError: there is no such column.
             IntegrityError: an object is damaged.
         """
+        self._check_column(name)
+        if self._selection is None:
+            return self._recordings[0].read(name, start, stop)
+        values = self._read(name, np.arange(self.total_episodes))
+        stop = len(values) if stop is None else stop
+        if not 0 <= start <= stop <= len(values):
+            raise IndexError(f"{name}: rows {start} to {stop} of {len(values)}")
+        return values[start:stop]
+
+    def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for.
+
+        Each costs the decoding of its chunk: cheap for images, whose chunks hold one frame or a few.
+
+        Raises:
+            NotFoundError: there is no such column.
+            IndexError: there is no such row.
+            IntegrityError: an object is damaged.
+        """
+        self._check_column(name)
+        rows = np.asarray(rows, np.int64)
+        if self._selection is None:
+            return self._recordings[0].read_rows(name, rows)
+        values = self.column(name)
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(values)):
+            raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {len(values)}")
+        return values.take(rows, axis=0)
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return self.total_episodes
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> Dataset: ...
+    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
+        """Return one episode, or a view of several: a slice, positions or a mask.
+
+        Raises:
+            IndexError: there is no such episode.
+            IntegrityError: an object is damaged.
+        """
+        if not isinstance(index, int | np.integer):
+            from orlog.datasets.views import select_episodes
+
+            return select_episodes(self, index)
+        if not -self.total_episodes <= index < self.total_episodes:
+            raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
+        return self._episode(self._block(np.array([int(index) % self.total_episodes])))
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Yield every episode in order."""
+        return self.iterate_episodes()
+
+    def iterate_episodes(self, episodes: Iterable[int] | None = None) -> Iterator[Episode]:
+        """Yield episodes by position, all by default, reading neighbors together."""
+        wanted = (
+            np.arange(self.total_episodes)
+            if episodes is None
+            else np.array([self._position(index) for index in episodes], np.int64)
+        )
+        for block, lengths in self.blocks(wanted):
+            for position in range(len(lengths)):
+                yield self._episode(slice_block(block, lengths, position, position + 1))
+
+    def sample_episodes(self, count: int, *, seed: int) -> list[Episode]:
+        """Return different random episodes; equal seeds give equal episodes.
+
+        Raises:
+            ValueError: there are fewer episodes than that.
+        """
+        if not 0 <= count <= self.total_episodes:
+            raise ValueError(f"{self.name}: {count} episodes of {self.total_episodes}")
+        drawn = np.random.default_rng(seed).choice(self.total_episodes, count, replace=False)
+        return list(self.iterate_episodes(drawn.tolist()))
+
+    def blocks(self, episodes: np.ndarray | None = None) -> Iterator[tuple[Block, np.ndarray]]:
+        """Yield (columns, lengths) of whole episodes, some 16 MiB at a time."""
+        wanted = np.arange(self.total_episodes) if episodes is None else episodes
+        lengths = self.episode_lengths[wanted]
+        total_bytes = sum(
+            column.rows * max(1, int(np.prod(column.shape))) * np.dtype(column.dtype).itemsize
+            for recording in self._recordings
+            for column in recording.manifest.columns
+        )
+        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._recordings))
+        steps_per_block = max(1, int(BLOCK_BYTES / step_bytes))
+        block_of = lengths.cumsum() // steps_per_block
+        edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            yield self._block(wanted[first:last]), lengths[first:last]
+
+    def filter_episodes(self, condition: str | Callable[[Episode], bool]) -> Dataset:
+        """Return a view of the episodes that fulfill a condition.
+
+        Args:
+            condition: An expression on columns of episodes, such as `returns > 100 and lengths
+                >= 50`, which is saved with the view; or a function of an episode, of which the
+                resulting positions are saved.
+
+        Raises:
+            SchemaError: the expression cannot be read, or names no column of episodes.
+        """
+        from orlog.datasets.views import filter_episodes
+
+        return filter_episodes(self, condition)
+
+    def top_episodes(self, percent: float, *, by: str = "returns") -> Dataset:
+        """Return a view of the best episodes: the highest `percent` by a column of episodes.
+
+        Raises:
+            ValueError: percent does not lie in (0, 100].
+        """
+        from orlog.datasets.views import top_episodes
+
+        return top_episodes(self, percent, by=by)
+
+    def select_columns(self, columns: Sequence[str]) -> Dataset:
+        """Return a view with fewer columns: of a Dict of observations, `infos/` and `episodes/`.
+
+        Actions, rewards, ends, lengths, returns and seeds always stay.
+
+        Raises:
+            NotFoundError: there is no such column.
+        """
+        from orlog.datasets.views import select_columns
+
+        return select_columns(self, columns)
+
+    def save(self, path: str | Path) -> Path:
+        """Save a view as a small JSON file that `load_dataset` opens; return its path.
+
+        Raises:
+            ValueError: this is a stored version, not a view.
+            StorageError: the file cannot be written.
+        """
+        from orlog.datasets.views import save_view
+
+        self._view_file = save_view(self, Path(path))
+        return self._view_file
+
+    def recover_environment(self) -> gymnasium.Env[Any, Any]:
+        """Make the environment that recorded the data, from an id that Gymnasium registers.
+
+        Raises:
+            NotFoundError: the data name no environment, or Gymnasium does not know it.
+            MissingExtraError: its package is not installed.
+        """
+        from orlog.datasets.environments import make_environment
+
+        record = self.environment
+        if record is None:
+            raise NotFoundError(f"{self.name} names no environment")
+        return make_environment(
+            record.id, record.kwargs, max_episode_steps=record.max_episode_steps
+        )
+
+    def selection(self) -> Selection:
+        """Return the episodes as positions in stored versions."""
+        if self._selection is not None:
+            return self._selection
+        count = self.total_episodes
+        zeros = np.zeros(count, np.int64)
+        return Selection(
+            recordings=self._recordings, source=zeros, index=np.arange(count), component=zeros
+        )
+
+    def _check_column(self, name: str) -> None:
         if name not in self.columns:
             close = nearest(name, self.columns)
             raise NotFoundError(
@@ -118,213 +398,43 @@ class Dataset:
                 + (f"; did you mean {' or '.join(close)}?" if close else "")
                 + f" It has: {', '.join(self.columns)}"
             )
-        return self._store.read(name, start, stop)
 
-    def __len__(self) -> int:
-        """Return the number of episodes."""
-        return self.total_episodes
-
-    def __getitem__(self, index: int) -> Episode:
-        """Return one episode; negative indices count from the end.
-
-        Raises:
-            IndexError: there is no such episode.
-            IntegrityError: an object is damaged.
-        """
+    def _position(self, index: int) -> int:
         if not -self.total_episodes <= index < self.total_episodes:
             raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
-        index %= self.total_episodes
-        start = int(self.episode_starts[index])
-        stop = start + int(self.episode_lengths[index])
-        first, last = start + index, stop + index + 1
-        seed = int(self._store.read("episodes/seeds", index, index + 1)[0])
-        return Episode(
-            observations=self._read_space(self.observation_space, "observations", first, last),
-            actions=self._read_space(self.action_space, "actions", start, stop),
-            rewards=self._store.read("rewards", start, stop),
-            terminations=self._store.read("terminations", start, stop),
-            truncations=self._store.read("truncations", start, stop),
-            infos={
-                name.removeprefix("infos/"): self._store.read(name, start, stop)
-                for name in self.columns
-                if name.startswith("infos/")
-            },
-            seed=None if seed < 0 else seed,
-        )
+        return index % self.total_episodes
 
-    def __iter__(self) -> Iterator[Episode]:
-        """Yield every episode in order."""
-        for index in range(self.total_episodes):
-            yield self[index]
+    def _runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
+        """Yield (recording, its episodes) for each run of episodes of one recording."""
+        if self._selection is None:
+            yield self._recordings[0], episodes
+            return
+        source, index = self._selection.source[episodes], self._selection.index[episodes]
+        edges = [*np.flatnonzero(np.diff(source, prepend=-1)).tolist(), len(episodes)]
+        for first, last in itertools.pairwise(edges):
+            yield self._recordings[source[first]], index[first:last]
 
-    def _read_space(self, space: gymnasium.Space[Any], path: str, start: int, stop: int) -> Columns:
-        if isinstance(space, spaces.Dict):
-            keyed = sorted(space.items())
-        elif isinstance(space, spaces.Tuple):
-            keyed = [(str(index), value) for index, value in enumerate(space)]
-        else:
-            return self._store.read(path, start, stop)
-        return {key: self._read_space(value, f"{path}/{key}", start, stop) for key, value in keyed}
+    def _read(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        pieces = []
+        counted = 0
+        for recording, some in self._runs(episodes):
+            values = recording.read_episodes(name, some)
+            if name.endswith("@offsets") and len(values):
+                values = values + counted
+                counted = int(values[-1])
+            pieces.append(values)
+        if not pieces:
+            return self._recordings[0].read(name, 0, 0)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _check_columns(self) -> None:
-        """Compare the columns with the spaces and totals, and the lengths with the steps."""
-        manifest = self.manifest
-        infos = {
-            column.name.removeprefix("infos/"): (np.dtype(column.dtype), tuple(column.shape))
-            for column in manifest.columns
-            if column.name.startswith("infos/")
-        }
-        specs = column_specs(self.observation_space, self.action_space, infos)
-        rows = {
-            "step": manifest.total_steps,
-            "observation": manifest.total_steps + manifest.total_episodes,
-            "episode": manifest.total_episodes,
-        }
-        expected = {spec.name: (spec.dtype.name, spec.shape, rows[spec.axis]) for spec in specs}
-        found = {
-            column.name: (column.dtype, tuple(column.shape), column.rows)
-            for column in manifest.columns
-        }
-        for name in sorted({*expected, *found}):
-            # Columns that authors add to steps or episodes have no space to agree with.
-            if name not in expected and name.startswith("episodes/"):
-                expected[name] = (found[name][0], found[name][1], rows["episode"])
-            if expected.get(name) != found.get(name):
-                raise ManifestError(
-                    f"{self.folder}: column {name}: spaces and totals ask for "
-                    f"{expected.get(name, 'no such column')}, the manifest lists "
-                    f"{found.get(name, 'no such column')}",
-                    file=MANIFEST_FILE,
-                    expected=str(expected.get(name)),
-                    found=str(found.get(name)),
-                )
-        lengths = self.episode_lengths
-        if (lengths < 1).any() or int(lengths.sum()) != manifest.total_steps:
-            raise IntegrityError(
-                f"{self.folder}: column episodes/lengths: expected at least one step in each "
-                f"episode and {manifest.total_steps} in all, found {int(lengths.sum())}",
-                file="episodes/lengths",
-                expected=str(manifest.total_steps),
-                found=str(int(lengths.sum())),
-            )
+    def _block(self, episodes: np.ndarray) -> Block:
+        blocks = [
+            recording.read_block(some, self.columns) for recording, some in self._runs(episodes)
+        ]
+        return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
 
-
-def load_dataset(
-    name: str | Path,
-    *,
-    build: bool = False,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Dataset:
-    """Return a dataset of this machine by name, by name and version or digest, or by folder.
-
-    Args:
-        name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
-            or a folder as a `Path` or as text that starts with `/`, `.` or `~`. Without a version
-            it is the newest that is here.
-        build: Build it from its recipe first if it is not here yet (a minute or two in one process;
-            `orlog build NAME` uses all cores).
-        progress: Called with steps done and steps in all while it builds.
-
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: it is not here; the message says what to run.
-        IntegrityError: an object is missing, cut or altered.
-    """
-    try:
-        return Dataset(find_dataset(name))
-    except NotFoundError:
-        if not build or as_folder(name) is not None or parse_name(str(name)).name not in CATALOGUE:
-            raise
-    return Dataset(build_dataset(str(name), progress=progress))
-
-
-def as_folder(name: str | Path) -> Path | None:
-    """Return the folder that is meant, or None where a dataset's name is."""
-    if isinstance(name, Path) or name.startswith(("/", ".", "~")):
-        return Path(name).expanduser().absolute()
-    return None
-
-
-def _holds_manifest(folder: Path) -> bool:
-    try:
-        return (folder / MANIFEST_FILE).exists()
-    except OSError:  # a path too long for any file
-        return False
-
-
-def find_dataset(name: str | Path) -> Path:
-    """Return the folder of a dataset that is on this machine.
-
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: it is not here; the message says what to run.
-    """
-    folder = as_folder(name)
-    if folder is not None:
-        if not _holds_manifest(folder):
-            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
-        return folder
-    wanted = parse_name(str(name))
-    versions = installed_versions(wanted.name)
-    for version in versions:
-        folder = datasets_folder() / wanted.name / version
-        if wanted.version not in ("", version):
-            continue
-        manifest = read_manifest(folder / MANIFEST_FILE)
-        if (manifest.name, manifest.version) != (wanted.name, version):
-            raise ManifestError(
-                f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
-                f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
-                file=MANIFEST_FILE,
-                expected=f"{wanted.name}@{version}",
-                found=f"{manifest.name}@{manifest.version}",
-            )
-        if manifest.digest.startswith(wanted.digest):
-            return folder
-    raise NotFoundError(_why_not_here(wanted, versions))
-
-
-def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
-    entry = CATALOGUE.get(wanted.name)
-    if versions:
-        here = ", ".join(versions)
-        return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"
-    if entry is not None and builds(wanted):
-        return (
-            f"{wanted} is not on this machine yet; run: orlog build {wanted}   "
-            f'(or in Python: orlog.load_dataset("{wanted}", build=True))'
-        )
-    if entry is not None:
-        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
-    close = nearest(wanted.name, {*CATALOGUE, *installed_names()})
-    return (
-        f"{wanted.name} is not known"
-        + (f"; did you mean {' or '.join(close)}?" if close else "")
-        + " Run: orlog list"
-    )
-
-
-def _check_objects(folder: Path, manifest: Manifest) -> None:
-    """Check that every object is there with its size, and the bytes of Zarr's metadata."""
-    for item in manifest.objects:
-        is_metadata = item.path.endswith("zarr.json")
-        if is_metadata and item.size_bytes > LARGEST_METADATA:
-            raise ManifestError(
-                f"{folder}: {item.path}: expected at most {LARGEST_METADATA} bytes of metadata, "
-                f"found {item.size_bytes}"
-            )
-        problem = check_object(folder, item) if is_metadata else check_place(folder, item)
-        if problem is not None:
-            raise IntegrityError(
-                f"{folder}: {problem.file}: expected {problem.expected}, found {problem.found}; "
-                f"run: orlog verify {folder}",
-                file=problem.file,
-                expected=problem.expected,
-                found=problem.found,
-            )
-    paths = {item.path for item in manifest.objects}
-    for column in manifest.columns:
-        if f"{column.name}/zarr.json" not in paths:
-            raise ManifestError(
-                f"{folder}: column {column.name} has no metadata among the manifest's objects"
-            )
+    def _episode(self, block: Block) -> Episode:
+        try:
+            return self.schema.episode_of(block)
+        except (SchemaError, UnicodeDecodeError) as error:
+            raise IntegrityError(f"{self.name}: values that make no sense: {error}") from error

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import io
+import json
 import re
 import sys
 import tempfile
@@ -16,9 +17,10 @@ from typing import Any
 
 import gymnasium
 
-from orlog.errors import MissingExtraError, NotFoundError
+from orlog.datasets.manifest import EnvironmentRecord
+from orlog.errors import MissingExtraError, NotFoundError, SchemaError
 
-__all__ = ["environment_versions", "make_environment"]
+__all__ = ["environment_record", "environment_versions", "make_environment"]
 
 # Start of an environment id -> (module that registers it, extra of orlog that installs it,
 # distributions whose versions decide what the simulator does).
@@ -28,8 +30,10 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 _ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
 
 
-def make_environment(environment_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """Return a new environment.
+def make_environment(
+    environment_id: str, kwargs: Mapping[str, Any], *, max_episode_steps: int | None = None
+) -> gymnasium.Env[Any, Any]:
+    """Return a new environment, with the time limit that its id registers unless one is given.
 
     Only ids that the installed Gymnasium registers are made: an id that names a module to import
     (`module:Env-v0`) is refused, since ids come with datasets.
@@ -54,7 +58,12 @@ def make_environment(environment_id: str, kwargs: Mapping[str, Any]) -> gymnasiu
             f"environment {environment_id!r} is not registered with the installed Gymnasium "
             f"{gymnasium.__version__}; install the package that provides it and import it first"
         )
-    env = gymnasium.make(environment_id, disable_env_checker=True, **kwargs)
+    env = gymnasium.make(
+        environment_id,
+        max_episode_steps=max_episode_steps,
+        disable_env_checker=True,
+        **kwargs,
+    )
     # Mazes are described to MuJoCo in a file, which is read once and would stay for ever.
     leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
@@ -67,6 +76,38 @@ def environment_versions(environment_id: str) -> dict[str, str]:
     family = _family(environment_id)
     packages = ("gymnasium", "numpy", *(family[2] if family else ()))
     return {package: importlib.metadata.version(package) for package in sorted(packages)}
+
+
+def environment_record(env: gymnasium.Env[Any, Any]) -> EnvironmentRecord:
+    """Return what makes an environment again: id, arguments, time limit, versions of packages.
+
+    Raises:
+        SchemaError: it was not made by `gymnasium.make`, or its arguments are no JSON.
+    """
+    spec = env.spec
+    if spec is None:
+        raise SchemaError("this environment has no id: make it with gymnasium.make")
+    kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+    try:
+        kwargs = json.loads(json.dumps(kwargs, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"arguments of {spec.id} cannot be kept as JSON: {error}") from error
+    versions = environment_versions(spec.id)
+    for package in _packages_of(str(spec.entry_point)):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return EnvironmentRecord(
+        id=spec.id,
+        kwargs=kwargs,
+        max_episode_steps=spec.max_episode_steps,
+        versions=dict(sorted(versions.items())),
+    )
+
+
+def _packages_of(entry_point: str) -> list[str]:
+    module = entry_point.partition(":")[0]
+    packages = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
+    return [*packages, *(["mujoco"] if ".mujoco" in module else [])]
 
 
 def _import_quietly(module: str) -> None:

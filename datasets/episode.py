@@ -1,16 +1,18 @@
-"""One episode in memory, as a recipe makes it and as `dataset[i]` gives it."""
+"""One episode in memory, as authors give it and as `dataset[i]` returns it."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 __all__ = ["Columns", "Episode"]
 
-# A column of a plain space is one array; a column of a Dict or Tuple space is a dict of columns.
-Columns: TypeAlias = "np.ndarray | dict[str, Columns]"
+# Values of a space over some rows. Numbers: one array. Dict and Tuple spaces: a dict of columns.
+# Text, Sequence, Graph and OneOf: a list with an entry per row. Which of these it is the space says,
+# so a union would only make every reader of an episode cast.
+Columns: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,10 @@ class Episode:
         rewards: (T,) in the environment's unit.
         terminations: (T,) bool; true where the task itself ended, at the last step only.
         truncations: (T,) bool; true where the episode was cut off, at the last step only.
-        infos: Extra columns of T rows each.
+        infos: Extra columns of T rows each: arrays, lists of text, or lists of arrays of any
+            length.
         seed: What the environment was reset with; None where it is not known.
+        metadata: What holds for the whole episode: numbers, arrays or text by name.
     """
 
     observations: Columns
@@ -33,8 +37,9 @@ class Episode:
     rewards: np.ndarray
     terminations: np.ndarray
     truncations: np.ndarray
-    infos: dict[str, np.ndarray]
-    seed: int | None
+    infos: dict[str, Columns] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of steps T."""

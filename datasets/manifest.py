@@ -10,10 +10,11 @@ unsafe paths and a digest that does not fit are errors.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import gymnasium
@@ -27,10 +28,19 @@ from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, Sc
 __all__ = [
     "MANIFEST_FILE",
     "Column",
+    "Container",
     "EnvironmentRecord",
     "Manifest",
+    "Parent",
+    "Part",
+    "PartColumn",
     "RecipeRecord",
     "StoredObject",
+    "canonical_json",
+    "combined_sha256",
+    "parse_json",
+    "part_folder",
+    "parts_of",
     "read_manifest",
 ]
 
@@ -47,6 +57,7 @@ DTYPES = frozenset(
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=100_000)]
+Container = Literal["zarr", "hdf5"]
 
 
 class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,7 +83,8 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         shape: Shape of one row.
         rows: Number of rows: steps, steps + episodes (observations) or episodes.
         sha256: Hex SHA-256 of all values, row by row, little-endian. It does not depend on
-            container, chunks or codec, so it tells whether two stores hold the same data.
+            container, chunks or codec, so it tells whether two stores hold the same data. In a
+            version of several parts it is the SHA-256 of the parts' digests, one after the other.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -80,6 +92,27 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     shape: list[Count]
     rows: Count
     sha256: Sha256
+
+
+class PartColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rows of a column that one part holds, and the SHA-256 of their values."""
+
+    rows: Count
+    sha256: Sha256
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Episodes that were written together. Appending adds a part and leaves the others alone.
+
+    Attributes:
+        episodes: Number of episodes in it.
+        steps: Number of steps in it.
+        columns: Every column, by name.
+    """
+
+    episodes: Count
+    steps: Count
+    columns: dict[str, PartColumn]
 
 
 class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,14 +148,23 @@ class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A dataset that this one was derived from, and how."""
+    """A dataset that this one was derived from, and how: `append`, or a view's operation as JSON."""
 
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
     operation: str
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Manifest(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+    dict=True,  # where cached properties are kept
+):
     """One version of a dataset.
+
+    Fields with a default are left out of the JSON where they hold it.
 
     Attributes:
         manifest_version: Version of this JSON's layout.
@@ -143,6 +185,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         lineage: Datasets that this one was derived from.
         columns: Every column, sorted by name.
         objects: Every file of the store but the manifest, sorted by path.
+        parts: What each part holds, where there is more than one.
+        variable_columns: Columns under `infos/` and `episodes/` with a value of any length in each
+            row: `text` or `array`. (Spaces tell it of observations and actions.)
+        non_finite: How many numbers of a column are infinite or not a number; columns without any
+            are left out.
+        changes: What is new against the version before, in a sentence or two.
     """
 
     manifest_version: int
@@ -150,7 +198,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     version: str
     description: Text
     license: Text
-    container: Literal["zarr"]
+    container: Container
     format_version: int
     total_episodes: Count
     total_steps: Count
@@ -162,6 +210,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     lineage: list[Parent]
     columns: list[Column]
     objects: list[StoredObject]
+    parts: list[Part] = []
+    variable_columns: dict[str, Literal["text", "array"]] = {}
+    non_finite: dict[str, Count] = {}
+    changes: Text = ""
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
@@ -173,8 +225,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         try:
             if parse_name(f"{self.name}@{self.version}").version != self.version:
                 raise ManifestError(f"{where}: {self.version!r} is not a content version")
-            space_from_json(self.observation_space)
-            space_from_json(self.action_space)
+            _ = self.spaces
         except (InvalidNameError, SchemaError) as error:
             raise ManifestError(f"{where}: {error}") from error
         for column in self.columns:
@@ -195,14 +246,38 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                     )
         if MANIFEST_FILE in paths:
             raise ManifestError(f"{where}: a manifest cannot list itself")
+        self._check_parts(where)
 
-    @property
+    def _check_parts(self, where: str) -> None:
+        if len(self.parts) == 1:
+            raise ManifestError(f"{where}: a single part is not listed")
+        if not self.parts:
+            return
+        totals = (sum(part.episodes for part in self.parts), sum(part.steps for part in self.parts))
+        if totals != (self.total_episodes, self.total_steps):
+            raise ManifestError(
+                f"{where}: its parts hold {totals[0]} episodes and {totals[1]} steps, the whole "
+                f"{self.total_episodes} and {self.total_steps}"
+            )
+        for column in self.columns:
+            held = [part.columns.get(column.name) for part in self.parts]
+            present = [one for one in held if one is not None]
+            if (
+                len(present) < len(held)
+                or sum(one.rows for one in present) != column.rows
+                or combined_sha256([one.sha256 for one in present]) != column.sha256
+            ):
+                raise ManifestError(f"{where}: its parts do not make up column {column.name}")
+        if any(len(part.columns) != len(self.columns) for part in self.parts):
+            raise ManifestError(f"{where}: a part has columns that the whole has not")
+
+    @functools.cached_property
     def digest(self) -> str:
         """`sha256:` and the hex SHA-256 of the canonical form."""
         body = msgspec.to_builtins(self)
         return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}"
 
-    @property
+    @functools.cached_property
     def spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
         """The observation space and the action space."""
         return space_from_json(self.observation_space), space_from_json(self.action_space)
@@ -237,6 +312,16 @@ def canonical_json(body: Any) -> bytes:
     return text.encode()
 
 
+def parse_json(text: str) -> Any:
+    """Return parsed JSON, strictly.
+
+    Raises:
+        ValueError: it is no JSON, repeats a key, or holds NaN or an infinity.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+
+
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in a file, its digest checked.
 
@@ -254,7 +339,7 @@ def read_manifest(path: Path) -> Manifest:
             raise
         raise ManifestError(f"{path}: no readable manifest: {error}") from error
     try:
-        body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        body = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: not the JSON of a manifest: {error}") from error
     return manifest_from_json(body, str(path))
@@ -307,14 +392,35 @@ def manifest_from_json(body: object, where: str) -> Manifest:
     return manifest
 
 
+def parts_of(manifest: Manifest) -> list[Part]:
+    """Return the parts of a version, the only one too, which its manifest does not list."""
+    if manifest.parts:
+        return list(manifest.parts)
+    columns = {
+        column.name: PartColumn(rows=column.rows, sha256=column.sha256)
+        for column in manifest.columns
+    }
+    return [Part(episodes=manifest.total_episodes, steps=manifest.total_steps, columns=columns)]
+
+
+def part_folder(part: int) -> str:
+    """Return where a part lies inside the version's folder, with a slash behind it."""
+    return f"parts/{part}/" if part else ""
+
+
+def combined_sha256(parts: list[str]) -> str:
+    """Return the SHA-256 of the parts' digests, one after the other; of one part its own."""
+    if len(parts) == 1:
+        return parts[0]
+    return hashlib.sha256(b"".join(bytes.fromhex(part) for part in parts)).hexdigest()
+
+
 def _is_safe(path: str) -> bool:
-    parts = PurePosixPath(path).parts
     return (
-        "/".join(parts) == path
-        and not path.startswith("/")
-        and all(part not in ("..", ".") for part in parts)
+        all(part not in ("", "..", ".") for part in path.split("/"))
         and path.isprintable()
-        and not any(character in path for character in "\\:")
+        and "\\" not in path
+        and ":" not in path
     )
 
 

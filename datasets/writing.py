@@ -1,142 +1,337 @@
-"""Writes episodes into a store, and refuses what does not fit before it is written."""
+"""Writes episodes into the columns of one part, and makes the manifest of a version of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
+from orlog.datasets.encoding import Encoding
 from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.manifest import Column
-from orlog.datasets.spaces import leaf_spaces
-from orlog.datasets.store import Axis, ColumnSpec, StoreWriter
+from orlog.datasets.layout import offsets_of
+from orlog.datasets.manifest import (
+    MANIFEST_VERSION,
+    STORE_FORMAT,
+    Column,
+    Container,
+    EnvironmentRecord,
+    Manifest,
+    Parent,
+    Part,
+    PartColumn,
+    RecipeRecord,
+    StoredObject,
+    combined_sha256,
+)
+from orlog.datasets.names import nearest
+from orlog.datasets.schema import (
+    FLAGS,
+    Block,
+    Schema,
+    check_flags,
+    count_rewards,
+    return_of,
+)
+from orlog.datasets.spaces import space_to_json
+from orlog.datasets.zarr_container import ZarrWriter
 from orlog.errors import SchemaError
 
-__all__ = ["column_specs", "write_episodes"]
+__all__ = ["EpisodeWriter", "WrittenPart", "make_manifest"]
 
-INT = np.dtype(np.int64)
-FLOAT = np.dtype(np.float64)
-BOOL = np.dtype(np.bool_)
+REWARDS_IN_MEMORY = 2**21
 
 
-def column_specs(
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    infos: dict[str, tuple[np.dtype[Any], tuple[int, ...]]],
-) -> list[ColumnSpec]:
-    """Return every column of a dataset with these spaces; `infos` gives dtype and row shape."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """A part that is on the disk.
 
-    def leaves(space: gymnasium.Space[Any], path: str, axis: Axis) -> Iterator[ColumnSpec]:
-        for name, leaf in leaf_spaces(space, path):
-            assert leaf.shape is not None
-            assert leaf.dtype is not None
-            yield ColumnSpec(name, np.dtype(leaf.dtype), leaf.shape, axis)
-
-    return [
-        *leaves(observation_space, "observations", "observation"),
-        *leaves(action_space, "actions", "step"),
-        ColumnSpec("rewards", FLOAT, (), "step"),
-        ColumnSpec("terminations", BOOL, (), "step"),
-        ColumnSpec("truncations", BOOL, (), "step"),
-        *(ColumnSpec(f"infos/{name}", *infos[name], "step") for name in sorted(infos)),
-        ColumnSpec("episodes/lengths", INT, (), "episode"),
-        ColumnSpec("episodes/seeds", INT, (), "episode"),
-        ColumnSpec("episodes/returns", FLOAT, (), "episode"),
-    ]
-
-
-def write_episodes(
-    folder: Path,
-    episodes: Iterable[Episode],
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-) -> tuple[list[Column], int, int]:
-    """Write all episodes into a new store; return its columns, number of episodes and of steps.
-
-    An unknown seed is written as -1.
-
-    Raises:
-        SchemaError: an episode does not fit; the message names episode, column, expected, found.
-        StorageError: the disk is full.
+    Attributes:
+        schema: Its columns.
+        part: Totals, and rows and SHA-256 of each column.
+        objects: Its files, by path inside its folder.
+        non_finite: How many numbers of a column are not finite, where any are.
     """
-    writer: StoreWriter | None = None
-    specs: dict[str, ColumnSpec] = {}
-    index = steps = 0
-    for index, episode in enumerate(episodes, 1):
-        _check_seed(index - 1, episode.seed)
-        rows = _rows(episode)
-        if writer is None:
-            infos = {name: (value.dtype, value.shape[1:]) for name, value in episode.infos.items()}
-            specs = {
-                spec.name: spec for spec in column_specs(observation_space, action_space, infos)
-            }
-            writer = StoreWriter(folder, list(specs.values()))
-        _check(index - 1, episode, rows, specs)
-        for name, values in rows.items():
-            writer.append(name, values)
-        steps += len(episode)
-    if writer is None:
-        raise SchemaError("a dataset needs at least one episode")
-    return writer.finish(), index, steps
+
+    schema: Schema
+    part: Part
+    objects: list[StoredObject]
+    non_finite: dict[str, int]
 
 
-def _rows(episode: Episode) -> dict[str, np.ndarray]:
-    return {
-        **dict(_leaves(episode.observations, "observations")),
-        **dict(_leaves(episode.actions, "actions")),
-        "rewards": episode.rewards,
-        "terminations": episode.terminations,
-        "truncations": episode.truncations,
-        **{f"infos/{name}": values for name, values in episode.infos.items()},
-        "episodes/lengths": np.array([len(episode)], INT),
-        "episodes/seeds": np.array([-1 if episode.seed is None else episode.seed], INT),
-        "episodes/returns": np.array([episode.rewards.sum(dtype=FLOAT)], FLOAT),
-    }
+class EpisodeWriter:
+    """Streams episodes into a new folder in the Zarr container, in bounded memory.
 
+    Attributes:
+        schema: The columns; extra ones are known once the first episode has ended.
+        episodes: Whole episodes so far.
+        steps: Steps of these.
+        container: What writes the columns.
+    """
 
-def _leaves(columns: Columns, path: str) -> Iterator[tuple[str, np.ndarray]]:
-    if isinstance(columns, dict):
-        for key, value in columns.items():
-            yield from _leaves(value, f"{path}/{key}")
-    else:
-        yield path, columns
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        name: str,
+        *,
+        encodings: Mapping[str, Encoding] | None = None,
+        first_decides: bool = True,
+    ) -> None:
+        """Make the folder.
 
+        Args:
+            folder: Where the columns will lie.
+            schema: The columns.
+            name: How errors call the dataset.
+            encodings: How to store some columns.
+            first_decides: Whether the first episode may add columns, or the schema is complete.
+        """
+        schema.check(name)
+        self.schema = schema
+        self.episodes = 0
+        self.steps = 0
+        self.container = ZarrWriter(folder, encodings)
+        self._name = name
+        self._encoded = set(encodings or {})
+        self._first_decides = first_decides
+        self._open_steps = 0
+        self._open_rewards: list[np.ndarray] = []
+        self._open_return = 0.0
+        self._at_end = False
 
-def _check_seed(index: int, seed: int | None) -> None:
-    if seed is not None and not 0 <= seed < 2**63:
-        raise SchemaError(f"episode {index}: a seed lies in [0, 2^63), found {seed}")
+    @property
+    def inside_episode(self) -> bool:
+        """Whether steps were added that no `end_episode` has closed."""
+        return self._open_steps > 0
 
+    def add_episode(self, episode: Episode) -> None:
+        """Write a whole episode.
 
-def _check(
-    index: int, episode: Episode, rows: dict[str, np.ndarray], specs: dict[str, ColumnSpec]
-) -> None:
-    where = f"episode {index}"
-    if rows.keys() != specs.keys():
-        raise SchemaError(f"{where}: expected the columns {sorted(specs)}, found {sorted(rows)}")
-    if len(episode) == 0:
-        raise SchemaError(f"{where}: has no steps")
-    expected_rows = {"step": len(episode), "observation": len(episode) + 1, "episode": 1}
-    for name, values in rows.items():
-        spec = specs[name]
-        expected = (spec.dtype, (expected_rows[spec.axis], *spec.shape))
-        if (values.dtype, values.shape) != expected:
+        Raises:
+            SchemaError: it does not fit; nothing of it was written.
+            StorageError: the disk is full.
+        """
+        where = self._where()
+        if self.inside_episode:
+            raise SchemaError(f"{where}: has steps already; end_episode closes it first")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0:
+            schema = schema.with_extras(episode.infos, episode.metadata, where)
+        block = schema.block_of(episode, where)
+        self._check_encodings(schema, where)
+        self.schema = schema
+        self.add_block(block, np.array([len(episode)]))
+
+    def add_steps(
+        self,
+        *,
+        observations: Columns,
+        actions: Columns,
+        rewards: np.ndarray,
+        terminations: np.ndarray,
+        truncations: np.ndarray,
+        infos: Mapping[str, Columns],
+    ) -> None:
+        """Write some steps of an episode; its first ones bring one observation more than steps.
+
+        Raises:
+            SchemaError: they do not fit; nothing of them was written.
+            StorageError: the disk is full.
+        """
+        where = self._where()
+        count = count_rewards(rewards, where)
+        if count == 0:
+            raise SchemaError(f"{where}: add_steps was given no steps")
+        if self._at_end:
+            raise SchemaError(f"{where}: step {self._open_steps} comes after the episode's end")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0 and not self.inside_episode:
+            schema = schema.with_extras(infos, {}, where)
+        expected = count + (0 if self.inside_episode else 1)
+        block = schema.step_rows(
+            where,
+            observations=(observations, expected),
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos,
+        )
+        check_flags(block, where)
+        self.schema = schema
+        self._append(block)
+        self._open_steps += count
+        self._add_rewards(block["rewards"])
+        self._at_end = any(bool(block[name][-1]) for name in FLAGS)
+
+    def end_episode(self, *, seed: int | None, metadata: Mapping[str, Any]) -> None:
+        """Close the episode whose steps were added.
+
+        Raises:
+            SchemaError: there are none, or seed or metadata do not fit.
+        """
+        where = self._where()
+        if not self.inside_episode:
+            raise SchemaError(f"{where}: has no steps")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0:
+            schema = schema.with_extras({}, metadata, where)
+        total = self._open_return + return_of(np.concatenate(self._open_rewards))
+        rows = schema.episode_rows(where, self._open_steps, total, seed, metadata)
+        self._check_encodings(schema, where)
+        self.schema = schema
+        self._append(rows)
+        self.episodes += 1
+        self.steps += self._open_steps
+        self._open_steps, self._open_rewards, self._open_return = 0, [], 0.0
+        self._at_end = False
+
+    def add_block(self, block: Block, lengths: np.ndarray) -> None:
+        """Write whole episodes that fit the schema already, with their lengths."""
+        self._append(block)
+        self.episodes += len(lengths)
+        self.steps += int(lengths.sum())
+
+    def finish(self) -> WrittenPart:
+        """Write what is left and return what became of it.
+
+        Raises:
+            SchemaError: an episode is open, or there is none.
+            StorageError: the disk is full.
+        """
+        if self.inside_episode:
+            raise SchemaError(f"{self._where()}: is not ended; call end_episode first")
+        if self.episodes == 0:
+            raise SchemaError(f"{self._name}: a dataset needs at least one episode")
+        written = self.container.finish()
+        return WrittenPart(
+            schema=self.schema,
+            part=Part(
+                episodes=self.episodes,
+                steps=self.steps,
+                columns={
+                    one.spec.name: PartColumn(rows=one.rows, sha256=one.sha256) for one in written
+                },
+            ),
+            objects=sorted(
+                [item for one in written for item in one.objects] + self.container.group_objects(),
+                key=lambda item: item.path,
+            ),
+            non_finite={one.spec.name: one.non_finite for one in written if one.non_finite},
+        )
+
+    def close(self) -> None:
+        """Stop writing; what was not written is dropped."""
+        self.container.close()
+
+    def _append(self, block: Block) -> None:
+        """Append rows, offsets moved behind what was written before."""
+        missing = block.keys() - self.container.columns.keys()
+        if missing:
+            specs = self.schema.columns()
+            for name in sorted(missing):
+                self.container.add_column(specs[name])
+        counted = {offsets_of(name): name for name in block}
+        moved = {
+            name: rows + self.container.columns[counted[name]].rows
+            if name.endswith("@offsets")
+            else rows
+            for name, rows in block.items()
+        }
+        self.container.append(moved)
+
+    def _add_rewards(self, rewards: np.ndarray) -> None:
+        """Keep rewards to be summed at once, as for a whole episode, while they are not too many."""
+        self._open_rewards.append(rewards.copy())
+        if sum(map(len, self._open_rewards)) > REWARDS_IN_MEMORY:
+            self._open_return += return_of(np.concatenate(self._open_rewards))
+            self._open_rewards = [rewards[:0]]
+
+    def _check_encodings(self, schema: Schema, where: str) -> None:
+        unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []
+        if unknown:
+            close = nearest(unknown[0], schema.columns())
             raise SchemaError(
-                f"{where}, column {name}: expected {expected[0]} {expected[1]}, found "
-                f"{values.dtype} {values.shape}"
-                + (
-                    "; observations have one row more than actions, the last one being what "
-                    "followed the last action"
-                    if spec.axis == "observation" and values.shape[:1] == (len(episode),)
-                    else ""
-                )
+                f"{where}: an encoding is given for {unknown[0]!r}, which is no column"
+                + (f"; did you mean {' or '.join(close)}?" if close else "")
             )
-    for name in ("terminations", "truncations"):
-        if rows[name][:-1].any():
-            step = int(rows[name].argmax())
-            raise SchemaError(
-                f"{where}, column {name}: true at step {step} of {len(episode)}: an episode ends "
-                "there"
-            )
+
+    def _where(self) -> str:
+        return f"{self._name}, episode {self.episodes}"
+
+
+def make_manifest(
+    schema: Schema,
+    parts: Sequence[Part],
+    objects: Iterable[StoredObject],
+    *,
+    name: str,
+    version: str,
+    container: Container,
+    non_finite: dict[str, int],
+    description: str = "",
+    license: str = "",  # noqa: A002 (the word of the manifest)
+    environment: EnvironmentRecord | None = None,
+    behavior_policy: str = "",
+    recipe: RecipeRecord | None = None,
+    lineage: Sequence[Parent] = (),
+    changes: str = "",
+) -> Manifest:
+    """Return the manifest of a version that these parts make up.
+
+    Args:
+        schema: Columns of every part.
+        parts: At least one, in order.
+        objects: All files, paths inside the version's folder, in any order.
+        name: Name without version.
+        version: Content version.
+        container: How objects hold columns.
+        non_finite: How many numbers of a column are not finite, where any are.
+        description: What the data are.
+        license: SPDX identifier.
+        environment: What recorded the data.
+        behavior_policy: What chose the actions.
+        recipe: What built the data.
+        lineage: Datasets that this one was derived from.
+        changes: What is new against the version before.
+    """
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        name=name,
+        version=version,
+        description=description,
+        license=license,
+        container=container,
+        format_version=STORE_FORMAT,
+        total_episodes=sum(part.episodes for part in parts),
+        total_steps=sum(part.steps for part in parts),
+        observation_space=space_to_json(schema.observation_space),
+        action_space=space_to_json(schema.action_space),
+        environment=environment,
+        behavior_policy=behavior_policy,
+        recipe=recipe,
+        lineage=list(lineage),
+        columns=_columns(schema, parts),
+        objects=sorted(objects, key=lambda item: item.path),
+        parts=list(parts) if len(parts) > 1 else [],
+        variable_columns=dict(schema.variable),
+        non_finite=non_finite,
+        changes=changes,
+    )
+
+
+def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
+    """Return the columns of a version that these parts make up, sorted by name."""
+    return [
+        Column(
+            name=name,
+            dtype=spec.dtype.name,
+            shape=list(spec.shape),
+            rows=sum(part.columns[name].rows for part in parts),
+            sha256=combined_sha256([part.columns[name].sha256 for part in parts]),
+        )
+        for name, spec in sorted(schema.columns().items())
+    ]

@@ -26,7 +26,7 @@ def main() -> None:
     print("columns:", ", ".join(ds.columns))
     print("one episode:", len(episode), "steps, return", episode.rewards.sum())
     for name in ("observation", "achieved_goal", "desired_goal"):
-        shape = episode.observations[name].shape  # type: ignore[union-attr]  # a Dict space
+        shape = episode.observations[name].shape
         print(f"  observations/{name}: {shape}")  # one row more than steps
 
     actions = ds.action_space

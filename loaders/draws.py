@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
-__all__ = ["draw", "stream_key"]
+__all__ = ["draw", "draw_uniform", "stream_key"]
 
 _WORDS_PER_COUNT = 4  # Philox4x64 makes four words for each value of its counter
 
@@ -29,7 +29,17 @@ def stream_key(digest: str, seed: int) -> int:
 
 def draw(key: int, first: int, count: int, bound: int) -> Int64[np.ndarray, " count"]:
     """Return draws `first` to `first + count - 1` of a stream, uniform in [0, bound)."""
+    return (_words(key, first, count) * (bound * 2.0**-53)).astype(np.int64)
+
+
+def draw_uniform(key: int, first: int, count: int) -> Float64[np.ndarray, " count"]:
+    """Return draws `first` to `first + count - 1` of a stream, uniform in [0, 1)."""
+    return _words(key, first, count) * 2.0**-53
+
+
+def _words(key: int, first: int, count: int) -> np.ndarray:
+    """Return the upper 53 bits of words of a stream."""
     skipped = first % _WORDS_PER_COUNT
     generator = np.random.Philox(key=key, counter=first // _WORDS_PER_COUNT)
     words = generator.random_raw(skipped + count)[skipped:]
-    return ((words >> np.uint64(11)) * (bound * 2.0**-53)).astype(np.int64)
+    return words >> np.uint64(11)

@@ -17,14 +17,31 @@ import math
 import gymnasium
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.errors import SchemaError
 
-__all__ = ["PackedTransitions", "pack"]
+__all__ = ["Mixture", "PackedTransitions", "pack"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """The components of a weighted mixture of datasets.
+
+    Attributes:
+        steps: Every step, component by component.
+        first: Where each component starts in `steps`.
+        sizes: Number of steps of each component.
+        up_to: Sum of the weights up to and with each component; the last one is 1.
+    """
+
+    steps: Int64[np.ndarray, " steps"]
+    first: Int64[np.ndarray, " components"]
+    sizes: Int64[np.ndarray, " components"]
+    up_to: Float64[np.ndarray, " components"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +53,14 @@ class PackedTransitions:
         step_rows: Row of each step.
         obs_dim: Numbers in a flattened observation.
         action_dim: Numbers in a flattened action.
+        mixture: How steps are weighted; None where each is as likely as any other.
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
     step_rows: Int64[np.ndarray, " steps"]
     obs_dim: int
     action_dim: int
+    mixture: Mixture | None = None
 
     @property
     def transitions(self) -> Float32[Tensor, "steps_and_episodes width_and_obs"]:
@@ -77,6 +96,8 @@ def pack(dataset: Dataset) -> PackedTransitions:
             episode.
         IntegrityError: an object is damaged.
     """
+    if dataset.total_steps == 0:
+        raise SchemaError(f"{dataset.name}: no steps to sample from")
     obs = _leaves(dataset, dataset.observation_space, "observations")
     actions = _leaves(dataset, dataset.action_space, "actions")
     obs_dim, action_dim = sum(size for _, size in obs), sum(size for _, size in actions)
@@ -106,7 +127,33 @@ def pack(dataset: Dataset) -> PackedTransitions:
             f"{row - int(dataset.episode_starts[episode]) - episode}; filter the episode out first"
         )
     return PackedTransitions(
-        rows=torch.from_numpy(matrix), step_rows=step_rows, obs_dim=obs_dim, action_dim=action_dim
+        rows=torch.from_numpy(matrix),
+        step_rows=step_rows,
+        obs_dim=obs_dim,
+        action_dim=action_dim,
+        mixture=_mixture(dataset),
+    )
+
+
+def _mixture(dataset: Dataset) -> Mixture | None:
+    if dataset.mixture is None:
+        return None
+    component, weights = dataset.mixture
+    of_step = np.repeat(component, dataset.episode_lengths)
+    sizes = np.bincount(of_step, minlength=len(weights))
+    if ((sizes == 0) & (np.array(weights) > 0)).any():
+        empty = int(((sizes == 0) & (np.array(weights) > 0)).argmax())
+        raise SchemaError(
+            f"{dataset.name}: component {empty} of the mixture has weight {weights[empty]:g} but no "
+            "steps left; filter before combine_datasets, or leave it out"
+        )
+    up_to = np.cumsum(weights) / np.sum(weights)
+    up_to[-1] = 1.0
+    return Mixture(
+        steps=np.argsort(of_step, kind="stable"),
+        first=sizes.cumsum() - sizes,
+        sizes=sizes,
+        up_to=up_to,
     )
 
 

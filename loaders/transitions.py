@@ -1,4 +1,4 @@
-"""Uniform random transitions of a dataset as an endless stream of batches.
+"""Random transitions of a dataset as an endless stream of batches: uniform, or as a mixture says.
 
 Batch `b` is a pure function of (dataset digest, seed, batch size, b): there is no sampler state,
 and resuming is starting at `b`.
@@ -13,8 +13,8 @@ import torch
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw, stream_key
-from orlog.loaders.packed import PackedTransitions, pack
+from orlog.loaders.draws import draw, draw_uniform, stream_key
+from orlog.loaders.packed import Mixture, PackedTransitions, pack
 
 __all__ = ["Transitions", "transitions"]
 
@@ -65,12 +65,12 @@ class Transitions:
 
     def _rows(self, first: int, batches: int) -> torch.Tensor:
         """Return the rows of some batches, one after the other."""
-        steps = draw(
-            self._key,
-            first * self.batch_size,
-            batches * self.batch_size,
-            len(self.packed.step_rows),
-        )
+        first, count = first * self.batch_size, batches * self.batch_size
+        mixture = self.packed.mixture
+        if mixture is None:
+            steps = draw(self._key, first, count, len(self.packed.step_rows))
+        else:
+            steps = _draw_from(mixture, self._key, first, count)
         return torch.from_numpy(np.take(self.packed.step_rows, steps))
 
     def _gather(self, rows: torch.Tensor) -> Batch:
@@ -87,10 +87,22 @@ class Transitions:
         )
 
 
+def _draw_from(mixture: Mixture, key: int, first: int, count: int) -> np.ndarray:
+    """Return steps: each takes two draws, one for its component and one inside of it."""
+    words = draw_uniform(key, 2 * first, 2 * count)
+    component = np.searchsorted(mixture.up_to, words[0::2], side="right")
+    inside = (words[1::2] * mixture.sizes[component]).astype(np.int64)
+    steps: np.ndarray = np.take(mixture.steps, mixture.first[component] + inside)
+    return steps
+
+
 def transitions(
     dataset: Dataset, batch_size: int = 256, *, seed: int, start: int = 0
 ) -> Transitions:
-    """Return an endless stream of uniform random transitions, with replacement.
+    """Return an endless stream of random transitions, with replacement.
+
+    Every step is as likely as any other, unless the dataset is a weighted mixture
+    (`orlog.combine_datasets`).
 
     Reads all transitions into RAM once (4 bytes a number). Give the same `Transitions` to several
     runs, or pass its `packed` on, rather than calling this twice.

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orlog.datasets.build import build_dataset as build_dataset
+    from orlog.datasets.convert import convert_dataset as convert_dataset
+    from orlog.datasets.convert import save_dataset as save_dataset
     from orlog.datasets.dataset import Dataset as Dataset
-    from orlog.datasets.dataset import load_dataset as load_dataset
+    from orlog.datasets.encoding import choose_encoding as choose_encoding
     from orlog.datasets.episode import Episode as Episode
+    from orlog.datasets.loading import load_dataset as load_dataset
+    from orlog.datasets.recorder import DatasetWriter as DatasetWriter
     from orlog.datasets.verify import verify_store as verify_store
+    from orlog.datasets.views import combine_datasets as combine_datasets
+    from orlog.datasets.views import split_dataset as split_dataset
     from orlog.errors import OrlogError as OrlogError
     from orlog.loaders.batch import Batch as Batch
     from orlog.loaders.transitions import Transitions as Transitions
@@ -30,11 +36,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "Batch": "orlog.loaders.batch",
     "Dataset": "orlog.datasets.dataset",
+    "DatasetWriter": "orlog.datasets.recorder",
     "Episode": "orlog.datasets.episode",
     "OrlogError": "orlog.errors",
     "Transitions": "orlog.loaders.transitions",
     "build_dataset": "orlog.datasets.build",
-    "load_dataset": "orlog.datasets.dataset",
+    "choose_encoding": "orlog.datasets.encoding",
+    "combine_datasets": "orlog.datasets.views",
+    "convert_dataset": "orlog.datasets.convert",
+    "load_dataset": "orlog.datasets.loading",
+    "save_dataset": "orlog.datasets.convert",
+    "split_dataset": "orlog.datasets.views",
     "transitions": "orlog.loaders.transitions",
     "verify_store": "orlog.datasets.verify",
 }

@@ -6,9 +6,11 @@
     ├── MissingExtraError(ImportError)     an optional package is not installed
     ├── SchemaError(ValueError)            data that does not fit its space, shape, dtype or length
     ├── FormatVersionError(ValueError)     written by a newer orlog than this one
+    ├── VersionExistsError(FileExistsError) a version that is there and is never overwritten
     ├── StorageError(OSError)              a disk that is full or cannot be written
     ├── WorkerDiedError(RuntimeError)      a worker process was killed
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
+        ├── LockError                      a version or digest other than `orlog.lock` pins
         └── ManifestError(ValueError)      a manifest that cannot be read as right
 
 Bad arguments stay `ValueError` and `TypeError`. Every error can be made from its message alone, so
@@ -21,12 +23,14 @@ __all__ = [
     "FormatVersionError",
     "IntegrityError",
     "InvalidNameError",
+    "LockError",
     "ManifestError",
     "MissingExtraError",
     "NotFoundError",
     "OrlogError",
     "SchemaError",
     "StorageError",
+    "VersionExistsError",
     "WorkerDiedError",
 ]
 
@@ -61,6 +65,10 @@ class FormatVersionError(OrlogError, ValueError):
     """A manifest or store written by a newer orlog than this one."""
 
 
+class VersionExistsError(OrlogError, FileExistsError):
+    """A version of a dataset that is there already; versions are never overwritten."""
+
+
 class StorageError(OrlogError, OSError):
     """The disk is full or cannot be written; nothing that was there before is lost.
 
@@ -91,6 +99,10 @@ class IntegrityError(OrlogError, OSError):
         self.file = file
         self.expected = expected
         self.found = found
+
+
+class LockError(IntegrityError):
+    """A version or digest was asked for, or found, that is not the one `orlog.lock` pins."""
 
 
 class ManifestError(IntegrityError, ValueError):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orlog.datasets.build import build_dataset, compare_with_recorded
-from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.verify import verify_store
 from orlog.errors import IntegrityError
 from orlog.pictures import check_plots

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orlog.algos.recipes import recipe_for
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.views import operation_text
 from orlog.pictures import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
 from orlog.runs import CURVE_EPISODES
@@ -133,11 +134,13 @@ def _facts(dataset: Dataset) -> str:
     rows = [
         ("name and version", f"{manifest.name}@{manifest.version}"),
         ("digest", dataset.digest),
-        ("episodes, steps", f"{manifest.total_episodes:,}, {manifest.total_steps:,}"),
+        ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
         ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects)} objects"),
         ("behavior policy", manifest.behavior_policy),
         ("license", manifest.license),
     ]
+    if dataset.operation is not None:
+        rows.insert(1, ("view of it", operation_text(dataset.operation)))
     return _table(("", ""), rows, frozenset())
 
 

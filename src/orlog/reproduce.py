@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.recipes import recipe_for
-from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.processes import process_pool
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.references import ReferenceReturns

@@ -29,10 +29,11 @@ from orlog.algos.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.networks import Scaling
 from orlog.algos.recipes import recipe_for
 from orlog.algos.train import train
-from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.environments import environment_versions, make_environment
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.spaces import leaf_spaces
-from orlog.datasets.verify import hash_file
+from orlog.datasets.storage import hash_file
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.loaders.packed import PackedTransitions, pack
 from orlog.loaders.transitions import Transitions
@@ -271,7 +272,7 @@ def scoring_protocol(dataset: Dataset, episodes: int) -> Protocol:
     Raises:
         NotFoundError: the dataset names no environment.
     """
-    environment = dataset.manifest.environment
+    environment = dataset.environment
     if environment is None:
         raise NotFoundError(f"{dataset.name} names no environment to evaluate in")
     with make_environment(environment.id, environment.kwargs) as env:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -13,17 +13,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import google_crc32c
 import gymnasium
 import numpy as np
 import pytest
-import zarr
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets import store as store_module
+from orlog.datasets import storage, zarr_container
+from orlog.datasets.encoding import Encoding
 from orlog.datasets.environments import make_environment
 from orlog.datasets.episode import Episode
 from orlog.datasets.home import (
@@ -32,32 +31,23 @@ from orlog.datasets.home import (
     installed_versions,
     unfinished_folder,
 )
-from orlog.datasets.manifest import StoredObject, read_manifest
+from orlog.datasets.manifest import read_manifest
 from orlog.datasets.processes import process_pool
+from orlog.datasets.schema import Schema
 from orlog.datasets.spaces import space_from_json, space_to_json
-from orlog.datasets.store import WRITER, ColumnSpec, Store, StoreWriter
-from orlog.datasets.verify import make_objects
-from orlog.datasets.writing import write_episodes
+from orlog.datasets.writing import EpisodeWriter
 from orlog.errors import (
     IntegrityError,
     ManifestError,
     NotFoundError,
     SchemaError,
+    StorageError,
     WorkerDiedError,
 )
 
 MINI = "pointmaze/umaze-mini-v1"
 
-
-def reseal(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    path = folder / "manifest.json"
-    body = json.loads(path.read_text("utf-8"))
-    change(body)
-    body.pop("digest")
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    path.write_text(json.dumps({"digest": digest, **body}), "utf-8")
-    return path
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
 
 def replace_text(folder: Path, old: str, new: str) -> Path:
@@ -146,70 +136,33 @@ def test_a_link_in_place_of_a_folder_is_refused_at_once(
         orlog.load_dataset(mini_folder)
 
 
-# --- store._pipeline: zarr's configuration is of the process, and stays changed
+# --- dataset: lengths, starts and open files are kept from one read to the next
 
 
-def test_reading_in_threads_leaves_the_configuration_of_zarr_alone(mini_folder: Path) -> None:
-    pytest.importorskip("zarrs")
+def test_a_dataset_may_be_read_by_several_threads_at_once(mini_folder: Path) -> None:
+    expected = orlog.load_dataset(mini_folder).column("rewards").tobytes()
     dataset = orlog.load_dataset(mini_folder)
-    expected = dataset.column("rewards").tobytes()
     start = threading.Barrier(8)
     found: list[bytes] = []
 
     def read() -> None:
         start.wait(20)
-        found.extend(dataset.column("rewards").tobytes() for _ in range(25))
+        for index in range(25):
+            assert len(dataset[index]) == dataset.episode_lengths[index]
+            found.append(dataset.column("rewards").tobytes())
 
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with zarr.config.set({"codec_pipeline.path": WRITER}):
-            for _ in range(5):
-                threads = [threading.Thread(target=read) for _ in range(8)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                assert zarr.config.get("codec_pipeline.path") == WRITER
+        threads = [threading.Thread(target=read) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     finally:
         sys.setswitchinterval(interval_s)
     assert set(found) == {expected}
-    assert len(found) == 1000
-
-
-def test_what_other_threads_read_does_not_show_in_the_bytes_that_are_written(
-    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("zarrs")
-    monkeypatch.setattr(store_module, "CHUNK_BYTES", 2**14)
-    values = np.random.default_rng(0).standard_normal(30_000)
-    done = threading.Event()
-    orlog.load_dataset(mini_folder)  # once alone: see the next test
-
-    def write(folder: Path) -> list[StoredObject]:
-        writer = StoreWriter(folder, [ColumnSpec("r", np.dtype("f8"), (), "step")])
-        writer.append("r", values)
-        writer.finish()
-        return make_objects(folder)
-
-    def read() -> None:
-        while not done.is_set():
-            orlog.load_dataset(mini_folder)
-
-    expected = write(tmp_path / "alone")
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for number in range(30):
-            assert write(tmp_path / str(number)) == expected
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(interval_s)
+    assert len(found) == 200
 
 
 # --- manifest.manifest_from_json: msgspec looks at the types at first use, and crashes if two
@@ -247,37 +200,6 @@ def test_the_first_manifest_may_be_read_by_several_threads(built_mini: Path) -> 
         assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- store.Store.read: errors of the decoders that are not caught
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "place", "bit"),
-    [("zarrs.ZarrsCodecPipeline", 3, 0), (WRITER, 7, 7)],
-    ids=["zarrs raises IndexError", "numcodecs raises SystemError"],
-)
-def test_a_chunk_that_cannot_be_decoded_is_an_integrity_error_though_its_sum_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: str, place: int, bit: int
-) -> None:
-    if pipeline != WRITER:
-        pytest.importorskip("zarrs")
-    monkeypatch.setattr(store_module, "READER", pipeline)
-    monkeypatch.setattr(store_module, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(store_module, "CHUNKS_PER_SHARD", 4)
-    folder = tmp_path / "store"
-    writer = StoreWriter(folder, [ColumnSpec("r", np.dtype("f8"), (), "step")])
-    writer.append("r", np.random.default_rng(0).standard_normal(26))
-    columns = writer.finish()
-    path = folder / "r/c/0"
-    data = bytearray(path.read_bytes())
-    offset, length = np.frombuffer(data[-4 * 16 - 4 : -4], "<u8")[:2].tolist()
-    data[offset + place] ^= 1 << bit
-    end = offset + length - 4
-    data[end : end + 4] = google_crc32c.value(bytes(data[offset:end])).to_bytes(4, "little")
-    path.write_bytes(data)
-    with pytest.raises(IntegrityError):
-        Store(folder, columns, make_objects(folder)).read("r")
-
-
 # --- manifest.read_manifest: what is malformed raises something else than ManifestError
 
 
@@ -313,7 +235,7 @@ def test_a_folder_in_place_of_the_manifest_is_a_manifest_error(tmp_path: Path) -
 @pytest.mark.parametrize("column", ["infos/extra", "episodes/extra"])
 @pytest.mark.parametrize("dtype", ["garbage", "object", "str", "f8", "datetime64[s]"])
 def test_a_dtype_that_is_not_the_name_of_a_number_is_a_manifest_error(
-    mini_folder: Path, column: str, dtype: str
+    mini_folder: Path, reseal: Reseal, column: str, dtype: str
 ) -> None:
     like = "infos/behavior_goal" if column.startswith("infos") else "episodes/returns"
     shutil.copytree(mini_folder / like, mini_folder / column)
@@ -332,7 +254,9 @@ def test_a_dtype_that_is_not_the_name_of_a_number_is_a_manifest_error(
         orlog.load_dataset(mini_folder)
 
 
-def test_a_checksum_with_a_line_break_behind_it_is_refused(mini_folder: Path) -> None:
+def test_a_checksum_with_a_line_break_behind_it_is_refused(
+    mini_folder: Path, reseal: Reseal
+) -> None:
     def change(body: dict[str, Any]) -> None:
         body["objects"][0]["sha256"] += "\n"
 
@@ -400,33 +324,123 @@ def test_an_environment_leaves_no_file_behind(
     assert list(folder.iterdir()) == []
 
 
-# --- store.StoreWriter: a full disk while the arrays are made is a bare OSError
+# --- a full disk: while the first column is made, and while threads write shards
 
 
 FULL = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from orlog.datasets.store import ColumnSpec, StoreWriter
+from orlog.datasets.encoding import Encoding
+from orlog.datasets.layout import ColumnSpec
+from orlog.datasets.zarr_container import ZarrWriter
 from orlog.errors import StorageError
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+limit, rows = int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 try:
-    StoreWriter(Path(sys.argv[1]), [ColumnSpec("rewards", np.dtype("f8"), (), "step")])
+    writer = ZarrWriter(
+        Path(sys.argv[1]), {"rewards": Encoding(chunk_rows=64, chunks_per_shard=2)}
+    )
+    writer.add_column(ColumnSpec("rewards", np.dtype("f8"), ()))
+    writer.append({"rewards": np.random.default_rng(0).standard_normal(rows)})
+    writer.finish()
 except StorageError as error:
+    writer.close()
     print("good", error)
 """
 
 
-def test_a_disk_that_is_full_from_the_start_is_a_storage_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "rows"), [(200, 0), (200, 10), (1000, 128), (1000, 10_000)])
+def test_a_full_disk_is_a_storage_error(tmp_path: Path, limit: int, rows: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL, tmp_path / "store"],
+        [sys.executable, "-c", FULL, tmp_path / "store", str(limit), str(rows)],
         check=False,
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("good")
+    assert done.stdout.startswith(f"good {tmp_path / 'store'}: cannot write: File too large")
+
+
+@pytest.fixture
+def disk_full_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after whose call one shard cannot be written."""
+    real = storage.write_durably
+    full: list[bool] = []
+
+    def write(path: Path, *pieces: bytes) -> None:
+        if full and path.name != "zarr.json":
+            full.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *pieces)
+
+    monkeypatch.setattr(zarr_container, "write_durably", write)
+    return lambda: full.append(True)
+
+
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+
+
+def three_steps() -> Episode:
+    return Episode(
+        observations=np.zeros((4, 1), np.float32),
+        actions=np.zeros((3, 1), np.float32),
+        rewards=np.zeros(3),
+        terminations=np.zeros(3, np.bool_),
+        truncations=np.zeros(3, np.bool_),
+    )
+
+
+def small_writer(*, resume: bool = False) -> orlog.DatasetWriter:
+    return orlog.DatasetWriter(
+        "tests/full-v1",
+        observation_space=BOX,
+        action_space=BOX,
+        encodings={"rewards": Encoding(chunk_rows=2, chunks_per_shard=1)},
+        resume=resume,
+    )
+
+
+def test_who_goes_on_after_a_full_disk_gets_no_version_that_lacks_something(
+    disk_full_once: Callable[[], None],
+) -> None:
+    writer = small_writer()
+    disk_full_once()
+    for _ in range(20):
+        with contextlib.suppress(StorageError, ValueError):
+            writer.add_episode(three_steps())
+    try:
+        folder = writer.finish()
+    except (StorageError, ValueError):  # such a writer may refuse to write more
+        return
+    finally:
+        writer.close()
+    dataset = orlog.load_dataset(folder)
+    for name in dataset.columns:
+        dataset.column(name)
+
+
+def test_what_was_acknowledged_before_a_full_disk_is_there_to_be_resumed(
+    disk_full_once: Callable[[], None],
+) -> None:
+    def record() -> None:
+        with small_writer() as writer:
+            for _ in range(5):
+                writer.add_episode(three_steps())
+            assert writer.checkpoint() == 5
+            disk_full_once()
+            for _ in range(20):
+                writer.add_episode(three_steps())
+            writer.finish()
+
+    with pytest.raises(StorageError):
+        record()
+    with small_writer(resume=True) as writer:
+        assert writer.total_episodes >= 5
+    dataset = orlog.load_dataset("tests/full-v1")
+    for name in dataset.columns:
+        dataset.column(name)
 
 
 # --- dataset: names as paths
@@ -453,8 +467,12 @@ def test_a_seed_that_a_column_cannot_hold_is_refused(tmp_path: Path, seed: int) 
         infos={},
         seed=seed,
     )
+    writer = EpisodeWriter(
+        tmp_path, Schema(observation_space=box, action_space=box), "tests/seed-v1@1.0.0"
+    )
     with pytest.raises(SchemaError, match=f"episode 0: a seed .* found {seed}"):
-        write_episodes(tmp_path / "store", [episode], box, box)
+        writer.add_episode(episode)
+    writer.close()
 
 
 def test_a_space_too_large_for_any_row_is_refused_before_it_is_made() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import orlog
 from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry
-from orlog.datasets.dataset import load_dataset
 from orlog.datasets.home import datasets_folder
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.manifest import read_manifest
 from orlog.datasets.recipes.pointmaze import PointMazeRecipe
 from orlog.errors import InvalidNameError, NotFoundError

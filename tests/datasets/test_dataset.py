@@ -1,28 +1,28 @@
 from __future__ import annotations
 
-import hashlib
-import json
+import multiprocessing
 import operator
+import pickle
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 import pytest
+import zarr
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets import store as store_module
 from orlog.datasets.catalogue import CATALOGUE
-from orlog.datasets.dataset import Dataset, find_dataset
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.layout import ColumnSpec
+from orlog.datasets.loading import find_dataset
 from orlog.datasets.manifest import read_manifest
-from orlog.datasets.spaces import space_to_json
-from orlog.datasets.store import WRITER
-from orlog.datasets.verify import hash_file, make_objects
-from orlog.datasets.writing import write_episodes
+from orlog.datasets.storage import hash_file
+from orlog.datasets.zarr_container import ZarrWriter
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -33,6 +33,9 @@ from orlog.errors import (
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c/0/0"
+ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
 
 def bits(columns: Columns) -> Any:
@@ -45,17 +48,6 @@ def assert_same(one: Episode, two: Episode) -> None:
     for name in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
         assert bits(getattr(one, name)) == bits(getattr(two, name)), name
     assert one.seed == two.seed
-
-
-def reseal(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest as one would who can make digests, and make its digest fit."""
-    path = folder / "manifest.json"
-    body = json.loads(path.read_text("utf-8"))
-    change(body)
-    body.pop("digest")
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    path.write_text(json.dumps({"digest": digest, **body}), "utf-8")
 
 
 def flip_bit(path: Path, rng: np.random.Generator) -> bytes:
@@ -105,17 +97,25 @@ def test_an_episode_has_one_observation_more_than_steps(mini: Dataset) -> None:
         assert episode.infos["behavior_goal"].shape == (steps, 2)
 
 
-@pytest.mark.parametrize("pipeline", [WRITER, "zarrs.ZarrsCodecPipeline"])
-def test_an_episode_is_what_the_recipe_makes_to_the_bit(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch, pipeline: str
-) -> None:
-    if pipeline != WRITER:
-        pytest.importorskip("zarrs")
-    monkeypatch.setattr(store_module, "READER", pipeline)
-    dataset = orlog.load_dataset(mini_folder)
+def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini: Dataset) -> None:
     for index in (0, 33, 66):
         (made,) = CATALOGUE[MINI].recipe.episodes(index, index + 1)
-        assert_same(dataset[index], made)
+        assert_same(mini[index], made)
+
+
+@pytest.mark.filterwarnings("ignore:Object at manifest.json is not recognized")
+@pytest.mark.parametrize("pipeline", [ZARR_PYTHON, "zarrs.ZarrsCodecPipeline"])
+def test_zarr_itself_reads_every_column_of_a_dataset(mini: Dataset, pipeline: str) -> None:
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        group = zarr.open_group(mini.folder, mode="r", zarr_format=3)
+        arrays = {
+            name: np.asarray(node[...])
+            for name, node in group.members(max_depth=None)
+            if isinstance(node, zarr.Array)
+        }
+    assert sorted(arrays) == mini.columns
+    for name, values in arrays.items():
+        assert bits(values) == bits(mini.column(name))
 
 
 def test_negative_indices_count_from_the_end(mini: Dataset) -> None:
@@ -162,7 +162,7 @@ def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
         mini.column("reward")
 
 
-def test_every_shape_of_space_comes_back_as_it_went_in(tmp_path: Path, mini_folder: Path) -> None:
+def test_every_shape_of_space_comes_back_as_it_went_in() -> None:
     observation = spaces.Tuple(
         [spaces.Discrete(5), spaces.Dict({"image": spaces.Box(0, 255, (2, 2, 3), np.uint8)})]
     )
@@ -186,25 +186,37 @@ def test_every_shape_of_space_comes_back_as_it_went_in(tmp_path: Path, mini_fold
         )
 
     episodes = [episode(4, 0), episode(1, None), episode(7, 2**40)]
-    folder = tmp_path / "store"
-    columns, total_episodes, total_steps = write_episodes(folder, episodes, observation, action)
-    good = read_manifest(mini_folder / "manifest.json")
-    manifest = msgspec.structs.replace(
-        good,
-        total_episodes=total_episodes,
-        total_steps=total_steps,
-        observation_space=space_to_json(observation),
-        action_space=space_to_json(action),
-        environment=None,
-        recipe=None,
-        columns=columns,
-        objects=make_objects(folder),
-    )
-    (folder / "manifest.json").write_text(manifest.to_json(), "utf-8")
-    dataset = orlog.load_dataset(folder)
+    with orlog.DatasetWriter(
+        "tests/spaces-v1", observation_space=observation, action_space=action
+    ) as writer:
+        for one in episodes:
+            writer.add_episode(one)
+    dataset = orlog.load_dataset("tests/spaces-v1")
     assert (dataset.observation_space, dataset.action_space) == (observation, action)
     for found, expected in zip(dataset, episodes, strict=True):
         assert_same(found, expected)
+
+
+def test_rows_are_read_in_any_order(mini: Dataset) -> None:
+    rows = np.random.default_rng(0).integers(0, 20_067, 300)
+    whole = mini.column("observations/observation")
+    assert bits(mini.rows("observations/observation", rows)) == bits(whole[rows])
+    assert mini.rows("rewards", np.array([], np.int64)).shape == (0,)
+    for bad in ([20_000], [0, -1]):
+        with pytest.raises(IndexError, match="rewards"):
+            mini.rows("rewards", np.array(bad))
+
+
+def test_a_dataset_that_was_read_is_pickled_and_forked(mini: Dataset) -> None:
+    expected = bits(mini[3].observations)
+    copied = pickle.loads(pickle.dumps(mini))
+    assert copied.digest == mini.digest
+    assert bits(copied[3].observations) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that torch may have
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            found = pool.map(mini.__getitem__, [3, 3, 3, 3])
+    assert [bits(episode.observations) for episode in found] == [expected] * 4
 
 
 def test_a_dataset_is_found_by_name_version_digest_and_folder(
@@ -230,7 +242,7 @@ def test_a_dataset_is_found_by_name_version_digest_and_folder(
     assert find_dataset(MINI) == mini_folder
 
 
-def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path) -> None:
+def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path, reseal: Reseal) -> None:
     newer = mini_folder.with_name("1.0.10")
     for version in ("1.0.9", "1.0.10"):
         shutil.copytree(mini_folder, mini_folder.with_name(version))
@@ -323,13 +335,7 @@ def test_opening_refuses_any_altered_metadata(mini_folder: Path) -> None:
     orlog.load_dataset(mini_folder)
 
 
-@pytest.mark.parametrize("pipeline", [WRITER, "zarrs.ZarrsCodecPipeline"])
-def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(
-    mini_folder: Path, monkeypatch: pytest.MonkeyPatch, pipeline: str
-) -> None:
-    if pipeline != WRITER:
-        pytest.importorskip("zarrs")
-    monkeypatch.setattr(store_module, "READER", pipeline)
+def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folder: Path) -> None:
     rng = np.random.default_rng(4)
     columns = orlog.load_dataset(mini_folder).columns
     for name in columns:
@@ -339,6 +345,8 @@ def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(
             with pytest.raises(IntegrityError) as caught:
                 orlog.load_dataset(mini_folder).column(name)
             assert caught.value.file == path.relative_to(mini_folder).as_posix()
+            assert str(caught.value).startswith(f"{mini_folder}: {caught.value.file}, ")
+            assert str(caught.value).endswith(f"; run: orlog verify {mini_folder}")
             path.write_bytes(whole)
     assert orlog.verify_store(mini_folder)[1] == []
 
@@ -351,20 +359,16 @@ def test_damage_in_one_column_is_met_by_the_episode_that_needs_it(mini_folder: P
         dataset[0]
 
 
-def test_the_manifest_of_another_dataset_does_not_open_a_store(
-    mini_folder: Path, tmp_path: Path
-) -> None:
+def test_the_manifest_of_another_dataset_does_not_open_a_store(mini_folder: Path) -> None:
     good = read_manifest(mini_folder / "manifest.json")
-    other = tmp_path / "other"
-    episodes = CATALOGUE[MINI].recipe.episodes(0, 2)
-    columns, total_episodes, total_steps = write_episodes(other, episodes, *good.spaces)
-    manifest = msgspec.structs.replace(
-        good,
-        total_episodes=total_episodes,
-        total_steps=total_steps,
-        columns=columns,
-        objects=make_objects(other),
-    )
+    observation_space, action_space = good.spaces
+    with orlog.DatasetWriter(
+        "tests/other-v1", observation_space=observation_space, action_space=action_space
+    ) as writer:
+        for episode in CATALOGUE[MINI].recipe.episodes(0, 2):
+            writer.add_episode(episode)
+    other = orlog.load_dataset("tests/other-v1").folder
+    manifest = read_manifest(other / "manifest.json")
     for folder, right, wrong in ((other, manifest, good), (mini_folder, good, manifest)):
         (folder / "manifest.json").write_text(right.to_json(), "utf-8")
         assert orlog.load_dataset(folder).digest == right.digest
@@ -409,15 +413,15 @@ DISAGREEMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("change", DISAGREEMENTS.values(), ids=DISAGREEMENTS.keys())
 def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
-    mini_folder: Path, change: Callable[[dict[str, Any]], object]
+    mini_folder: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
 ) -> None:
     reseal(mini_folder, change)
-    with pytest.raises(ManifestError, match="spaces and totals ask for"):
+    with pytest.raises(ManifestError, match=r"column \S+: .*(ask for|expected float32)"):
         orlog.load_dataset(mini_folder)
 
 
 def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
-    mini_folder: Path,
+    mini_folder: Path, reseal: Reseal
 ) -> None:
     def change(body: dict[str, Any]) -> None:
         body["objects"] = [item for item in body["objects"] if item["path"] != "rewards/zarr.json"]
@@ -427,16 +431,51 @@ def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
         orlog.load_dataset(mini_folder)
 
 
-def rewrite_lengths(folder: Path, lengths: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"131072", b"8589934592"),
+        (b"131072", b"-1"),
+        (b"131072", b"0"),
+        (b'"zstd"', b'"zlib"'),
+        (b'"crc32c"', b'"bytes"'),
+        (b'"attributes": {}', b'"attributes": ' + b'{"a":' * 900 + b"0" + b"}" * 900),
+        (b'"attributes": {}', b'"attributes": ' + b"[" * 300_000 + b"]" * 300_000),
+    ],
+    ids=["huge", "negative", "zero", "codec", "no sum", "deep", "deeper"],
+)
+def test_opening_refuses_hostile_metadata_that_the_manifest_lists(
+    mini_folder: Path,
+    replace_object: Callable[[Path, str, bytes], None],
+    old: bytes,
+    new: bytes,
+) -> None:
+    data = (mini_folder / "rewards/zarr.json").read_bytes()
+    assert old in data
+    replace_object(mini_folder, "rewards/zarr.json", data.replace(old, new))
+    assert orlog.verify_store(mini_folder)[1] == []
+    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+        orlog.load_dataset(mini_folder)
+    assert caught.value.file == "rewards/zarr.json"
+
+
+def test_opening_refuses_metadata_that_are_absurdly_large(
+    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
+) -> None:
+    data = (mini_folder / "rewards/zarr.json").read_bytes()
+    replace_object(mini_folder, "rewards/zarr.json", data + b" " * 2**20)
+    with pytest.raises(ManifestError, match=r"rewards/zarr\.json: expected at most 1048576 bytes"):
+        orlog.load_dataset(mini_folder)
+
+
+def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
     """Put other lengths of episodes into a store, sealed as if they belonged there."""
-    donor = folder.parent / "donor"
-    writer = store_module.StoreWriter(
-        donor, [store_module.ColumnSpec("episodes/lengths", np.dtype("i8"), (), "episode")]
-    )
-    writer.append("episodes/lengths", lengths)
+    writer = ZarrWriter(folder.parent / "donor")
+    writer.add_column(ColumnSpec("episodes/lengths", np.dtype(np.int64), ()))
+    writer.append({"episodes/lengths": lengths})
     (column,) = writer.finish()
     path = "episodes/lengths/c/0"
-    shutil.copy(donor / path, folder / path)
+    shutil.copy(folder.parent / "donor" / path, folder / path)
 
     def change(body: dict[str, Any]) -> None:
         (item,) = (item for item in body["objects"] if item["path"] == path)
@@ -457,15 +496,15 @@ def rewrite_lengths(folder: Path, lengths: np.ndarray) -> None:
     ids=["other sum", "no step", "negative"],
 )
 def test_opening_refuses_lengths_that_do_not_fit_the_steps(
-    mini_folder: Path, lengths: list[int], found: str
+    mini_folder: Path, reseal: Reseal, lengths: list[int], found: str
 ) -> None:
-    rewrite_lengths(mini_folder, np.array(lengths))
+    rewrite_lengths(mini_folder, np.array(lengths), reseal)
     with pytest.raises(IntegrityError, match=found) as caught:
         orlog.load_dataset(mini_folder)
     assert caught.value.file == "episodes/lengths"
 
 
-def test_a_store_of_a_newer_format_asks_for_an_upgrade(mini_folder: Path) -> None:
+def test_a_store_of_a_newer_format_asks_for_an_upgrade(mini_folder: Path, reseal: Reseal) -> None:
     reseal(mini_folder, lambda body: body.update(format_version=2))
     with pytest.raises(FormatVersionError, match="upgrade"):
         orlog.load_dataset(mini_folder)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from orlog.datasets.home import (
     installed_names,
     installed_versions,
     publish,
+    publish_new,
+    share_objects,
     unfinished_folder,
 )
+from orlog.datasets.manifest import read_manifest
+from orlog.datasets.verify import verify_store
 from orlog.errors import StorageError
 
 
@@ -146,3 +151,34 @@ def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:
     ):
         pass
     assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
+
+
+def test_a_version_is_never_put_in_place_of_another(home: Path) -> None:
+    there = installed("b/x-v1", "1.0.0")
+    new = home / "new"
+    new.mkdir()
+    (new / "manifest.json").write_text("new")
+    with pytest.raises(StorageError):
+        publish_new(new, there)
+    assert (there / "manifest.json").read_text() == "{}"
+    publish_new(new, there.with_name("1.1.0"))
+    assert (there.with_name("1.1.0") / "manifest.json").read_text() == "new"
+    assert not new.exists()
+
+
+def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_over(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    manifest = read_manifest(mini_folder / "manifest.json")
+    new = tmp_path / "new"
+    shutil.copytree(mini_folder, new)
+    good = (mini_folder / "rewards/c/0").read_bytes()
+    (mini_folder / "rewards/c/0").write_bytes(bytes(len(good)))
+    (mini_folder / "actions/c/0/0").unlink()
+    assert share_objects(manifest.name, new, manifest.objects) > 0
+    assert (new / "rewards/c/0").read_bytes() == good
+    sums = [item.sha256 for item in manifest.objects]
+    unique = {item.path for item in manifest.objects if sums.count(item.sha256) == 1}
+    shared = {path for path in unique if (new / path).stat().st_nlink == 2}
+    assert shared == unique - {"rewards/c/0", "actions/c/0/0"}
+    assert verify_store(new)[1] == []

@@ -100,6 +100,15 @@ def test_an_edited_field_is_an_error_that_names_both_digests(mini_folder: Path) 
     assert caught.value.file == "manifest.json"
 
 
+def test_what_is_not_said_is_left_out(mini_folder: Path) -> None:
+    path = mini_folder / "manifest.json"
+    body = json.loads(path.read_text("utf-8"))
+    assert body.keys().isdisjoint({"parts", "variable_columns", "non_finite", "changes"})
+    manifest = read_manifest(path)
+    assert (manifest.parts, manifest.variable_columns) == ([], {})
+    assert (manifest.non_finite, manifest.changes) == ({}, "")
+
+
 @pytest.mark.parametrize("digest", [None, 5, "", "sha256:", "0" * 64, ["sha256:"]], ids=repr)
 def test_a_manifest_without_its_digest_is_refused(mini_folder: Path, digest: object) -> None:
     path = mini_folder / "manifest.json"
@@ -183,6 +192,19 @@ CHANGES: dict[str, Callable[[Body], object]] = {
     "absurd space": lambda body: body["action_space"].update(shape=[2**40]),
     "version 0": lambda body: body.update(manifest_version=0),
     "format 0": lambda body: body.update(format_version=0),
+    "no parts": lambda body: body.update(parts={}),
+    "a single part": lambda body: body.update(
+        parts=[{"episodes": 67, "steps": 20000, "columns": {}}]
+    ),
+    "parts of other totals": lambda body: body.update(
+        parts=[{"episodes": 1, "steps": 1, "columns": {}}] * 2
+    ),
+    "negative count of what is not finite": lambda body: body.update(non_finite={"rewards": -1}),
+    "unknown kind of variable column": lambda body: body.update(
+        variable_columns={"infos/behavior_goal": "pickle"}
+    ),
+    "number for changes": lambda body: body.update(changes=1),
+    "another container": lambda body: body.update(container="zip"),
     "parent without digest": lambda body: body["lineage"].append({"operation": "filter"}),
 }
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-from orlog.datasets.verify import hash_file, make_objects, verify_store
+from orlog.datasets.storage import hash_file
+from orlog.datasets.verify import make_objects, verify_store
 from orlog.errors import IntegrityError, ManifestError
 
 SHARD = "observations/observation/c/0/0"

@@ -25,7 +25,8 @@ def python_folders() -> set[str]:
 
 def test_every_folder_of_code_is_in_the_table_of_packages() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    expected = {"orlog", "orlog.manifests", *(f"orlog.{name}" for name in python_folders())}
+    expected = {"orlog", "orlog.cli", "orlog.manifests"}
+    expected |= {f"orlog.{name}" for name in python_folders()}
     assert set(table["packages"]) == expected
     for package, folder in table["package-dir"].items():
         assert folder == (package.removeprefix("orlog.").replace(".", "/") or "src")

@@ -13,11 +13,9 @@ from gymnasium import spaces
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.manifest import MANIFEST_FILE, MANIFEST_VERSION, STORE_FORMAT, Manifest
-from orlog.datasets.spaces import space_to_json
-from orlog.datasets.store import StoreWriter
-from orlog.datasets.verify import make_objects
-from orlog.datasets.writing import column_specs, write_episodes
+from orlog.datasets.manifest import MANIFEST_FILE
+from orlog.datasets.schema import Block, Schema
+from orlog.datasets.writing import EpisodeWriter, make_manifest
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -37,45 +35,42 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         checked: bool = True,
     ) -> Dataset:
         folder = root / str(next(numbers))
-        if checked:
-            columns, _, _ = write_episodes(folder, episodes, observation_space, action_space)
-        else:
-            writer = StoreWriter(folder, column_specs(observation_space, action_space, {}))
-            for episode in episodes:
-                assert isinstance(episode.observations, np.ndarray)
-                assert isinstance(episode.actions, np.ndarray)
-                writer.append("observations", episode.observations)
-                writer.append("actions", episode.actions)
-                writer.append("rewards", episode.rewards)
-                writer.append("terminations", episode.terminations)
-                writer.append("truncations", episode.truncations)
-                writer.append("episodes/lengths", np.array([len(episode)]))
-                writer.append("episodes/seeds", np.array([-1]))
-                writer.append("episodes/returns", np.array([episode.rewards.sum()]))
-            columns = writer.finish()
-        manifest = Manifest(
-            manifest_version=MANIFEST_VERSION,
+        schema = Schema(observation_space=observation_space, action_space=action_space)
+        writer = EpisodeWriter(folder, schema, "tests/small-v1@1.0.0")
+        for number, episode in enumerate(episodes):
+            if checked:
+                writer.add_episode(episode)
+            else:
+                writer.add_block(unchecked_block(schema, episode, number), np.array([len(episode)]))
+        written = writer.finish()
+        manifest = make_manifest(
+            written.schema,
+            [written.part],
+            written.objects,
             name="tests/small-v1",
             version="1.0.0",
-            description="",
-            license="CC0-1.0",
             container="zarr",
-            format_version=STORE_FORMAT,
-            total_episodes=len(episodes),
-            total_steps=sum(map(len, episodes)),
-            observation_space=space_to_json(observation_space),
-            action_space=space_to_json(action_space),
-            environment=None,
-            behavior_policy="",
-            recipe=None,
-            lineage=[],
-            columns=columns,
-            objects=make_objects(folder),
+            non_finite=written.non_finite,
         )
         (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
         return Dataset(folder)
 
     return write_dataset
+
+
+def unchecked_block(schema: Schema, episode: Episode, number: int) -> Block:
+    """Return the rows of an episode whose flags may make no sense."""
+    where, steps = f"episode {number}", len(episode)
+    block = schema.step_rows(
+        where,
+        observations=(episode.observations, steps + 1),
+        actions=episode.actions,
+        rewards=episode.rewards,
+        terminations=episode.terminations,
+        truncations=episode.truncations,
+        infos={},
+    )
+    return block | schema.episode_rows(where, steps, episode.rewards.sum(), None, {})
 
 
 @pytest.fixture(scope="session")

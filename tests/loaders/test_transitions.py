@@ -16,8 +16,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.dataset import Dataset, load_dataset
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
+from orlog.datasets.loading import load_dataset
 from orlog.loaders.batch import Batch
 from orlog.loaders.draws import draw, stream_key
 from orlog.loaders.packed import PackedTransitions

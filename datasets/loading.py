@@ -1,0 +1,173 @@
+"""Finds datasets by name, digest, folder or saved view, and opens them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from orlog.datasets.build import build_dataset, builds
+from orlog.datasets.catalogue import CATALOGUE
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.fetch import fetch_version, is_url
+from orlog.datasets.history import choose_version, read_history, status_message
+from orlog.datasets.home import datasets_folder, installed_names, installed_versions
+from orlog.datasets.lock import check_lock
+from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
+from orlog.datasets.names import DatasetName, nearest, parse_name
+from orlog.datasets.views import open_view, view_sources
+from orlog.errors import ManifestError, NotFoundError
+
+__all__ = ["as_folder", "find_dataset", "load_dataset", "stored_folders"]
+
+
+def load_dataset(
+    name: str | Path,
+    *,
+    build: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Dataset:
+    """Return a dataset of this machine by name, by name and version or digest, or by path.
+
+    An `orlog.lock` in the current folder or above it pins names to digests.
+
+    Args:
+        name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
+            or a path, as a `Path` or as text that starts with `/`, `.` or `~`: a folder, or a file
+            that `Dataset.save` wrote; or the URL of a version in a registry, which is fetched and
+            checked if it is not here. Without a version it is the newest that is here and not
+            yanked.
+        build: Build it from its recipe first if it is not here yet (a minute or two in one process;
+            `orlog build NAME` uses all cores).
+        progress: Called with steps done and in all while it builds, with bytes while it fetches.
+
+    Raises:
+        InvalidNameError: the name does not follow the grammar.
+        NotFoundError: it is not here; the message says what to run.
+        IntegrityError: an object is missing, cut or altered.
+        LockError: `orlog.lock` pins the name to something else than asked for.
+    """
+    if is_url(name):
+        fetched = Dataset(fetch_version(str(name), progress=progress))
+        check_lock(DatasetName(fetched.name, digest=fetched.digest))
+        return fetched
+    path = as_folder(name)
+    if path is not None:
+        return _open(path)
+    wanted = _pinned(parse_name(str(name)))
+    try:
+        return Dataset(*_find(str(wanted)))
+    except NotFoundError:
+        if not build or wanted.name not in CATALOGUE:
+            raise
+    return Dataset(build_dataset(str(wanted), progress=progress))
+
+
+def _open(path: Path) -> Dataset:
+    """Return the dataset in a folder, or the view in a file."""
+    if _is_file(path):
+        return open_view(path, lambda name: Dataset(*_find(name)))
+    return Dataset(*_find(path))
+
+
+def _pinned(wanted: DatasetName) -> DatasetName:
+    """Return the name with the digest that `orlog.lock` pins it to, if one does."""
+    pin = check_lock(wanted)
+    return wanted if pin is None else DatasetName(wanted.name, "", pin.digest)
+
+
+def as_folder(name: str | Path) -> Path | None:
+    """Return the folder that is meant, or None where a dataset's name is."""
+    if isinstance(name, Path) or name.startswith(("/", ".", "~")):
+        return Path(name).expanduser().absolute()
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a path too long for any file
+        return False
+
+
+def _holds_manifest(folder: Path) -> bool:
+    try:
+        return (folder / MANIFEST_FILE).exists()
+    except OSError:  # a path too long for any file
+        return False
+
+
+def find_dataset(name: str | Path) -> Path:
+    """Return the folder of a dataset that is on this machine.
+
+    Raises:
+        InvalidNameError: the name does not follow the grammar.
+        NotFoundError: it is not here; the message says what to run.
+    """
+    return _find(name)[0]
+
+
+def stored_folders(name: str | Path) -> list[Path]:
+    """Return the folders of stored versions that a name, a folder or a view's file stands for.
+
+    Nothing is opened but a view's file. Raises as `find_dataset` does, and ManifestError for a view
+    that is malformed.
+    """
+    path = as_folder(name)
+    if path is not None and _is_file(path):
+        return [find_dataset(source) for source in view_sources(path)]
+    return [find_dataset(name)]
+
+
+def _find(name: str | Path) -> tuple[Path, Manifest]:
+    """Return folder and manifest of a stored version."""
+    folder = as_folder(name)
+    if folder is not None:
+        if not _holds_manifest(folder):
+            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
+        return folder, read_manifest(folder / MANIFEST_FILE)
+    wanted = parse_name(str(name))
+    versions = installed_versions(wanted.name)
+    history = read_history(wanted.name)
+    if not wanted.version and not wanted.digest:
+        newest = choose_version(versions, history)
+        candidates = versions[:1] if newest is None else [newest]
+    else:
+        candidates = [version for version in versions if wanted.version in ("", version)]
+    for version in candidates:
+        folder = datasets_folder() / wanted.name / version
+        manifest = read_manifest(folder / MANIFEST_FILE)
+        if (manifest.name, manifest.version) != (wanted.name, version):
+            raise ManifestError(
+                f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
+                f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
+                file=MANIFEST_FILE,
+                expected=f"{wanted.name}@{version}",
+                found=f"{manifest.name}@{manifest.version}",
+            )
+        if manifest.digest.startswith(wanted.digest):
+            message = status_message(wanted.name, version, history)
+            if message is not None:
+                warnings.warn(message, stacklevel=4)
+            return folder, manifest
+    raise NotFoundError(_why_not_here(wanted, versions))
+
+
+def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
+    entry = CATALOGUE.get(wanted.name)
+    if versions:
+        here = ", ".join(versions)
+        return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"
+    if entry is not None and builds(wanted):
+        return (
+            f"{wanted} is not on this machine yet; run: orlog build {wanted}   "
+            f'(or in Python: orlog.load_dataset("{wanted}", build=True))'
+        )
+    if entry is not None:
+        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
+    close = nearest(wanted.name, {*CATALOGUE, *installed_names()})
+    return (
+        f"{wanted.name} is not known"
+        + (f"; did you mean {' or '.join(close)}?" if close else "")
+        + " Run: orlog list"
+    )

@@ -1,0 +1,86 @@
+"""Writing files so that they last, and hashing them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from orlog.errors import OrlogError, StorageError
+
+__all__ = [
+    "hash_file",
+    "list_files",
+    "little_endian_bytes",
+    "storage_errors",
+    "sync",
+    "sync_folders",
+    "write_durably",
+]
+
+BLOCK_BYTES = 2**20
+
+
+def little_endian_bytes(values: np.ndarray) -> memoryview:
+    """Return the bytes of an array, row by row, little-endian; no copy where it is so already."""
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
+
+
+def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (path inside the folder, file) of everything in it but folders, sorted."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix(), path
+
+
+def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
+    """Return the hex SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            progress(len(block))
+    return digest.hexdigest()
+
+
+def write_durably(path: Path, *pieces: bytes) -> None:
+    """Write a file and wait until it is on the disk; its folder still needs `sync`."""
+    with path.open("wb") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Make a file or folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folders(folder: Path) -> None:
+    """Make the entries of a folder and of all folders below it durable."""
+    for below, _, _ in os.walk(folder):
+        sync(Path(below))
+
+
+@contextlib.contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a StorageError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OrlogError):
+            raise
+        raise StorageError(
+            f"{folder}: cannot write: {error.strerror or error}; free some space or set ORLOG_HOME "
+            "to another disk, then run the same command again",
+            errno=error.errno,
+        ) from error

@@ -1,0 +1,601 @@
+"""The default container: columns as Zarr v3 arrays in a folder, a shard to a file.
+
+    FOLDER/zarr.json                   the group; attributes {"orlog_format": 1}
+    FOLDER/observations/zarr.json      an array, or a group where the space is a Dict or Tuple
+    FOLDER/observations/c/0/0          its shards
+
+Writing is a stream with bounded memory: rows fill a shard per column, full shards are compressed,
+hashed and made durable by a few threads. Equal rows give equal bytes, however they came.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orlog.datasets.encoding import Compression, Encoding, choose_encoding
+from orlog.datasets.layout import ColumnSpec
+from orlog.datasets.manifest import StoredObject
+from orlog.datasets.shards import Shard, choose_for_images, encode_shard, undo_difference
+from orlog.datasets.storage import little_endian_bytes, storage_errors, write_durably
+from orlog.errors import IntegrityError, SchemaError, StorageError
+
+__all__ = ["WrittenColumn", "ZarrReader", "ZarrWriter"]
+
+THREADS = min(8, os.cpu_count() or 1)
+CHUNKS_FOR_THREADS = 4
+OPEN_SHARDS = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenColumn:
+    """What became of a column that was written.
+
+    Attributes:
+        spec: Name, dtype and row shape.
+        rows: Number of rows.
+        sha256: Hex SHA-256 of all values, row by row, little-endian.
+        non_finite: How many of its numbers are infinite or not a number.
+        objects: Its files, paths relative to the container's folder.
+    """
+
+    spec: ColumnSpec
+    rows: int
+    sha256: str
+    non_finite: int
+    objects: list[StoredObject]
+
+
+class ZarrWriter:
+    """Writes columns into a folder, a shard at a time.
+
+    Memory is bounded by a shard (16 MiB) per column and a few in flight. `flush` waits until all
+    full shards are durable; `finish` writes the rest and the metadata.
+    """
+
+    def __init__(self, folder: Path, encodings: Mapping[str, Encoding] | None = None) -> None:
+        """Make the folder, if it is not there.
+
+        Args:
+            folder: Where the container will lie.
+            encodings: How to store some columns; the rule of `choose_encoding` holds for others.
+        """
+        self.folder = folder
+        self.columns: dict[str, ColumnWriter] = {}
+        self._encodings = dict(encodings or {})
+        self._broken = self._torn = False
+        # More threads than cores, since some of them wait for the disk.
+        self._pool = concurrent.futures.ThreadPoolExecutor(2 * THREADS, "orlog-write")
+        self._hashing = concurrent.futures.ThreadPoolExecutor(1, "orlog-hash")
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def add_column(self, spec: ColumnSpec) -> ColumnWriter:
+        """Start a column without rows."""
+        given = self._encodings.get(spec.name)
+        encoding = given or choose_encoding(spec.name, spec.dtype, spec.shape)
+        try:
+            encoding.check(spec.dtype, spec.shape)
+        except ValueError as error:
+            raise SchemaError(f"column {spec.name} cannot be encoded like that: {error}") from error
+        self.columns[spec.name] = ColumnWriter(
+            self.folder, spec, encoding, self._pool, self._hashing
+        )
+        is_image = encoding.difference_axis is not None
+        self.columns[spec.name].frames_decide = is_image and given is None
+        return self.columns[spec.name]
+
+    def append(self, block: Mapping[str, np.ndarray]) -> None:
+        """Append rows to each of the columns that the block names.
+
+        Raises:
+            SchemaError: rows have another dtype or shape than the column.
+            StorageError: the disk is full.
+        """
+        with self._all_or_broken():
+            try:
+                for name, rows in block.items():
+                    self.columns[name].append(rows)
+            except BaseException:  # Ctrl-C too: some columns may have the rows and others not
+                self._torn = True
+                raise
+
+    def flush(self) -> None:
+        """Wait until every full shard is durable."""
+        with self._all_or_broken(even_torn=True):
+            for column in self.columns.values():
+                column.wait()
+
+    def finish(self) -> list[WrittenColumn]:
+        """Write what is left and the metadata, and return the columns sorted by name."""
+        with self._all_or_broken():
+            try:
+                for column in self.columns.values():
+                    column.write_rest()
+                written = [self.columns[name].finish() for name in sorted(self.columns)]
+            finally:
+                self.close()
+            for path in _groups(self.folder, list(self.columns)):
+                attributes = {"orlog_format": 1} if path == self.folder else {}
+                body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
+                write_durably(path / "zarr.json", _to_bytes(body))
+        return written
+
+    def group_objects(self) -> list[StoredObject]:
+        """Return the metadata files of the groups; call it after `finish`."""
+        objects = []
+        for path in _groups(self.folder, list(self.columns)):
+            data = (path / "zarr.json").read_bytes()
+            name = (path / "zarr.json").relative_to(self.folder).as_posix()
+            objects.append(_stored(name, data))
+        return objects
+
+    def close(self) -> None:
+        """Stop the threads; what was not written is dropped."""
+        self._pool.shutdown(cancel_futures=True)
+        self._hashing.shutdown(cancel_futures=True)
+
+    @contextlib.contextmanager
+    def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
+        """Refuse to go on after a failure: some columns may lack rows that others have.
+
+        Rows from before an interruption are sound, so `even_torn` may still make them durable.
+        """
+        if self._broken or (self._torn and not even_torn):
+            raise StorageError(
+                f"{self.folder}: an earlier write failed, so nothing more is taken; what was "
+                "acknowledged is kept: start again with resume=True"
+            )
+        try:
+            with storage_errors(self.folder):
+                yield
+        except Exception:
+            self._broken = True
+            raise
+
+
+class _Handed(NamedTuple):
+    """A shard that the threads are working on."""
+
+    buffer: np.ndarray
+    hashed: concurrent.futures.Future[None]
+    written: concurrent.futures.Future[tuple[StoredObject, int]]
+
+    @property
+    def is_done(self) -> bool:
+        return self.hashed.done() and self.written.done()
+
+
+class ColumnWriter:
+    """The shards of one column; `ZarrWriter` makes it.
+
+    Attributes:
+        spec: Name, dtype and row shape.
+        encoding: How rows are stored; of images it is chosen when the first shard is full.
+        frames_decide: Whether that choice is still open to be made, and made again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: ColumnSpec,
+        encoding: Encoding,
+        pool: concurrent.futures.Executor,
+        hashing: concurrent.futures.Executor,
+    ) -> None:
+        self.spec = spec
+        self.encoding = encoding
+        self.frames_decide = False
+        self._choices = encoding
+        self._folder = folder
+        self._pool = pool
+        self._hashing = hashing
+        self._buffer = self._new_buffer()
+        self._filled = self._handed_rows = 0
+        self._hash = hashlib.sha256()
+        self._running: collections.deque[_Handed] = collections.deque()
+        self._spare: list[np.ndarray] = []
+        self._written: list[StoredObject] = []
+        self._non_finite = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows so far."""
+        return self._handed_rows + self._filled
+
+    @property
+    def pending(self) -> np.ndarray:
+        """Rows that are in no full shard yet."""
+        return self._buffer[: self._filled]
+
+    def restore(self, full_shards: int, pending: np.ndarray) -> None:
+        """Go on from shards that are on the disk, and rows behind them that are not.
+
+        Raises:
+            IntegrityError: a shard is missing or damaged.
+        """
+        encoding = self.encoding
+        for shard in range(full_shards):
+            values, item = self.read_shard(shard)
+            self._written.append(item)
+            self._hash.update(little_endian_bytes(values))
+            self._non_finite += _count_non_finite(values)
+            self._handed_rows += encoding.shard_rows
+        self.append(pending)
+
+    def read_shard(self, shard: int) -> tuple[np.ndarray, StoredObject]:
+        """Return the values of a full shard on the disk, and its record.
+
+        Raises:
+            IntegrityError: it is missing or damaged.
+        """
+        name = shard_path(self.spec, shard)
+        path = self._folder / name
+        size = path.stat().st_size if path.is_file() else 0
+        opened = Shard(path, self.encoding.chunks_per_shard, size, name=name)
+        values = self._new_buffer()
+        rows = self.encoding.chunk_rows
+        for chunk in range(self.encoding.chunks_per_shard):
+            opened.decode(chunk, values[chunk * rows : (chunk + 1) * rows], self.encoding)
+        return values, _stored(name, path.read_bytes())
+
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows; full shards are handed to the threads."""
+        spec = self.spec
+        if rows.dtype.newbyteorder("=") != spec.dtype or rows.shape[1:] != spec.shape:
+            raise SchemaError(
+                f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found "
+                f"{rows.dtype} {rows.shape[1:]}"
+            )
+        first = 0
+        while first < len(rows):
+            count = min(len(rows) - first, len(self._buffer) - self._filled)
+            self._buffer[self._filled : self._filled + count] = rows[first : first + count]
+            self._filled += count
+            first += count
+            if self._filled == len(self._buffer):
+                self._submit()
+
+    def write_rest(self) -> None:
+        """Hand over the rows that fill no shard."""
+        if self._filled:
+            self._submit()
+
+    def wait(self) -> None:
+        """Wait until every shard that was handed over is durable."""
+        while self._running:
+            self._collect()
+
+    def finish(self) -> WrittenColumn:
+        """Write the metadata and return what became of the column."""
+        self.wait()
+        folder = self._folder / self.spec.name
+        folder.mkdir(parents=True, exist_ok=True)
+        metadata = _to_bytes(array_metadata(self.spec, self.rows, self.encoding))
+        write_durably(folder / "zarr.json", metadata)
+        return WrittenColumn(
+            spec=self.spec,
+            rows=self.rows,
+            sha256=self._hash.hexdigest(),
+            non_finite=self._non_finite,
+            objects=[*self._written, _stored(f"{self.spec.name}/zarr.json", metadata)],
+        )
+
+    def _new_buffer(self) -> np.ndarray:
+        return np.empty((self.encoding.shard_rows, *self.spec.shape), self.spec.dtype)
+
+    def _submit(self) -> None:
+        values = self.pending
+        if values.nbytes == 0:  # rows without numbers take no shards
+            self._handed_rows, self._filled = self.rows, 0
+            return
+        if self.frames_decide and self._handed_rows == 0:
+            self.encoding = choose_for_images(values, self._choices)
+        shard = self._handed_rows // self.encoding.shard_rows
+        hashed = self._hashing.submit(self._update_hash, values)
+        written = self._pool.submit(self._write, shard, values)
+        self._running.append(_Handed(self._buffer, hashed, written))
+        while len(self._running) > THREADS or (self._running and self._running[0].is_done):
+            self._collect()
+        # A buffer that was used before costs no new pages of memory.
+        self._buffer = self._spare.pop() if self._spare else self._new_buffer()
+        self._handed_rows, self._filled = self.rows, 0
+
+    def _collect(self) -> None:
+        handed = self._running.popleft()
+        handed.hashed.result()
+        item, non_finite = handed.written.result()
+        self._spare.append(handed.buffer)
+        self._written.append(item)
+        self._non_finite += non_finite
+
+    def _update_hash(self, values: np.ndarray) -> None:
+        self._hash.update(little_endian_bytes(values))
+
+    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, int]:
+        name = shard_path(self.spec, shard)
+        path = self._folder / name
+        pieces = encode_shard(values, self.encoding)
+        non_finite = _count_non_finite(values)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, *pieces)
+        return _stored(name, *pieces), non_finite
+
+
+def shard_path(spec: ColumnSpec, shard: int) -> str:
+    """Return the path of a shard inside the container's folder."""
+    return f"{spec.name}/c/{shard}{'/0' * len(spec.shape)}"
+
+
+def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:
+    """Return what the `zarr.json` of a column says, in zarr-python's order."""
+    dtype = spec.dtype
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    number_codec = little if dtype.itemsize > 1 else {"name": "bytes"}
+    codecs: list[dict[str, Any]] = [number_codec]
+    if encoding.difference_axis is not None:
+        axis = {"axis": encoding.difference_axis}
+        codecs.insert(0, {"name": "orlog.difference", "configuration": axis})
+    if encoding.compression != "none":
+        configuration = {
+            "typesize": dtype.itemsize,
+            "cname": encoding.compression,
+            "clevel": encoding.level,
+            "shuffle": "bitshuffle" if encoding.bit_shuffle else "noshuffle",
+            "blocksize": encoding.block_bytes,
+        }
+        codecs.append({"name": "blosc", "configuration": configuration})
+    codecs.append({"name": "crc32c"})
+    sharding = {
+        "chunk_shape": [encoding.chunk_rows, *spec.shape],
+        "codecs": codecs,
+        "index_codecs": [little, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    shard_shape = {"chunk_shape": [encoding.shard_rows, *spec.shape]}
+    zero = {"b": False, "f": 0.0}.get(dtype.kind, 0)
+    return {
+        "shape": [rows, *spec.shape],
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": shard_shape},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": zero,
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
+    """Return the encoding that a `zarr.json` states; nothing else in it may differ from format 1.
+
+    Raises:
+        ValueError: it is not what format 1 writes for these rows.
+    """
+    try:
+        body = json.loads(data)
+        sharding = body["codecs"][0]["configuration"]
+        chunk_rows = sharding["chunk_shape"][0]
+        shard_rows = body["chunk_grid"]["configuration"]["chunk_shape"][0]
+        compression: Compression = "none"
+        bit_shuffle, axis = True, None
+        for codec in sharding["codecs"]:
+            if codec["name"] == "blosc":
+                compression = codec["configuration"]["cname"]
+                bit_shuffle = codec["configuration"]["shuffle"] == "bitshuffle"
+            elif codec["name"] == "orlog.difference":
+                axis = codec["configuration"]["axis"]
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"no metadata of an array of format 1: {error!r}") from error
+    if type(chunk_rows) is not int or type(shard_rows) is not int or chunk_rows < 1:
+        raise ValueError("chunks of no rows")
+    encoding = Encoding(
+        chunk_rows=chunk_rows,
+        chunks_per_shard=max(1, shard_rows // chunk_rows),
+        compression=compression,
+        bit_shuffle=bit_shuffle,
+        difference_axis=axis,
+    )
+    encoding.check(spec.dtype, spec.shape)
+    if array_metadata(spec, rows, encoding) != body:
+        raise ValueError(f"its metadata are not those of {rows} rows of {spec.dtype} {spec.shape}")
+    return encoding
+
+
+def _to_bytes(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, indent=2).encode()
+
+
+def _count_non_finite(values: np.ndarray) -> int:
+    if values.dtype.kind != "f":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(values.sum()):  # much quicker, and rarely wrong: only if sums overflow
+            return 0
+    return values.size - int(np.count_nonzero(np.isfinite(values)))
+
+
+def _groups(folder: Path, columns: list[str]) -> list[Path]:
+    """Return the folders that hold arrays or other groups, the container's own first."""
+    groups = {folder}
+    for name in columns:
+        groups |= {folder / parent for parent in Path(name).parents}
+    return sorted(groups)
+
+
+def _stored(path: str, *pieces: bytes) -> StoredObject:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    size = sum(map(len, pieces))
+    return StoredObject(path=path, size_bytes=size, sha256=digest.hexdigest())
+
+
+class ZarrReader:
+    """Reads the columns of a container; every chunk is checked before it is decoded.
+
+    Safe in threads, after a fork, and to pickle: open files stay behind.
+    """
+
+    def __init__(
+        self, folder: Path, rows: Mapping[ColumnSpec, int], sizes: Mapping[str, int]
+    ) -> None:
+        """Remember what there is; nothing is opened yet.
+
+        Args:
+            folder: Where the container lies.
+            rows: The columns, and how many rows each has.
+            sizes: Size in bytes of every file, by path inside the folder.
+        """
+        self.folder = folder
+        self._specs = {spec.name: spec for spec in rows}
+        self._rows = {spec.name: count for spec, count in rows.items()}
+        self._sizes = sizes
+        self._encodings: dict[str, Encoding] = {}
+        self._shards: dict[str, Shard] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shards": {}}
+
+    def encoding(self, name: str) -> Encoding:
+        """Return how a column is stored.
+
+        Raises:
+            IntegrityError: its metadata are not those of format 1, or do not fit the manifest.
+        """
+        if name not in self._encodings:
+            path = self.folder / name / "zarr.json"
+            try:
+                self._encodings[name] = read_encoding(
+                    path.read_bytes(), self._specs[name], self._rows[name]
+                )
+            except (OSError, ValueError) as error:
+                raise IntegrityError(
+                    f"{path}: column {name} cannot be opened: {error}",
+                    file=f"{name}/zarr.json",
+                ) from error
+        return self._encodings[name]
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column.
+
+        Raises:
+            IntegrityError: an object is missing, cut or damaged.
+        """
+        spec, encoding = self._specs[name], self.encoding(name)
+        out = np.empty((stop - start, *spec.shape), spec.dtype)
+        if start == stop or out.nbytes == 0:
+            return out
+        rows = encoding.chunk_rows
+        chunks = range(start // rows, (stop - 1) // rows + 1)
+        decode = functools.partial(self._decode_into, spec, encoding, out, start, stop)
+        if len(chunks) < CHUNKS_FOR_THREADS or THREADS == 1:
+            for chunk in chunks:
+                decode(chunk)
+        elif out.nbytes // len(chunks) >= 2**16:
+            with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+                for _ in pool.map(decode, chunks):
+                    pass
+        else:
+            self._decode_frames(spec, encoding, out, chunks, start)
+        return out
+
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for.
+
+        Raises:
+            IntegrityError: an object is missing, cut or damaged.
+        """
+        spec, encoding = self._specs[name], self.encoding(name)
+        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        if out.nbytes == 0:
+            return out
+        if encoding.chunk_rows == 1:
+            for position, chunk in enumerate(rows.tolist()):
+                self._decode(spec, encoding, chunk, out[position : position + 1], undo=False)
+            if encoding.difference_axis is not None:
+                undo_difference(out, encoding.difference_axis)
+            return out
+        scratch = np.empty((encoding.chunk_rows, *spec.shape), spec.dtype)
+        order = np.argsort(rows, kind="stable")
+        chunk_of = rows[order] // encoding.chunk_rows
+        edges = np.flatnonzero(np.diff(chunk_of, prepend=-1)).tolist()
+        for first, last in zip(edges, [*edges[1:], len(rows)], strict=True):
+            chunk = int(chunk_of[first])
+            self._decode(spec, encoding, chunk, scratch)
+            wanted = order[first:last]
+            out[wanted] = scratch[rows[wanted] - chunk * encoding.chunk_rows]
+        return out
+
+    def _decode_frames(
+        self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, chunks: range, start: int
+    ) -> None:
+        """Decode many small chunks in row, and undo their differences a block at a time."""
+        if encoding.chunk_rows > 1 or encoding.difference_axis is None:
+            for chunk in chunks:
+                self._decode_into(spec, encoding, out, start, start + len(out), chunk)
+            return
+        for first in range(0, len(chunks), 64):
+            for chunk in chunks[first : first + 64]:
+                position = chunk - start
+                self._decode(spec, encoding, chunk, out[position : position + 1], undo=False)
+            undo_difference(out[first : first + 64], encoding.difference_axis)
+
+    def _decode_into(
+        self,
+        spec: ColumnSpec,
+        encoding: Encoding,
+        out: np.ndarray,
+        start: int,
+        stop: int,
+        chunk: int,
+    ) -> None:
+        """Decode the part of a chunk that lies between rows `start` and `stop` into `out`."""
+        first_row = chunk * encoding.chunk_rows
+        first, last = max(start, first_row), min(stop, first_row + encoding.chunk_rows)
+        if last - first == encoding.chunk_rows:
+            self._decode(spec, encoding, chunk, out[first - start : last - start])
+        else:
+            scratch = np.empty((encoding.chunk_rows, *spec.shape), spec.dtype)
+            self._decode(spec, encoding, chunk, scratch)
+            out[first - start : last - start] = scratch[first - first_row : last - first_row]
+
+    def _decode(
+        self,
+        spec: ColumnSpec,
+        encoding: Encoding,
+        chunk: int,
+        out: np.ndarray,
+        *,
+        undo: bool = True,
+    ) -> None:
+        shard, inside = divmod(chunk, encoding.chunks_per_shard)
+        self._shard(spec, encoding, shard).decode(inside, out, encoding, undo=undo)
+
+    def _shard(self, spec: ColumnSpec, encoding: Encoding, shard: int) -> Shard:
+        name = shard_path(spec, shard)
+        found = self._shards.get(name)
+        if found is not None:
+            return found
+        if name not in self._sizes:
+            raise IntegrityError(f"{name}: not in the manifest", file=name)
+        opened = Shard(self.folder / name, encoding.chunks_per_shard, self._sizes[name], name=name)
+        # Without a lock, since a fork would copy a held one; single steps of a dict are whole.
+        if len(self._shards) >= OPEN_SHARDS:
+            self._shards.pop(next(iter(list(self._shards))), None)
+        self._shards[name] = opened
+        return opened

@@ -1,0 +1,57 @@
+"""What the commands share: the application, and arguments that several of them take."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+import orlog
+from orlog.terminal import console
+
+__all__ = ["CORES", "Algorithm", "Debug", "Name", "Workers", "app"]
+
+app = typer.Typer(
+    name="orlog",
+    help="Offline-RL datasets pinned byte by byte, reference algorithms, and honest scores.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="Start with: orlog quickstart",
+)
+
+Name = Annotated[
+    str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a folder.")
+]
+Algorithm = Annotated[str, typer.Argument(help="bc, cql or iql.")]
+Workers = Annotated[
+    int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+]
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        console.print(orlog.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001 (its callback does the work)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option(help="Show where an error came from.")] = False,
+) -> None:
+    Debug.on = debug
+
+
+class Debug:
+    """Whether errors show where they came from."""
+
+    on = False

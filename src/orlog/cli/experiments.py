@@ -1,0 +1,214 @@
+"""Commands that train, score and compare."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orlog.cli.application import CORES, Algorithm, Name, Workers, app
+from orlog.terminal import console, progress_bar, progress_bars, table
+
+
+@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seed 0 --set expectile=0.8")
+def train(
+    algorithm: Algorithm,
+    name: Name,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, as name=value; may be repeated.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/ALGO/NAME/seed-N")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")
+    ] = False,
+    evaluations: Annotated[
+        int, typer.Option(min=0, help="Points of the learning curve; 0 needs no environment.")
+    ] = 5,
+) -> None:
+    """Train an algorithm on a dataset by its recipe, with one seed."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.runs import train_run
+
+    dataset = load_dataset(name)
+    folder = out or Path("runs") / algorithm / dataset.name / f"seed-{seed}"
+    chosen = dict(_setting(text) for text in settings or [])
+    with progress_bar(f"{algorithm.upper()} seed {seed}") as update:
+        record = train_run(
+            algorithm,
+            dataset,
+            folder,
+            seed=seed,
+            settings=chosen,
+            steps=steps,
+            resume=resume,
+            evaluations=evaluations,
+            progress=update,
+        )
+    console.print(
+        f"trained {algorithm.upper()} for {record.steps:,} steps; run: orlog evaluate {folder}",
+        soft_wrap=True,
+    )
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes name=value, found {text!r}; for example --set expectile=0.8")
+    return name.strip(), value.strip()
+
+
+@app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="The dataset, if it is not found by its recorded name."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
+) -> None:
+    """Run a trained policy in the dataset's environment and print return and score."""
+    import numpy as np
+
+    from orlog.datasets.loading import load_dataset
+    from orlog.records import references_for
+    from orlog.runs import evaluate_run
+
+    with progress_bar("episodes") as update:
+        record, evaluation = evaluate_run(
+            run,
+            dataset=None if dataset is None else load_dataset(dataset),
+            episodes=episodes,
+            progress=lambda done: update(done, episodes),
+        )
+
+    returns = np.array(evaluation.returns)
+    error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
+    console.print(
+        f"{record.algorithm.upper()} seed {record.seed} on {record.dataset}, step "
+        f"{evaluation.step:,} of {record.steps:,}: return {returns.mean():.2f} (standard error {error:.2f}, "
+        f"{episodes} episodes)"
+    )
+    protocol = evaluation.protocol
+    references = references_for(protocol.environment_id, protocol.environment_kwargs)
+    if references is None:
+        console.print("no reference returns are recorded, so there is no normalized score")
+    else:
+        console.print(
+            f"normalized score {references.normalize(returns).mean():.1f} "
+            f"(0 = random, {references.random.mean:.2f}; 100 = expert, {references.expert.mean:.2f})"
+        )
+
+
+@app.command(epilog="Example: orlog references pointmaze/umaze-v1")
+def references(
+    name: Name,
+    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each policy.")] = 1000,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record them among those that ship (maintainers).")
+    ] = False,
+) -> None:
+    """Measure the returns of a random and an expert policy, which anchor normalized scores."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.records import measure_references, record_references, references_of
+
+    dataset = load_dataset(name)
+    finished = 0
+    with progress_bar("episodes") as update:
+
+        def count(done: int) -> None:
+            nonlocal finished
+            finished = done if done >= finished else episodes + done
+            update(finished, 2 * episodes)
+
+        measured = measure_references(dataset, episodes=episodes, progress=count)
+    recorded = references_of(dataset.manifest)
+    rows = [
+        (
+            kind,
+            f"{new.mean:.2f}",
+            f"{new.standard_deviation / episodes**0.5:.2f}",
+            "none" if old is None else f"{old.mean:.2f}",
+            new.policy,
+        )
+        for kind, new, old in (
+            ("random", measured.random, recorded.random if recorded else None),
+            ("expert", measured.expert, recorded.expert if recorded else None),
+        )
+    ]
+    headings = ("reference", "return", "standard error", "recorded", "policy")
+    console.print(table(headings, rows, numbers=(1, 2, 3)))
+    if record:
+        console.print(f"recorded in {record_references(dataset, measured)}", soft_wrap=True)
+
+
+@app.command(epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
+def reproduce(
+    algorithm: Algorithm,
+    name: Name,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds, from 0.")] = 3,
+    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes of each seed.")] = 100,
+    workers: Workers = CORES,
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
+    record: Annotated[
+        bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
+    ] = False,
+) -> None:
+    """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
+    from orlog.algos.algorithms import make_config
+    from orlog.datasets.loading import load_dataset
+    from orlog.records import record_baseline
+    from orlog.report import HEADINGS, result_cells
+    from orlog.reproduce import reproduce as run
+
+    make_config(algorithm, {})
+    dataset = load_dataset(name)
+    with progress_bars() as update:
+        result = run(
+            algorithm,
+            dataset,
+            out,
+            seeds=range(seeds),
+            episodes=episodes,
+            workers=workers,
+            progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
+        )
+    console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))
+    for note in result.notes:
+        console.print(f"note: {note}")
+    if record:
+        console.print(f"recorded in {record_baseline(result.as_baseline())}", soft_wrap=True)
+
+
+@app.command(epilog="Example: orlog quickstart")
+def quickstart(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for runs and page.", show_default="orlog-quickstart, -2, .."),
+    ] = None,
+    workers: Workers = CORES,
+    smoke: Annotated[
+        bool,
+        typer.Option("--smoke", help="Seconds instead of minutes: shows that everything works."),
+    ] = False,
+) -> None:
+    """Build, verify, train, score, compare: the main job on one dataset, and a page about it."""
+    from orlog.quickstart import quickstart as run
+
+    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+
+
+def _free_folder(name: str) -> Path:
+    """Return the first of name, name-2, name-3 ... that is not there."""
+    return next(
+        path
+        for number in itertools.count(1)
+        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
+    )

@@ -1,0 +1,300 @@
+"""Commands that list, show, build, verify and convert stored datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import CORES, Name, Workers, app
+from orlog.errors import OrlogError
+from orlog.terminal import console, errors, progress_bar, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.dataset import Dataset
+    from orlog.datasets.manifest import Column
+
+
+@app.command("list", epilog="Example: orlog list")
+def list_datasets() -> None:
+    """List the datasets of the catalogue and those on this machine."""
+    from orlog.datasets.catalogue import CATALOGUE
+    from orlog.datasets.home import datasets_folder, installed_names, installed_versions
+    from orlog.datasets.loading import load_dataset
+
+    rows = []
+    for name in sorted({*CATALOGUE, *installed_names()}):
+        versions = installed_versions(name)
+        size = steps = "-"
+        state = "not here; orlog build builds it"
+        if versions:
+            try:
+                manifest = load_dataset(name).manifest
+                size, steps = f"{manifest.size_bytes / 1e6:.1f} MB", f"{manifest.total_steps:,}"
+                state = "here"
+            except OrlogError as error:
+                state = f"damaged: {error}"
+        elif name in CATALOGUE:
+            steps = f"{CATALOGUE[name].recipe.steps:,}"
+        version = versions[0] if versions else CATALOGUE[name].version
+        rows.append([name, version, steps, size, escape(state)])
+    console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
+    console.print(f"\nfolder: {datasets_folder()}", soft_wrap=True)
+
+
+@app.command(epilog="Example: orlog show pointmaze/umaze-v1")
+def show(name: Name) -> None:
+    """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
+    from orlog.algos.algorithms import ALGORITHMS
+    from orlog.datasets.catalogue import recorded_manifest
+    from orlog.datasets.fetch import is_url
+    from orlog.datasets.loading import as_folder, load_dataset
+    from orlog.datasets.names import parse_name
+    from orlog.errors import NotFoundError
+    from orlog.records import read_baseline, references_of
+
+    recorded = None
+    if as_folder(name) is None and not is_url(name):
+        wanted = parse_name(name)
+        recorded = recorded_manifest(wanted.name, wanted.version)
+    dataset = None
+    try:
+        dataset = load_dataset(name)
+        manifest, where = dataset.manifest, str(dataset.folder)
+    except NotFoundError:
+        if recorded is None or not recorded.digest.startswith(parse_name(name).digest):
+            raise
+        manifest, where = recorded, f"not on this machine; run: orlog build {recorded.name}"
+    environment = manifest.environment
+    facts = [
+        ("name", f"{manifest.name}@{manifest.version}"),
+        ("digest", manifest.digest if dataset is None else dataset.digest),
+        ("folder", where),
+        ("description", manifest.description),
+        ("episodes", f"{(dataset or manifest).total_episodes:,}"),
+        ("steps", f"{(dataset or manifest).total_steps:,}"),
+        (
+            "size",
+            f"{manifest.size_bytes / 1e6:.1f} MB, {len(manifest.objects)} {manifest.container} files",
+        ),
+        ("observations", str(manifest.spaces[0])),
+        ("actions", str(manifest.spaces[1])),
+        ("behavior policy", manifest.behavior_policy),
+        ("license", manifest.license),
+    ]
+    if environment is not None:
+        versions = ", ".join(f"{key} {value}" for key, value in environment.versions.items())
+        facts.insert(9, ("environment", f"{environment.id}, {environment.kwargs} ({versions})"))
+    if manifest.recipe is not None:
+        recipe = manifest.recipe
+        facts.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
+    facts += [
+        ("derived from", f"{parent.digest[:19]} by {parent.operation}")
+        for parent in (dataset or manifest).lineage
+    ]
+    for column, count in manifest.non_finite.items():
+        facts.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
+    references = references_of(manifest)
+    if references is not None:
+        facts.append(
+            (
+                f"reference returns ({references.protocol.episodes} episodes)",
+                f"random {references.random.mean:.2f}, expert {references.expert.mean:.2f}",
+            )
+        )
+    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in facts]))
+    console.print()
+    rows = [
+        (column.name, column.dtype, str(tuple(column.shape)), _rows(column, dataset))
+        for column in manifest.columns
+        if dataset is None or column.name in dataset.columns
+    ]
+    console.print(table(("column", "type", "row", "rows"), rows, numbers=(3,)))
+    _print_versions(manifest.name, manifest.version)
+    baselines = [
+        (algorithm.upper(), f"{sum(means) / len(means):.1f}", str(len(means)))
+        for algorithm in ALGORITHMS
+        if references is not None
+        and (baseline := read_baseline(algorithm, manifest.name)) is not None
+        and (means := [scores.mean() for scores in baseline.scores(references).values()])
+    ]
+    if baselines:
+        console.print()
+        console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
+
+
+def _rows(column: Column, dataset: Dataset | None) -> str:
+    if dataset is None or dataset.operation is None:
+        return f"{column.rows:,}"
+    from orlog.datasets.layout import offsets_of
+    from orlog.datasets.schema import expected_rows
+
+    if offsets_of(column.name) is not None:
+        return "-"
+    return f"{expected_rows(column.name, dataset.total_episodes, dataset.total_steps):,}"
+
+
+def _print_versions(name: str, shown: str) -> None:
+    """Print every version that is here or shipped, with its changes and what became of it."""
+    from orlog.datasets.history import known_versions, read_history
+
+    manifests = known_versions(name)
+    history = read_history(name)
+    if len(manifests) < 2 and not history:
+        return
+    rows = []
+    for version, (manifest, is_here) in manifests.items():
+        status = history.get(version)
+        note = manifest.changes
+        if status is not None:
+            use = f"; use {status.use}" if status.use else ""
+            note = f"{status.status}: {status.reason}{use}" + (f" ({note})" if note else "")
+        rows.append(
+            (
+                f"{version} (shown)" if version == shown else version,
+                manifest.digest[:19],
+                f"{manifest.total_episodes:,}",
+                "here" if is_here else "not here",
+                escape(note),
+            )
+        )
+    console.print()
+    console.print(table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,)))
+
+
+@app.command(epilog="Example: orlog build pointmaze/umaze-v1")
+def build(
+    name: Name,
+    workers: Workers = CORES,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Build again even if it is here.")
+    ] = False,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Record the manifest among those that ship (maintainers)."),
+    ] = False,
+) -> None:
+    """Build a dataset of the catalogue from its recipe. Interrupting it leaves nothing behind."""
+    from orlog.datasets.build import build_dataset, compare_with_recorded
+    from orlog.datasets.catalogue import recorded_folder
+    from orlog.datasets.loading import load_dataset
+
+    with progress_bar("steps") as update:
+        folder = build_dataset(
+            name,
+            workers=workers,
+            replace=replace,
+            progress=update,
+            on_wait=lambda: console.print("another process is building it; waiting"),
+        )
+    dataset = load_dataset(folder)
+    comparison = compare_with_recorded(dataset.manifest)
+    if record:
+        path = recorded_folder(dataset.name) / f"{dataset.version}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dataset.manifest.to_json(), "utf-8")
+    console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
+    console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
+
+
+@app.command(epilog="Example: orlog verify pointmaze/umaze-v1")
+def verify(name: Name) -> None:
+    """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
+
+    Of a view's file, the stored versions that it is made of are checked.
+    """
+    from orlog.datasets.loading import stored_folders
+
+    found = [_verify(folder, name) for folder in stored_folders(name)]
+    if not all(found):
+        raise typer.Exit(3)
+
+
+def _verify(folder: Path, name: str) -> bool:
+    """Check one stored version, print what is found, and return whether all is right."""
+    from orlog.datasets.catalogue import CATALOGUE
+    from orlog.datasets.loading import as_folder
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.verify import verify_store
+
+    total = read_manifest(folder / MANIFEST_FILE).size_bytes
+    done = 0
+    with progress_bar("bytes") as update:
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            update(done, total)
+
+        manifest, problems = verify_store(folder, progress=count)
+    for problem in problems:
+        errors.print(f"[red]{escape(str(problem))}[/red]", soft_wrap=True)
+    if problems:
+        again = (
+            f"run: orlog build {manifest.name} --replace"
+            if as_folder(name) is None and manifest.name in CATALOGUE
+            else "copy it again from where it came"
+        )
+        errors.print(
+            f"{len(problems)} of {len(manifest.objects)} objects of {manifest.name}@"
+            f"{manifest.version} are not as in the manifest ({folder}); {again}",
+            soft_wrap=True,
+        )
+        return False
+    console.print(
+        f"{manifest.name}@{manifest.version}: {len(manifest.objects)} objects, {total:,} bytes, "
+        f"all as in the manifest\n{manifest.digest}",
+        soft_wrap=True,
+    )
+    return True
+
+
+@app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
+def convert(
+    name: Name,
+    target: Annotated[Path, typer.Argument(help="New folder.")],
+    to: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")],
+) -> None:
+    """Write a version into a new folder in the other container: same columns, same values."""
+    from orlog.datasets.convert import convert_dataset
+    from orlog.datasets.loading import load_dataset
+
+    dataset = load_dataset(name)
+    with progress_bar("steps") as update:
+        folder = convert_dataset(dataset, target, container=to, progress=update)
+    written = load_dataset(folder)
+    console.print(
+        f"{written.name}@{written.version} as {to} is in {folder}\n{written.digest}", soft_wrap=True
+    )
+
+
+@app.command(epilog="Example: orlog save good.json lab/umaze-good-v1@1.0.0")
+def save(
+    view: Annotated[str, typer.Argument(help="View or dataset: a path or a name.")],
+    name: Annotated[str, typer.Argument(help="Name and version to store it as, NAME@VERSION.")],
+    description: Annotated[
+        str | None, typer.Option(help="What the data are.", show_default="that of its origin")
+    ] = None,
+    changes: Annotated[str, typer.Option(help="What is new against the version before.")] = "",
+    container: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container.")] = "zarr",
+) -> None:
+    """Store a view as a dataset of its own, with its lineage."""
+    from orlog.datasets.convert import save_dataset
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.names import parse_name
+
+    wanted = parse_name(name)
+    with progress_bar("steps") as update:
+        folder = save_dataset(
+            load_dataset(view),
+            wanted.name,
+            version=wanted.version or "1.0.0",
+            description=description,
+            changes=changes,
+            container=container,
+            progress=update,
+        )
+    stored = load_dataset(folder)
+    console.print(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}", soft_wrap=True)

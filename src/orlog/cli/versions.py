@@ -1,0 +1,222 @@
+"""Commands about versions and views: what changed, what a project uses, what is derived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import Name, app
+from orlog.errors import LockError
+from orlog.terminal import console, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.diff import EpisodeRange
+    from orlog.datasets.lock import LockedDataset
+
+SHOWN = 5  # ranges of episodes that a line of the terminal holds
+
+
+@app.command(epilog="Example: orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
+def diff(
+    before: Annotated[str, typer.Argument(help="Dataset, version or path.")],
+    after: Annotated[str, typer.Argument(help="Dataset, version or path.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Say which metadata, columns and episodes differ between two datasets or versions."""
+    from orlog.datasets.diff import diff_datasets
+    from orlog.datasets.loading import load_dataset
+
+    found = diff_datasets(load_dataset(before), load_dataset(after))
+    if as_json:
+        console.print_json(json.dumps(found.to_json()))
+        return
+    if found.differences:
+        rows = [
+            (one.kind, one.name, one.change, _short(one.before), _short(one.after))
+            for one in found.differences
+        ]
+        console.print(table(("what", "name", "change", "before", "after"), rows))
+        console.print()
+    lines = [
+        ("unchanged", f"{found.unchanged:,}", ""),
+        ("changed", f"{sum(map(len, found.changed)):,}", _ranges(found.changed)),
+        ("added", f"{sum(map(len, found.added)):,}", _ranges(found.added)),
+        ("removed", f"{sum(map(len, found.removed)):,}", _ranges(found.removed)),
+        (
+            "moved",
+            f"{sum(len(one.before) for one in found.moved):,}",
+            ", ".join(f"{one.before} -> {one.after}" for one in found.moved[:SHOWN]),
+        ),
+    ]
+    console.print(table(("episodes", "number", "which"), lines, numbers=(1,)))
+    if found.changed_columns:
+        text = ", ".join(f"{name} in {count}" for name, count in found.changed_columns.items())
+        console.print(f"\ncolumns of changed episodes: {text}", soft_wrap=True)
+    if found.is_append:
+        console.print("\nthe second is the first with episodes appended")
+
+
+def _short(value: object) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return escape(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _ranges(ranges: list[EpisodeRange]) -> str:
+    rest = f", and {len(ranges) - SHOWN} more ranges" if len(ranges) > SHOWN else ""
+    return ", ".join(map(str, ranges[:SHOWN])) + rest
+
+
+@app.command(epilog="Example: orlog lock pointmaze/umaze-v1")
+def lock(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Datasets to pin; with --update, all that are pinned by default."),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Move pins that are there to other bytes.")
+    ] = False,
+) -> None:
+    """Pin datasets to their bytes in orlog.lock; without names, check what it pins."""
+    from orlog.datasets.lock import LOCK_FILE, find_lock, read_lock, write_lock
+
+    path = find_lock() or Path(LOCK_FILE).absolute()
+    pins = read_lock(path) if path.exists() else {}
+    if not names and not update:
+        _check_pins(path, pins)
+        return
+    wanted = {name.partition("@")[0]: _pin_of(name) for name in names or sorted(pins)}
+    rows = []
+    for name, pin in wanted.items():
+        old = pins.get(name)
+        if old is not None and old.digest != pin.digest and not update:
+            raise LockError(
+                f"{path} pins {name} to {old.version} ({old.digest[:19]}), not {pin.version} "
+                f"({pin.digest[:19]}); to move it run: orlog lock --update {name}@{pin.version}",
+                file=str(path),
+                expected=old.digest,
+                found=pin.digest,
+            )
+        state = "new" if old is None else "unchanged" if old.digest == pin.digest else "moved"
+        rows.append((name, old.version if old else "-", pin.version, pin.digest[:19], state))
+    write_lock(path, wanted)
+    console.print(table(("name", "was", "version", "digest", "pin"), rows))
+    console.print(f"\n{path}: commit it beside the code that uses these datasets", soft_wrap=True)
+
+
+def _pin_of(name: str) -> LockedDataset:
+    """Return the pin of what a name means now, whatever a lock says."""
+    from orlog.datasets.catalogue import recorded_manifest
+    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.lock import LockedDataset
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.names import parse_name
+    from orlog.errors import NotFoundError
+
+    wanted = parse_name(name)
+    try:
+        manifest = read_manifest(find_dataset(str(wanted)) / MANIFEST_FILE)
+    except NotFoundError:
+        recorded = recorded_manifest(wanted.name, wanted.version)
+        if recorded is None or not recorded.digest.startswith(wanted.digest):
+            raise
+        manifest = recorded
+    return LockedDataset(version=manifest.version, digest=manifest.digest)
+
+
+def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
+    from orlog.datasets.loading import find_dataset
+    from orlog.errors import NotFoundError
+
+    if not pins:
+        console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)
+        return
+    rows = []
+    for name, pin in sorted(pins.items()):
+        try:
+            find_dataset(f"{name}@{pin.digest}")
+            state = "here"
+        except NotFoundError:
+            state = f"not here; run: orlog build {name}"
+        rows.append((name, pin.version, pin.digest[:19], state))
+    console.print(table(("name", "version", "digest", "state"), rows))
+    console.print(f"\n{path}", soft_wrap=True)
+
+
+@app.command(
+    epilog='Example: orlog mark lab/arm-v1@1.0.0 yanked --reason "camera upside down" --use 1.1.0'
+)
+def mark(
+    name: Annotated[str, typer.Argument(help="Dataset with its version, NAME@VERSION.")],
+    status: Annotated[
+        Literal["superseded", "yanked", "good"],
+        typer.Argument(
+            help="superseded: there is a better one. yanked: must not be used; names without a "
+            "version pass it over. good: neither."
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Why, in a sentence.")] = "",
+    use: Annotated[str, typer.Option(help="Version or dataset to use instead.")] = "",
+) -> None:
+    """Say on this machine what became of a version; whoever opens it is told."""
+    from orlog.datasets.history import clear_status, set_status
+    from orlog.datasets.names import parse_name
+
+    wanted = parse_name(name)
+    if not wanted.version:
+        raise ValueError(f"{name}: name the version, for example {wanted.name}@1.0.0")
+    if status == "good":
+        clear_status(wanted.name, wanted.version)
+    else:
+        set_status(wanted.name, wanted.version, status, reason=reason, use=use)
+    console.print(f"{wanted} is {status}")
+
+
+@app.command(
+    epilog='Example: orlog view pointmaze/umaze-v1 --where "returns > 20" --save good.json'
+)
+def view(
+    name: Name,
+    save: Annotated[Path, typer.Option(help="File to write; load_dataset opens it.")],
+    where: Annotated[
+        str | None, typer.Option(help="Condition on columns of episodes: returns > 20.")
+    ] = None,
+    top: Annotated[
+        float | None, typer.Option(help="Keep the best episodes by return, in percent.")
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="Keep a slice of episodes: 0:100, :-10.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated.")
+    ] = None,
+) -> None:
+    """Derive a dataset without copying it; --where, --top, --episodes, --column in this order."""
+    from orlog.datasets.loading import load_dataset
+
+    dataset = load_dataset(name)
+    if where is not None:
+        dataset = dataset.filter_episodes(where)
+    if top is not None:
+        dataset = dataset.top_episodes(top)
+    if episodes is not None:
+        dataset = dataset[_slice(episodes)]
+    if columns:
+        dataset = dataset.select_columns(columns)
+    path = dataset.save(save)
+    console.print(f"{dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps")
+    console.print(f"{dataset.digest}\n{path}", soft_wrap=True)
+
+
+def _slice(text: str) -> slice:
+    parts = text.split(":")
+    try:
+        bounds = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        bounds = []
+    if len(bounds) not in (2, 3):
+        raise ValueError(f"--episodes takes a slice such as 0:100 or :-10, found {text!r}")
+    return slice(*bounds)

@@ -1,0 +1,73 @@
+"""Stores that were written once: every later version must read them, and write the same bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import GraphInstance
+
+import orlog
+
+FROZEN = Path(__file__).with_name("frozen")
+DIGESTS = {
+    "zarr": "sha256:654feacef7807b8f61b87db00d2a1474991ced9f77a6c162b2faffb46e5f0234",
+    "hdf5": "sha256:fff9e79e13fc0cb5335cba93d8ba3a20c0c4cf6a06296888b7e07ea7a20717cf",
+}
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    """Return the script that wrote the stores."""
+    spec = importlib.util.spec_from_file_location("frozen_make", FROZEN / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["frozen_make"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Compare values of spaces deeply; columns of a Dict against a list of samples."""
+    if isinstance(expected, list) and isinstance(found, dict):
+        return all(same(found[key], [one[key] for one in expected]) for key in expected[0])
+    if isinstance(expected, tuple) and isinstance(found, dict):
+        return all(same(found[str(index)], one) for index, one in enumerate(expected))
+    if isinstance(expected, GraphInstance):
+        return all(same(*pair) for pair in zip(found, expected, strict=True))
+    if isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, str):
+        return bool(found == expected)
+    return np.asarray(found).dtype == np.asarray(expected).dtype and np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("container", DIGESTS)
+def test_a_frozen_store_is_read_as_it_was_written(container: str, make: ModuleType) -> None:
+    folder = FROZEN / f"format-1-{container}"
+    ds = orlog.load_dataset(folder)
+    assert ds.digest == DIGESTS[container]
+    assert orlog.verify_store(folder)[1] == []
+    assert (ds.observation_space, ds.action_space) == (make.OBSERVATIONS, make.ACTIONS)
+    assert (len(ds), ds.version, ds.manifest.non_finite) == (5, "1.1.0", {"observations/state": 1})
+    for index, found in enumerate(ds):
+        expected = make.episode(index)
+        assert same(found.observations, expected.observations)
+        assert same(found.actions, expected.actions)
+        for name in ("rewards", "terminations", "truncations"):
+            assert same(getattr(found, name), getattr(expected, name))
+        assert found.infos.keys() == expected.infos.keys()
+        assert all(same(found.infos[name], expected.infos[name]) for name in expected.infos)
+        assert (found.seed, found.metadata["task"]) == (expected.seed, expected.metadata["task"])
+        assert found.metadata["success"] == expected.metadata["success"]
+        assert same(found.metadata["goal"], expected.metadata["goal"])
+
+
+def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> None:
+    assert orlog.load_dataset(make.write("zarr")).digest == DIGESTS["zarr"]
