@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 	--config-settings editable_mode=compat
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick check format bench docs build clean
+.PHONY: help quickstart test test-quick check format bench bench-store docs build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,11 @@ bench: $(VENV)/.dev  ## Measure loader and algorithms on this machine (builds po
 	$(BIN)/orlog build pointmaze/umaze-v1
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/updates.py
+
+bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million steps (20 GB of disk)
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.images
+	$(BIN)/python -m benchmarks.scale
 
 docs: $(VENV)/.dev  ## Write docs/cli.md from the command line's own help
 	$(BIN)/python docs/write_cli.py

@@ -17,7 +17,8 @@ Peers have environments of their own; one whose interpreter is not given is left
     LEROBOT  pip install --no-deps lerobot==0.4.4 torchvision==0.28.0 torchcodec==0.11.1 \
                  "accelerate<2"
              pip install torch==2.13.0 "datasets<5" "huggingface-hub<0.36" "av<16" "packaging<26" \
-                 jsonlines deepdiff einops draccus==0.10.0 termcolor gymnasium psutil safetensors
+                 jsonlines deepdiff einops draccus==0.10.0 termcolor gymnasium psutil safetensors \
+                 "numpy<2.3"
 
 LeRobot is installed in parts since its own pins bring gigabytes of CUDA; reading video also needs
 FFmpeg's libraries on the machine.

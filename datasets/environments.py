@@ -58,12 +58,8 @@ def make_environment(
             f"environment {environment_id!r} is not registered with the installed Gymnasium "
             f"{gymnasium.__version__}; install the package that provides it and import it first"
         )
-    env = gymnasium.make(
-        environment_id,
-        max_episode_steps=max_episode_steps,
-        disable_env_checker=True,
-        **kwargs,
-    )
+    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+    env = gymnasium.make(environment_id, disable_env_checker=True, **{**kwargs, **limit})
     # Mazes are described to MuJoCo in a file, which is read once and would stay for ever.
     leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):

@@ -23,7 +23,7 @@ from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import canonical_json, parse_json
 from orlog.datasets.schema import Schema
 from orlog.datasets.spaces import space_to_json
-from orlog.datasets.storage import write_durably
+from orlog.datasets.storage import sync, write_durably
 from orlog.datasets.writing import EpisodeWriter
 from orlog.datasets.zarr_container import ColumnWriter
 from orlog.errors import IntegrityError, ManifestError, SchemaError
@@ -73,6 +73,7 @@ def write_journal(
     temporary = folder / f"{JOURNAL}.unfinished"
     write_durably(temporary, json.dumps(body).encode())
     temporary.replace(folder / JOURNAL)
+    sync(folder)  # before what the old journal needs goes
     for path in folder.glob("pending-*"):
         if path != pending:
             path.unlink()

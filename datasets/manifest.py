@@ -370,7 +370,7 @@ def manifest_from_json(body: object, where: str) -> Manifest:
         raise ManifestError(f"{where}: nested too deeply") from error
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ManifestError):
-            raise error.__cause__ from None
+            raise ManifestError(f"{where}: {error.__cause__}", file=MANIFEST_FILE) from None
         raise ManifestError(f"{where}: {error}") from error
     if (manifest.manifest_version, manifest.format_version) != (MANIFEST_VERSION, STORE_FORMAT):
         raise ManifestError(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -18,7 +19,7 @@ import os, sys, time
 from orlog.datasets.processes import map_in_order, process_pool
 
 def work(item):
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two workers share the pipe
     time.sleep(600)
 
 if __name__ == "__main__":
@@ -40,7 +41,11 @@ def is_running(process: int) -> bool:
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+    with (
+        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(parent.kill)
         assert parent.stdout is not None
         workers = {int(parent.stdout.readline()) for _ in range(2)}
         assert len(workers) == 2

@@ -1,0 +1,118 @@
+"""The commands about versions, views and containers, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import orlog
+from orlog.datasets.dataset import Dataset
+
+MINI = "pointmaze/umaze-mini-v1"
+
+
+def run(*arguments: str, cwd: Path, code: int = 0) -> str:
+    """Run a command; return what it printed, errors last, as one line."""
+    found = subprocess.run(
+        [sys.executable, "-m", "orlog.cli", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
+    assert found.returncode == code, found.stderr
+    return " ".join((found.stdout + found.stderr).split())
+
+
+@pytest.fixture
+def appended(mini: Dataset) -> Dataset:
+    """Return version 1.1.0 of the small dataset, with two episodes more."""
+    changes = "two episodes again"
+    with orlog.DatasetWriter.append(mini, changes=changes) as writer:
+        for episode in mini.iterate_episodes([0, 1]):
+            writer.add_episode(episode)
+    return orlog.load_dataset(MINI)
+
+
+def test_a_lock_pins_and_moves_on_purpose(mini: Dataset, tmp_path: Path) -> None:
+    assert "pins nothing" in run("lock", cwd=tmp_path)
+    assert "new" in run("lock", MINI, cwd=tmp_path)
+    with orlog.DatasetWriter.append(mini) as writer:
+        writer.add_episode(mini[0])
+    assert "1.0.0" in run("show", MINI, cwd=tmp_path).partition("digest")[0]
+    assert "LockError" not in run("lock", f"{MINI}@1.1.0", cwd=tmp_path, code=3)
+    assert "orlog lock --update" in run("show", f"{MINI}@1.1.0", cwd=tmp_path, code=3)
+    assert "moved" in run("lock", "--update", cwd=tmp_path)
+    assert "1.1.0" in run("show", MINI, cwd=tmp_path).partition("digest")[0]
+    assert "here" in run("lock", cwd=tmp_path)
+
+
+def test_versions_are_listed_compared_and_marked(
+    mini: Dataset, appended: Dataset, tmp_path: Path
+) -> None:
+    shown = run("show", MINI, cwd=tmp_path)
+    assert "1.1.0 (shown)" in shown
+    assert "two episodes again" in shown
+    told = run("diff", f"{MINI}@1.0.0", MINI, cwd=tmp_path)
+    assert "the second is the first with episodes appended" in told
+    assert "67 to 68" in told
+    found = json.loads(run("diff", f"{MINI}@1.0.0", MINI, "--json", cwd=tmp_path))
+    assert (found["is_append"], found["unchanged"]) == (True, 67)
+
+    mark = ("mark", f"{MINI}@1.1.0", "yanked", "--reason", "doubled by mistake", "--use", "1.0.0")
+    run(*mark, cwd=tmp_path)
+    with pytest.warns(UserWarning, match="doubled by mistake"):
+        assert orlog.load_dataset(f"{MINI}@1.1.0").digest == appended.digest
+    assert orlog.load_dataset(MINI).digest == mini.digest
+    shown = run("show", f"{MINI}@1.1.0", cwd=tmp_path)
+    assert "warning:" in shown
+    assert "yanked: doubled by mistake; use 1.0.0" in shown
+    run("mark", f"{MINI}@1.1.0", "good", cwd=tmp_path)
+    assert orlog.load_dataset(MINI).digest == appended.digest
+    assert "name the version" in run("mark", MINI, "good", cwd=tmp_path, code=1)
+
+
+def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path) -> None:
+    arguments = ("--where", "returns > 1", "--top", "50", "--episodes", "1:", "--save", "good.json")
+    run("view", MINI, *arguments, cwd=tmp_path)
+    view = mini.filter_episodes("returns > 1").top_episodes(50)[1:]
+    assert orlog.load_dataset(tmp_path / "good.json").digest == view.digest
+    shown = run("show", "./good.json", cwd=tmp_path)
+    assert f"episodes {len(view)}" in shown
+    assert "derived from" in shown
+    assert "all as in the manifest" in run("verify", "./good.json", cwd=tmp_path)
+    run("save", "./good.json", "lab/good-v1@2.0.0", "--changes", "chosen", cwd=tmp_path)
+    stored = orlog.load_dataset("lab/good-v1@2.0.0")
+    assert stored.lineage[0].digest == view.parents[0].digest
+    assert (stored.column("rewards") == view.column("rewards")).all()
+    assert "never overwritten" in run(
+        "save", "./good.json", "lab/good-v1@2.0.0", cwd=tmp_path, code=1
+    )
+    assert "slice" in run(
+        "view", MINI, "--episodes", "a:b", "--save", "x.json", cwd=tmp_path, code=1
+    )
+    rewards = mini.folder / "rewards/c/0"
+    rewards.write_bytes(rewards.read_bytes()[:-1] + b"x")
+    assert "rewards/c/0: damaged" in run("verify", "./good.json", cwd=tmp_path, code=3)
+
+
+def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:
+    run("convert", MINI, "one-file", "--to", "hdf5", cwd=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "one-file").iterdir()) == [
+        "data.h5",
+        "manifest.json",
+    ]
+    told = run("diff", MINI, "./one-file", cwd=tmp_path)
+    assert "unchanged 67 changed 0 added 0 removed 0" in told
+    run("convert", "./one-file", "back", "--to", "zarr", cwd=tmp_path)
+    back = orlog.load_dataset(tmp_path / "back")
+    assert back.manifest.objects == mini.manifest.objects
+    assert "is in the zarr container" in run(
+        "convert", MINI, "again", "--to", "zarr", cwd=tmp_path, code=1
+    )
