@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.episode import Episode
-from orlog.datasets.layout import concatenate_blocks, slice_block
+from orlog.datasets.layout import axis_of, concatenate_blocks, offsets_of, slice_block
 from orlog.datasets.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.datasets.names import nearest
 from orlog.datasets.recording import Recording
@@ -225,11 +226,19 @@ class Dataset:
         self._check_column(name)
         if self._selection is None:
             return self._recordings[0].read(name, start, stop)
-        values = self._read(name, np.arange(self.total_episodes))
-        stop = len(values) if stop is None else stop
-        if not 0 <= start <= stop <= len(values):
-            raise IndexError(f"{name}: rows {start} to {stop} of {len(values)}")
-        return values[start:stop]
+        if offsets_of(name) is not None or name.endswith("@offsets") or (start, stop) == (0, None):
+            values = self._read(name, np.arange(self.total_episodes))
+            stop = len(values) if stop is None else stop
+            _check_range(name, start, stop, len(values))
+            return values[start:stop]
+        ends = self._row_ends(name)
+        rows = int(ends[-1]) if len(ends) else 0
+        stop = rows if stop is None else stop
+        _check_range(name, start, stop, rows)
+        first, last = np.searchsorted(ends, [start, stop - 1], "right")
+        episodes = np.arange(first, last + 1 if start < stop else first)
+        before = int(ends[first - 1]) if first else 0
+        return self._read(name, episodes)[start - before : stop - before]
 
     def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
@@ -245,10 +254,23 @@ class Dataset:
         rows = np.asarray(rows, np.int64)
         if self._selection is None:
             return self._recordings[0].read_rows(name, rows)
-        values = self.column(name)
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(values)):
-            raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {len(values)}")
-        return values.take(rows, axis=0)
+        if offsets_of(name) is not None or name.endswith("@offsets"):
+            values = self.column(name)
+            _check_rows(name, rows, len(values))
+            return values.take(rows, axis=0)
+        ends = self._row_ends(name)
+        _check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
+        episode = np.searchsorted(ends, rows, "right")
+        into = rows - np.where(episode > 0, ends[episode - 1], 0)
+        spec = self.schema.columns()[name]
+        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        source, index = self._selection.source[episode], self._selection.index[episode]
+        for number, recording in enumerate(self._recordings):
+            inside = source == number
+            if inside.any():
+                first = recording.first_rows(name, index[inside])
+                out[inside] = recording.read_rows(name, first + into[inside])
+        return out
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -271,7 +293,8 @@ class Dataset:
             return select_episodes(self, index)
         if not -self.total_episodes <= index < self.total_episodes:
             raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
-        return self._episode(self._block(np.array([int(index) % self.total_episodes])))
+        position = int(index) % self.total_episodes
+        return self._episode(self._block(np.array([position])), position)
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield every episode in order."""
@@ -284,9 +307,12 @@ class Dataset:
             if episodes is None
             else np.array([self._position(index) for index in episodes], np.int64)
         )
+        done = 0
         for block, lengths in self.blocks(wanted):
             for position in range(len(lengths)):
-                yield self._episode(slice_block(block, lengths, position, position + 1))
+                one = slice_block(block, lengths, position, position + 1)
+                yield self._episode(one, int(wanted[done + position]))
+            done += len(lengths)
 
     def sample_episodes(self, count: int, *, seed: int) -> list[Episode]:
         """Return different random episodes; equal seeds give equal episodes.
@@ -296,11 +322,11 @@ class Dataset:
         """
         if not 0 <= count <= self.total_episodes:
             raise ValueError(f"{self.name}: {count} episodes of {self.total_episodes}")
-        drawn = np.random.default_rng(seed).choice(self.total_episodes, count, replace=False)
+        drawn = seeded_order(seed, self.total_episodes)[:count]
         return list(self.iterate_episodes(drawn.tolist()))
 
     def blocks(self, episodes: np.ndarray | None = None) -> Iterator[tuple[Block, np.ndarray]]:
-        """Yield (columns, lengths) of whole episodes, some 16 MiB at a time."""
+        """Yield (columns, lengths) of whole episodes: some 16 MiB, and at least one, at a time."""
         wanted = np.arange(self.total_episodes) if episodes is None else episodes
         lengths = self.episode_lengths[wanted]
         total_bytes = sum(
@@ -390,6 +416,15 @@ class Dataset:
             recordings=self._recordings, source=zeros, index=np.arange(count), component=zeros
         )
 
+    def _row_ends(self, name: str) -> np.ndarray:
+        """Return the row behind the last one of each episode in a column that no offsets count."""
+        lengths = self.episode_lengths
+        more = {"step": 0, "observation": 1}
+        axis = axis_of(name)
+        rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
+        ends: np.ndarray = rows.cumsum()
+        return ends
+
     def _check_column(self, name: str) -> None:
         if name not in self.columns:
             close = nearest(name, self.columns)
@@ -433,8 +468,33 @@ class Dataset:
         ]
         return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
 
-    def _episode(self, block: Block) -> Episode:
+    def _episode(self, block: Block, index: int) -> Episode:
         try:
-            return self.schema.episode_of(block)
+            return self.schema.episode_of(block, index)
         except (SchemaError, UnicodeDecodeError) as error:
             raise IntegrityError(f"{self.name}: values that make no sense: {error}") from error
+
+
+def seeded_order(seed: int, count: int) -> np.ndarray:
+    """Return a random order of `count` things, a pure function of the seed.
+
+    Sorts raw words of Philox, which are fixed for good, while NumPy's own permutations may change
+    between its versions; and saved splits must not.
+
+    Raises:
+        ValueError: the seed is negative.
+    """
+    if seed < 0:
+        raise ValueError(f"a seed is not negative, found {seed}")
+    key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
+    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+
+
+def _check_range(name: str, start: int, stop: int, rows: int) -> None:
+    if not 0 <= start <= stop <= rows:
+        raise IndexError(f"{name}: rows {start} to {stop} of {rows}")
+
+
+def _check_rows(name: str, rows: np.ndarray, count: int) -> None:
+    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
+        raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {count}")

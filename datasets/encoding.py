@@ -30,6 +30,7 @@ SHARD_BYTES = 2**24
 FRAME_BYTES = 2**13
 BLOCK_BYTES = 2**19
 LARGEST_CHUNK_BYTES = 2**28
+LARGEST_SHARD_BYTES = 2**30
 MOST_CHUNKS = 2**20
 _SMALLEST_SIDE = 16
 
@@ -85,6 +86,11 @@ class Encoding:
         if not 1 <= self.chunks_per_shard <= MOST_CHUNKS:
             raise ValueError(
                 f"a shard holds 1 to {MOST_CHUNKS} chunks, found {self.chunks_per_shard}"
+            )
+        if self.chunks_per_shard > 1 and self.shard_rows * row_bytes > LARGEST_SHARD_BYTES:
+            raise ValueError(
+                f"a shard holds at most {LARGEST_SHARD_BYTES} bytes of values, found "
+                f"{self.shard_rows * row_bytes}"
             )
         if self.compression not in get_args(Compression):
             raise ValueError(

@@ -30,6 +30,7 @@ class Episode:
             length.
         seed: What the environment was reset with; None where it is not known.
         metadata: What holds for the whole episode: numbers, arrays or text by name.
+        index: Where it stands in the dataset or view it was read from; not written.
     """
 
     observations: Columns
@@ -40,6 +41,7 @@ class Episode:
     infos: dict[str, Columns] = dataclasses.field(default_factory=dict)
     seed: int | None = None
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    index: int | None = None
 
     def __len__(self) -> int:
         """Return the number of steps T."""

@@ -90,8 +90,10 @@ def _is_here(destination: Path, manifest: Manifest) -> bool:
 
 
 def _read_remote_manifest(url: str) -> Manifest:
+    data = bytearray()
     with _open(url) as file:
-        data = file.read(LARGEST_MANIFEST + 1)
+        while len(data) <= LARGEST_MANIFEST and (block := _read(file, BLOCK_BYTES, url)):
+            data += block
     if len(data) > LARGEST_MANIFEST:
         raise ManifestError(f"{url}: over {LARGEST_MANIFEST} bytes is too large for a manifest")
     try:
@@ -137,7 +139,7 @@ def _open(url: str) -> Any:
         raise MissingExtraError(
             f'{url}: {error}; for http and https run: pip install "orlog[remote]"', extra="remote"
         ) from error
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each transport under fsspec has errors of its own
         raise NotFoundError(
             f"{url}: cannot be read: {str(error) or type(error).__name__}"
         ) from error

@@ -32,7 +32,7 @@ from orlog.datasets.writing import WrittenPart
 from orlog.datasets.zarr_container import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
 
-__all__ = ["Hdf5Reader", "write_hdf5"]
+__all__ = ["Hdf5Reader", "import_h5py", "write_hdf5"]
 
 DATA_FILE = "data.h5"
 FORMAT = ("v110", "v110")
@@ -65,7 +65,7 @@ def write_hdf5(
         IntegrityError: the source is damaged, or the file does not hold what it should.
         StorageError: the disk is full.
     """
-    h5py = _import_h5py()
+    h5py = import_h5py()
     specs = sorted(written.schema.columns().items())
     rows = {spec: written.part.columns[name].rows for name, spec in specs}
     reader = ZarrReader(source, rows, {item.path: item.size_bytes for item in written.objects})
@@ -168,7 +168,7 @@ class Hdf5Reader:
         return datasets[name]
 
     def _open(self) -> Any:
-        h5py = _import_h5py()
+        h5py = import_h5py()
         try:
             if not stat.S_ISREG(self.path.lstat().st_mode):
                 raise ValueError("expected a file, found a link or folder")
@@ -196,7 +196,12 @@ class Hdf5Reader:
         )
 
 
-def _import_h5py() -> ModuleType:
+def import_h5py() -> ModuleType:
+    """Return h5py.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import h5py
     except ModuleNotFoundError as error:
@@ -230,7 +235,7 @@ def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
     Raises:
         ValueError, TypeError, KeyError: it is not one that format 1 writes.
     """
-    h5py = _import_h5py()
+    h5py = import_h5py()
     node = file
     for key in spec.name.split("/"):
         # Asked of the link alone: even looking through one could open a file elsewhere.

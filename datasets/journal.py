@@ -121,10 +121,10 @@ def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dic
         for name, state in body["columns"].items():
             column = writer.container.add_column(specs[name])
             encoding = Encoding(**state["encoding"])
-            if column.encoding.chunk_rows != encoding.chunk_rows:
+            if not column.frames_decide and column.encoding != encoding:
                 raise SchemaError(
-                    f"{folder}: column {name} was recorded with chunks of {encoding.chunk_rows} "
-                    f"rows, not {column.encoding.chunk_rows}; give the same encodings"
+                    f"{folder}: column {name} was recorded with {_changed(encoding, column.encoding)}"
+                    "; give the same encodings"
                 )
             column.encoding = encoding
             data = file.read(state["bytes"])
@@ -138,7 +138,7 @@ def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dic
             if 0 in column.spec.shape:
                 full, rows = 0, np.empty((state["rows"], *column.spec.shape), column.spec.dtype)
             elif state["on_disk"] and rest:
-                rows = column.read_shard(full)[0][:rest]
+                rows = column.read_shard(full, rest)[0]
             else:
                 rows = np.frombuffer(data, column.spec.dtype).reshape(-1, *column.spec.shape)
             column.restore(full, rows)
@@ -157,6 +157,18 @@ def schema_json(schema: Schema) -> dict[str, Any]:
         },
         "variable": dict(schema.variable),
     }
+
+
+def _changed(recorded: Encoding, given: Encoding) -> str:
+    """Say what differs between two encodings."""
+    if recorded.chunk_rows != given.chunk_rows:
+        return f"chunks of {recorded.chunk_rows} rows, not {given.chunk_rows}"
+    before, after = dataclasses.asdict(recorded), dataclasses.asdict(given)
+    return ", ".join(
+        f"{name} {before[name]}, not {after[name]}"
+        for name in before
+        if before[name] != after[name]
+    )
 
 
 def _pending_rows(column: ColumnWriter, rows: int) -> bytes | None:

@@ -33,8 +33,8 @@ def load_dataset(
 
     Args:
         name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
-            or a path, as a `Path` or as text that starts with `/`, `.` or `~`: a folder, or a file
-            that `Dataset.save` wrote; or the URL of a version in a registry, which is fetched and
+            or a path, as a `Path` or as text that starts with `/`, `.` or `~` or ends in `.json`: a
+            folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry, which is fetched and
             checked if it is not here. Without a version it is the newest that is here and not
             yanked.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
@@ -78,7 +78,7 @@ def _pinned(wanted: DatasetName) -> DatasetName:
 
 def as_folder(name: str | Path) -> Path | None:
     """Return the folder that is meant, or None where a dataset's name is."""
-    if isinstance(name, Path) or name.startswith(("/", ".", "~")):
+    if isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(".json"):
         return Path(name).expanduser().absolute()
     return None
 
@@ -116,7 +116,9 @@ def stored_folders(name: str | Path) -> list[Path]:
     path = as_folder(name)
     if path is not None and _is_file(path):
         return [find_dataset(source) for source in view_sources(path)]
-    return [find_dataset(name)]
+    if path is not None:
+        return [find_dataset(path)]
+    return [find_dataset(str(_pinned(parse_name(str(name)))))]
 
 
 def _find(name: str | Path) -> tuple[Path, Manifest]:

@@ -1,6 +1,7 @@
 """Dataset names: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab..`.
 
-name     = part *( "/" part ) "/" part "-v" number     at least two parts, lower case
+name     = part *( "/" part ) "/" part "-v" number     at least two parts, lower case; only the
+                                                       last one ends in -v and a number
 part     = letter or digit, then letters, digits, "_", "." and "-"
 version  = "@" major "." minor "." patch               the content version
 digest   = "@sha256:" 6 to 64 hexadecimal digits        the start of a manifest's digest
@@ -19,6 +20,7 @@ __all__ = ["DatasetName", "is_version", "nearest", "parse_name"]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
+_LAST = re.compile(rf"(?:{_PART}-)?v[0-9]+")
 _VERSION = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{6,64}")
 _LONGEST = 200
@@ -53,6 +55,8 @@ def parse_name(text: str) -> DatasetName:
         digest = pin
     elif at:
         valid = False
+    # A dataset's folder holds its versions, so no other dataset may lie inside of it.
+    valid = valid and not any(_LAST.fullmatch(part) for part in name.split("/")[:-1])
     if not valid:
         shown = text if len(text) <= _LONGEST else f"{text[:60]}..."
         raise InvalidNameError(

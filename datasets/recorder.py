@@ -13,6 +13,7 @@ the rest. An appended version shares the files of the version before it (hard li
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import time
@@ -66,7 +67,7 @@ class DatasetWriter:
     As a context manager it finishes the version at the end, and keeps what was acknowledged after
     an error. `add_episode` takes whole episodes, `add_steps` and `end_episode` episodes of any
     length. `checkpoint` acknowledges: a process killed later loses nothing from before it. It runs
-    by itself once a minute.
+    by itself when an episode ends and a minute has passed.
 
     Attributes:
         folder: Where the finished version lies, or will lie.
@@ -228,16 +229,22 @@ class DatasetWriter:
                     shutil.rmtree(self._recording, ignore_errors=True)
             self._refuse_existing()
             self._check_facts(schema)
+            if container == "hdf5":
+                from orlog.datasets.hdf5_container import import_h5py
+
+                import_h5py()
             journal = read_journal(self._recording)
             if journal is not None and not resume:
                 self._refuse_interrupted(journal["episodes"])
-            self._writer = EpisodeWriter(
+            self._new_writer = functools.partial(
+                EpisodeWriter,
                 self._recording / "part",
                 schema,
                 str(wanted),
                 encodings=encodings,
                 first_decides=base is None,
             )
+            self._writer = self._new_writer()
             self._ended: dict[str, int] = {}
             self._header = {
                 "name": self.name,
@@ -331,6 +338,29 @@ class DatasetWriter:
         self._writer.end_episode(seed=seed, metadata=metadata or {})
         self._episode_ended()
 
+    def discard_episode(self) -> None:
+        """Drop the steps of the open episode, a failed run of a robot for example.
+
+        Costs nothing while the episode is shorter than a shard; else what was recorded before is
+        read back from the disk.
+
+        Raises:
+            SchemaError: no episode is open.
+            StorageError: the disk is full; what was acknowledged is kept.
+        """
+        self._check_open()
+        if self._writer.discard_open(self._ended):
+            return
+        self.checkpoint()
+        self._writer.close()
+        journal = read_journal(self._recording)
+        if journal is None:
+            shutil.rmtree(self._recording / "part")
+        self._writer = self._new_writer()
+        if journal is not None:
+            self._ended = restore(self._recording, journal, self._writer)
+            self.checkpoint()
+
     def checkpoint(self) -> int:
         """Acknowledge: make every whole episode durable, and return their number.
 
@@ -342,6 +372,14 @@ class DatasetWriter:
         self._check_open()
         with storage_errors(self._recording):
             self._writer.container.flush()
+        if self._writer.episodes > 0:
+            self._acknowledge()
+        self._next_checkpoint = time.monotonic() + self._checkpoint_seconds
+        return self._acknowledged
+
+    def _acknowledge(self) -> None:
+        """Write down that all whole episodes are on the disk; full shards must be."""
+        with storage_errors(self._recording):
             sync_folders(self._recording / "part")
             self._journal_number += 1
             write_journal(
@@ -349,8 +387,6 @@ class DatasetWriter:
             )
             sync(self._recording)
         self._acknowledged = self._writer.episodes
-        self._next_checkpoint = time.monotonic() + self._checkpoint_seconds
-        return self._acknowledged
 
     def finish(self) -> Path:
         """Write the rest, put the version in its place in one step, and return its folder.
@@ -367,15 +403,21 @@ class DatasetWriter:
             self.checkpoint()
         written = self._writer.finish()
         store = self._recording / "store"
-        with storage_errors(store):
-            shutil.rmtree(store, ignore_errors=True)
-            manifest = self._make_version(store, written)
-            path = store / MANIFEST_FILE
-            write_durably(path, manifest.to_json().encode())
-            sync_folders(store)
-            self._refuse_existing()
-            publish_new(store, self.folder)
-            shutil.rmtree(self._recording, ignore_errors=True)
+        try:
+            with storage_errors(store):
+                shutil.rmtree(store, ignore_errors=True)
+                manifest = self._make_version(store, written)
+                write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+                sync_folders(store)
+                self._refuse_existing()
+                publish_new(store, self.folder)
+        except BaseException:
+            # All rows are on the disk, so a recording that was never acknowledged can be now.
+            if self._acknowledged < self._writer.episodes:
+                with contextlib.suppress(StorageError):
+                    self._acknowledge()
+            raise
+        shutil.rmtree(self._recording, ignore_errors=True)
         self._done = True
         self.close()
         return self.folder

@@ -152,6 +152,10 @@ class Recording:
         rebased: np.ndarray = values - np.repeat(shift, counts)
         return rebased
 
+    def first_rows(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        """Return the first row of each of some episodes in a column."""
+        return self._row_ranges(name, episodes)[0]
+
     def read_block(self, episodes: np.ndarray, names: list[str]) -> Block:
         """Return the rows of some episodes in several columns."""
         return {name: self.read_episodes(name, episodes) for name in names}
@@ -238,12 +242,14 @@ class Recording:
                     file=MANIFEST_FILE,
                 )
             with _named(self.folder, part):
-                reader.encoding(spec.name)
+                reader.check_shards(spec.name)
         return reader
 
     def _check_lengths(self) -> None:
         steps = self.manifest.total_steps
-        if (self.lengths < 1).any() or int(self.lengths.sum()) != steps:
+        lengths = self.lengths
+        # No single length above the total: sums of larger ones could wrap around to it.
+        if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
             raise IntegrityError(
                 f"{self.folder}: column episodes/lengths: expected at least one step in each "
                 f"episode and {steps} in all, found {int(self.lengths.sum())}",

@@ -199,8 +199,8 @@ class Schema:
             block |= self._extra_rows(f"episodes/{name}", _one_row(value), 1, where)
         return block
 
-    def episode_of(self, block: Block) -> Episode:
-        """Return the one episode of a block."""
+    def episode_of(self, block: Block, index: int) -> Episode:
+        """Return the one episode of a block, which stands at `index`."""
         metadata: dict[str, Any] = {}
         infos: dict[str, Columns] = {}
         for name, spec in self.extras.items():
@@ -226,6 +226,7 @@ class Schema:
             infos=infos,
             seed=None if seed < 0 else seed,
             metadata=metadata,
+            index=index,
         )
 
     def _check_names(self, found: set[str], prefix: str, where: str) -> None:
@@ -411,7 +412,10 @@ def _exactly(
 def _variable_values(block: Block, name: str, kind: Kind) -> list[Any]:
     ends = block[f"{name}@offsets"].tolist()
     values = block[f"{name}@values"]
-    pieces = [values[start:end] for start, end in itertools.pairwise([0, *ends])]
+    bounds = [0, *ends]
+    if bounds[-1] != len(values) or any(one > two for one, two in itertools.pairwise(bounds)):
+        raise SchemaError(f"column {name}@offsets: does not count the {len(values)} values")
+    pieces = [values[start:end] for start, end in itertools.pairwise(bounds)]
     if kind == "text":
         return [piece.tobytes().decode() for piece in pieces]
     return pieces

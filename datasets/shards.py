@@ -4,7 +4,7 @@
 
 Written and read here rather than by Zarr's own pipelines, though the files are theirs (tests read
 them with zarr-python and zarrs): the order of bytes, and so the digest, then depends on nothing
-that is installed; a random row costs microseconds instead of about a millisecond; and each chunk's
+that is installed but numcodecs; a random row costs microseconds instead of about a millisecond; and each chunk's
 sum is checked before anything decodes it, which the zarrs pipeline (0.2.3) leaves out where a
 shard is not full. NumPy and Blosc do the work, without the interpreter's lock.
 """
@@ -12,6 +12,7 @@ shard is not full. NumPy and Blosc do the work, without the interpreter's lock.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 from numcodecs import blosc
 
 from orlog.datasets.encoding import Encoding
-from orlog.errors import IntegrityError
+from orlog.errors import IntegrityError, StorageError
 
 __all__ = ["Shard", "choose_for_images", "decode_chunk", "encode_shard", "undo_difference"]
 
@@ -138,10 +139,13 @@ def _difference(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _check_blosc_header(data: bytes | memoryview, expected: int) -> None:
-    """Bound what Blosc will write: its header states the size of what comes out."""
-    stated = int.from_bytes(data[4:8], "little") if len(data) >= 16 else -1
-    if stated != expected:
-        raise ValueError(f"expected a chunk of {expected} bytes, found one of {stated}")
+    """Bound what Blosc will read and write: it believes the sizes in the header."""
+    header = bytes(data[:16])
+    sizes = (int.from_bytes(header[4:8], "little"), int.from_bytes(header[12:16], "little"))
+    if len(header) < 16 or sizes != (expected, len(data)):
+        raise ValueError(
+            f"expected a chunk of {expected} bytes in {len(data)}, found one of {sizes[0]} in {sizes[1]}"
+        )
 
 
 def _crc(data: bytes) -> bytes:
@@ -167,6 +171,11 @@ class Shard:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
             found = os.fstat(self._file).st_size
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise StorageError(
+                    f"{path}: too many files are open; close some, or raise the limit: ulimit -n 4096",
+                    errno=error.errno,
+                ) from error
             raise IntegrityError(
                 f"{name}: expected {size_bytes} bytes, found no file that can be read: "
                 f"{error.strerror or error}",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ __all__ = [
     "little_endian_bytes",
     "storage_errors",
     "sync",
+    "sync_all",
     "sync_folders",
     "write_durably",
 ]
 
 BLOCK_BYTES = 2**20
+SYNCS = 16
 
 
 def little_endian_bytes(values: np.ndarray) -> memoryview:
@@ -65,10 +68,16 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_all(paths: Iterable[Path]) -> None:
+    """Make files and folders durable, side by side: the disk then waits once for many of them."""
+    with concurrent.futures.ThreadPoolExecutor(SYNCS) as pool:
+        for _ in pool.map(sync, paths):
+            pass
+
+
 def sync_folders(folder: Path) -> None:
     """Make the entries of a folder and of all folders below it durable."""
-    for below, _, _ in os.walk(folder):
-        sync(Path(below))
+    sync_all([Path(below) for below, _, _ in os.walk(folder)])
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ may be a view itself, written out in the same way. Operations:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -31,7 +32,7 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from orlog.datasets.dataset import Dataset, Selection
+from orlog.datasets.dataset import Dataset, Selection, seeded_order
 from orlog.datasets.episode import Episode
 from orlog.datasets.expressions import evaluate
 from orlog.datasets.manifest import canonical_json, parse_json
@@ -185,11 +186,17 @@ def save_view(dataset: Dataset, path: Path) -> Path:
             "with save_dataset"
         )
     body = {"view_version": VIEW_VERSION, "digest": dataset.digest, **_to_json(dataset)}
+    data = (json.dumps(body, allow_nan=False) + "\n").encode()
+    if len(data) > LARGEST_VIEW:
+        raise SchemaError(
+            f"{dataset.name}: the view takes {len(data)} bytes of JSON, more than {LARGEST_VIEW}; "
+            "store it with save_dataset"
+        )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_durably(temporary, (json.dumps(body, allow_nan=False) + "\n").encode())
+            write_durably(temporary, data)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -207,9 +214,9 @@ def open_view(path: Path, find: Callable[[str], Dataset]) -> Dataset:
     """
     body, stated = _read_view(path)
     try:
-        dataset = _from_json(body, find, 0)
+        dataset = _from_json(body, functools.cache(find), _Budget(MOST_EPISODES), 0)
     except (SchemaError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
-        if isinstance(error, IntegrityError | NotFoundError):
+        if isinstance(error, IntegrityError | NotFoundError | FormatVersionError):
             raise
         raise ManifestError(f"{path}: {error}") from error
     if dataset.digest != stated:
@@ -279,7 +286,19 @@ def _to_json(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _from_json(body: Any, find: Callable[[str], Dataset], depth: int) -> Dataset:
+class _Budget:
+    """How many episodes all views of a file may still select together."""
+
+    def __init__(self, episodes: int) -> None:
+        self.left = episodes
+
+    def spend(self, episodes: int) -> None:
+        self.left -= episodes
+        if self.left < 0:
+            raise IndexError(f"more than {MOST_EPISODES} episodes in the views of a file")
+
+
+def _from_json(body: Any, find: Callable[[str], Dataset], budget: _Budget, depth: int) -> Dataset:
     if depth > DEEPEST:
         raise ValueError(f"views are nested more than {DEEPEST} deep")
     if not isinstance(body, dict):
@@ -293,10 +312,12 @@ def _from_json(body: Any, find: Callable[[str], Dataset], depth: int) -> Dataset
         return find(f"{name}@{digest}")
     if set(body) != {"operation", "parents"} or not isinstance(body["parents"], list):
         raise ValueError(f"a view has an operation and parents, found {sorted(body)!r:.99}")
-    parents = [_from_json(parent, find, depth + 1) for parent in body["parents"]]
+    parents = [_from_json(parent, find, budget, depth + 1) for parent in body["parents"]]
     if not isinstance(body["operation"], dict) or not parents:
         raise ValueError("a view has an operation and at least one parent")
-    return _apply(body["operation"], parents)
+    made = _apply(body["operation"], parents)
+    budget.spend(made.total_episodes)
+    return made
 
 
 def _apply(operation: Operation, parents: list[Dataset]) -> Dataset:
@@ -351,7 +372,14 @@ def _episode_column(dataset: Dataset, name: str) -> np.ndarray:
     ends = dataset.column(f"{name}@offsets").tolist()
     data = dataset.column(f"{name}@values").tobytes()
     pairs = itertools.pairwise([0, *ends])
-    return np.array([data[start:end].decode() for start, end in pairs], np.str_)
+    try:
+        texts = [data[start:end].decode() for start, end in pairs]
+    except UnicodeDecodeError as error:
+        raise IntegrityError(f"{dataset.name}: column {name}: not UTF-8: {error}") from error
+    # As objects: an array of text would give each episode the room of the longest.
+    column = np.empty(len(texts), object)
+    column[:] = texts
+    return column
 
 
 def _best(dataset: Dataset, value: Any) -> np.ndarray:
@@ -360,9 +388,9 @@ def _best(dataset: Dataset, value: Any) -> np.ndarray:
         raise ValueError(f"top takes a percentage in (0, 100], found {percent!r:.60}")
     name = f"episodes/{by}"
     values = dataset.column(name)
-    if values.ndim != 1 or values.dtype.kind not in "iuf":
+    if "@" in name or values.ndim != 1 or values.dtype.kind not in "biuf":
         raise SchemaError(f"{dataset.name}: column {name} cannot be ordered")
-    # Not-a-number sorts last, so it is never among the best; ties go to the earlier episode.
+    # Not-a-number sorts last; ties go to the earlier episode.
     order = np.argsort(-values.astype(np.float64), kind="stable")
     count = math.ceil(len(values) * percent / 100 - ROUNDING)
     return np.sort(order[: max(1, count)])
@@ -397,7 +425,7 @@ def _split_part(dataset: Dataset, value: Any) -> np.ndarray:
         raise ValueError(f"split has sizes, seed and part, found {value!r:.99}")
     order = np.arange(dataset.total_episodes)
     if seed is not None:
-        order = np.random.default_rng(seed).permutation(order)
+        order = seeded_order(seed, dataset.total_episodes)
     first = sum(counts[:part])
     return np.sort(order[first : first + counts[part]])
 

@@ -99,6 +99,7 @@ class EpisodeWriter:
         self._first_decides = first_decides
         self._open_steps = 0
         self._open_rewards: list[np.ndarray] = []
+        self._held_rewards = 0
         self._open_return = 0.0
         self._at_end = False
 
@@ -186,7 +187,31 @@ class EpisodeWriter:
         self._append(rows)
         self.episodes += 1
         self.steps += self._open_steps
-        self._open_steps, self._open_rewards, self._open_return = 0, [], 0.0
+        self._close_open()
+
+    def discard_open(self, ended: Mapping[str, int]) -> bool:
+        """Drop the open episode's rows from memory; return false where some are on the disk.
+
+        Args:
+            ended: Rows of each column when the last episode ended.
+
+        Raises:
+            SchemaError: no episode is open.
+        """
+        if not self.inside_episode:
+            raise SchemaError(f"{self._where()}: has no steps that could be discarded")
+        columns = self.container.columns
+        # A first episode may have brought columns, which then have to go too.
+        if self.episodes == 0 or any(column.handed_rows > ended.get(name, 0) for name, column in columns.items()):
+            return False
+        for name, column in columns.items():
+            column.drop_from(ended.get(name, 0))
+        self._close_open()
+        return True
+
+    def _close_open(self) -> None:
+        self._open_steps, self._open_return = 0, 0.0
+        self._open_rewards, self._held_rewards = [], 0
         self._at_end = False
 
     def add_block(self, block: Block, lengths: np.ndarray) -> None:
@@ -246,9 +271,10 @@ class EpisodeWriter:
     def _add_rewards(self, rewards: np.ndarray) -> None:
         """Keep rewards to be summed at once, as for a whole episode, while they are not too many."""
         self._open_rewards.append(rewards.copy())
-        if sum(map(len, self._open_rewards)) > REWARDS_IN_MEMORY:
+        self._held_rewards += len(rewards)
+        if self._held_rewards > REWARDS_IN_MEMORY:
             self._open_return += return_of(np.concatenate(self._open_rewards))
-            self._open_rewards = [rewards[:0]]
+            self._open_rewards, self._held_rewards = [rewards[:0]], 0
 
     def _check_encodings(self, schema: Schema, where: str) -> None:
         unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []

@@ -29,7 +29,12 @@ from orlog.datasets.encoding import Compression, Encoding, choose_encoding
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import StoredObject
 from orlog.datasets.shards import Shard, choose_for_images, encode_shard, undo_difference
-from orlog.datasets.storage import little_endian_bytes, storage_errors, write_durably
+from orlog.datasets.storage import (
+    little_endian_bytes,
+    storage_errors,
+    sync_all,
+    write_durably,
+)
 from orlog.errors import IntegrityError, SchemaError, StorageError
 
 __all__ = ["WrittenColumn", "ZarrReader", "ZarrWriter"]
@@ -37,6 +42,8 @@ __all__ = ["WrittenColumn", "ZarrReader", "ZarrWriter"]
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 OPEN_SHARDS = 128
+# Of all readers together, since the number of open files is limited for the whole process.
+_open_shards: dict[tuple[object, str], Shard] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +83,7 @@ class ZarrWriter:
         self.columns: dict[str, ColumnWriter] = {}
         self._encodings = dict(encodings or {})
         self._broken = self._torn = False
-        # More threads than cores, since some of them wait for the disk.
-        self._pool = concurrent.futures.ThreadPoolExecutor(2 * THREADS, "orlog-write")
+        self._pool = concurrent.futures.ThreadPoolExecutor(THREADS + 1, "orlog-write")
         self._hashing = concurrent.futures.ThreadPoolExecutor(1, "orlog-hash")
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,10 +133,13 @@ class ZarrWriter:
                 written = [self.columns[name].finish() for name in sorted(self.columns)]
             finally:
                 self.close()
-            for path in _groups(self.folder, list(self.columns)):
+            groups = _groups(self.folder, list(self.columns))
+            for path in groups:
                 attributes = {"orlog_format": 1} if path == self.folder else {}
                 body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
-                write_durably(path / "zarr.json", _to_bytes(body))
+                (path / "zarr.json").write_bytes(_to_bytes(body))
+            folders = [*groups, *(self.folder / name for name in self.columns)]
+            sync_all(path / "zarr.json" for path in folders)
         return written
 
     def group_objects(self) -> list[StoredObject]:
@@ -185,6 +194,7 @@ class ColumnWriter:
         spec: Name, dtype and row shape.
         encoding: How rows are stored; of images it is chosen when the first shard is full.
         frames_decide: Whether that choice is still open to be made, and made again.
+        handed_rows: Rows in shards that the threads write or have written.
     """
 
     def __init__(
@@ -203,7 +213,7 @@ class ColumnWriter:
         self._pool = pool
         self._hashing = hashing
         self._buffer = self._new_buffer()
-        self._filled = self._handed_rows = 0
+        self._filled = self.handed_rows = 0
         self._hash = hashlib.sha256()
         self._running: collections.deque[_Handed] = collections.deque()
         self._spare: list[np.ndarray] = []
@@ -213,7 +223,7 @@ class ColumnWriter:
     @property
     def rows(self) -> int:
         """Number of rows so far."""
-        return self._handed_rows + self._filled
+        return self.handed_rows + self._filled
 
     @property
     def pending(self) -> np.ndarray:
@@ -228,15 +238,15 @@ class ColumnWriter:
         """
         encoding = self.encoding
         for shard in range(full_shards):
-            values, item = self.read_shard(shard)
+            values, item = self.read_shard(shard, encoding.shard_rows)
             self._written.append(item)
             self._hash.update(little_endian_bytes(values))
             self._non_finite += _count_non_finite(values)
-            self._handed_rows += encoding.shard_rows
+            self.handed_rows += encoding.shard_rows
         self.append(pending)
 
-    def read_shard(self, shard: int) -> tuple[np.ndarray, StoredObject]:
-        """Return the values of a full shard on the disk, and its record.
+    def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
+        """Return the first rows of a shard on the disk, and its record.
 
         Raises:
             IntegrityError: it is missing or damaged.
@@ -246,10 +256,14 @@ class ColumnWriter:
         size = path.stat().st_size if path.is_file() else 0
         opened = Shard(path, self.encoding.chunks_per_shard, size, name=name)
         values = self._new_buffer()
-        rows = self.encoding.chunk_rows
-        for chunk in range(self.encoding.chunks_per_shard):
-            opened.decode(chunk, values[chunk * rows : (chunk + 1) * rows], self.encoding)
-        return values, _stored(name, path.read_bytes())
+        each = self.encoding.chunk_rows
+        for chunk in range(-(-rows // each)):
+            opened.decode(chunk, values[chunk * each : (chunk + 1) * each], self.encoding)
+        return values[:rows], _stored(name, path.read_bytes())
+
+    def drop_from(self, row: int) -> None:
+        """Drop this row and those behind it, none of which may have been handed over."""
+        self._filled = min(self._filled, row - self.handed_rows)
 
     def append(self, rows: np.ndarray) -> None:
         """Append rows; full shards are handed to the threads."""
@@ -279,12 +293,12 @@ class ColumnWriter:
             self._collect()
 
     def finish(self) -> WrittenColumn:
-        """Write the metadata and return what became of the column."""
+        """Write the metadata, not synced yet, and return what became of the column."""
         self.wait()
         folder = self._folder / self.spec.name
         folder.mkdir(parents=True, exist_ok=True)
         metadata = _to_bytes(array_metadata(self.spec, self.rows, self.encoding))
-        write_durably(folder / "zarr.json", metadata)
+        (folder / "zarr.json").write_bytes(metadata)
         return WrittenColumn(
             spec=self.spec,
             rows=self.rows,
@@ -299,11 +313,11 @@ class ColumnWriter:
     def _submit(self) -> None:
         values = self.pending
         if values.nbytes == 0:  # rows without numbers take no shards
-            self._handed_rows, self._filled = self.rows, 0
+            self.handed_rows, self._filled = self.rows, 0
             return
-        if self.frames_decide and self._handed_rows == 0:
+        if self.frames_decide and self.handed_rows == 0:
             self.encoding = choose_for_images(values, self._choices)
-        shard = self._handed_rows // self.encoding.shard_rows
+        shard = self.handed_rows // self.encoding.shard_rows
         hashed = self._hashing.submit(self._update_hash, values)
         written = self._pool.submit(self._write, shard, values)
         self._running.append(_Handed(self._buffer, hashed, written))
@@ -311,7 +325,7 @@ class ColumnWriter:
             self._collect()
         # A buffer that was used before costs no new pages of memory.
         self._buffer = self._spare.pop() if self._spare else self._new_buffer()
-        self._handed_rows, self._filled = self.rows, 0
+        self.handed_rows, self._filled = self.rows, 0
 
     def _collect(self) -> None:
         handed = self._running.popleft()
@@ -466,10 +480,14 @@ class ZarrReader:
         self._rows = {spec.name: count for spec, count in rows.items()}
         self._sizes = sizes
         self._encodings: dict[str, Encoding] = {}
-        self._shards: dict[str, Shard] = {}
+        self._key = object()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shards": {}}
+        return {**self.__dict__, "_key": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._key = object()
 
     def encoding(self, name: str) -> Encoding:
         """Return how a column is stored.
@@ -489,6 +507,27 @@ class ZarrReader:
                     file=f"{name}/zarr.json",
                 ) from error
         return self._encodings[name]
+
+    def check_shards(self, name: str) -> None:
+        """Compare the number of rows with the shards there are, before anything is allocated.
+
+        Raises:
+            IntegrityError: shards are missing from the manifest, or there are too many.
+        """
+        spec, encoding = self._specs[name], self.encoding(name)
+        numbers = spec.dtype.itemsize * math.prod(spec.shape)
+        shards = -(-self._rows[name] // encoding.shard_rows) if numbers else 0
+        listed = sum(1 for path in self._sizes if path.startswith(f"{name}/c/"))
+        if listed != shards or any(
+            shard_path(spec, shard) not in self._sizes for shard in range(shards)
+        ):
+            raise IntegrityError(
+                f"column {name}: {self._rows[name]} rows take {shards} shards, the manifest lists "
+                f"{listed}",
+                file=f"{name}/zarr.json",
+                expected=f"{shards} shards",
+                found=f"{listed} shards",
+            )
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column.
@@ -588,14 +627,14 @@ class ZarrReader:
 
     def _shard(self, spec: ColumnSpec, encoding: Encoding, shard: int) -> Shard:
         name = shard_path(spec, shard)
-        found = self._shards.get(name)
+        found = _open_shards.get((self._key, name))
         if found is not None:
             return found
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest", file=name)
         opened = Shard(self.folder / name, encoding.chunks_per_shard, self._sizes[name], name=name)
         # Without a lock, since a fork would copy a held one; single steps of a dict are whole.
-        if len(self._shards) >= OPEN_SHARDS:
-            self._shards.pop(next(iter(list(self._shards))), None)
-        self._shards[name] = opened
+        if len(_open_shards) >= OPEN_SHARDS:
+            _open_shards.pop(next(iter(list(_open_shards))), None)
+        _open_shards[self._key, name] = opened
         return opened

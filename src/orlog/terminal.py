@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["console", "errors", "progress_bar", "progress_bars", "table"]
+__all__ = ["console", "errors", "printable", "progress_bar", "progress_bars", "table"]
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -30,8 +30,15 @@ def table(
     for index, heading in enumerate(headings):
         made.add_column(heading, justify="right" if index in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(printable, row))
     return made
+
+
+def printable(text: str) -> str:
+    """Return text from outside without what could steer a terminal."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text
+    )
 
 
 @contextlib.contextmanager

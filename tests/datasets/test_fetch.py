@@ -174,5 +174,5 @@ def test_the_lock_holds_for_urls(
 
 
 def test_names_and_paths_are_no_urls(tmp_path: Path) -> None:
-    assert not any(map(is_url, [MINI, f"{MINI}@1.0.0", "./a://b", "/a", tmp_path, "~/a"]))
+    assert not any(is_url(one) for one in (MINI, f"{MINI}@1.0.0", "./a://b", "/a", tmp_path, "~/a"))
     assert all(map(is_url, ["https://a/b", "s3://a/b", "file:///a"]))

@@ -44,3 +44,11 @@ def test_a_name_is_the_text_of_its_parsed_form(text: str) -> None:
 def test_a_malformed_name_is_refused_with_the_grammar_and_an_example(text: str) -> None:
     with pytest.raises(InvalidNameError, match="for example pointmaze/umaze-v1"):
         parse_name(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["lab/arm-v1/1.0.0/x-v1", "lab/arm-v1/versions.json/x-v1", "v1/x-v1", "lab/v2/x-v1"]
+)
+def test_no_dataset_lies_inside_of_another(name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        parse_name(name)

@@ -130,6 +130,7 @@ def add_in_pieces(writer: DatasetWriter, episode: Episode, edges: Iterable[int])
 
 
 def assert_same_episode(found: Episode, expected: Episode) -> None:
+    found = dataclasses.replace(found, index=expected.index)
     np.testing.assert_equal(dataclasses.asdict(found), dataclasses.asdict(expected))
     for field in ("observations", "actions", "rewards", "terminations", "truncations"):
         assert getattr(found, field).dtype == getattr(expected, field).dtype
@@ -1574,3 +1575,49 @@ def test_messages_tell_where_to_look() -> None:
         r"lab/arm-v1@1\.0\.0, episode 1.*column actions: expected int64 \(8,\), found int64 \(7,\)",
         str(caught.value),
     )
+
+
+# --- what a review found
+
+
+def test_an_episode_is_discarded_from_memory_and_from_the_disk() -> None:
+    expected = digest_of(12)
+    with start() as writer:
+        writer.add_steps(**steps_of(55))  # the first of all: it brought the columns
+        writer.discard_episode()
+        for number, episode in enumerate(EPISODES):
+            writer.add_episode(episode)
+            writer.add_steps(**steps_of(77, 200 if number % 3 == 0 else 2))
+            writer.discard_episode()
+        with pytest.raises(SchemaError, match="no steps that could be discarded"):
+            writer.discard_episode()
+        assert writer.total_episodes == 12
+    assert opened(writer).digest == expected
+
+
+def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "publish_new", full)
+        with pytest.raises(StorageError), start() as writer:  # noqa: PT012
+            for episode in EPISODES[:7]:
+                writer.add_episode(episode)
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 7
+        for episode in EPISODES[7:]:
+            writer.add_episode(episode)
+    assert opened(writer).digest == digest_of(12)
+
+
+def test_other_encodings_are_not_gone_on_with() -> None:
+    writer = start()
+    writer.add_episode(EPISODES[0])
+    writer.checkpoint()
+    writer.close()
+    given = orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=16, compression="lz4")
+    with pytest.raises(SchemaError, match=r"rewards was recorded with .*; give the same encodings"):
+        start(encodings={"rewards": given}, resume=True)

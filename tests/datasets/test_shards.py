@@ -406,3 +406,13 @@ def test_a_shard_opened_before_a_fork_is_read_by_parent_and_children(
     assert {results.get(timeout=20) for _ in children} == {values[16:24].tobytes()}
     for child in children:
         child.join(20)
+
+
+def test_a_frame_that_lies_about_its_own_size_is_refused() -> None:
+    values = np.random.default_rng(0).integers(0, 256, 4096, np.uint8)
+    encoding = Encoding(chunk_rows=4096, chunks_per_shard=1)
+    data = bytearray(encode_shard(values, encoding)[0])
+    for size in (len(data) + 1, len(data) - 1, 2**31 - 1, 0):
+        data[12:16] = size.to_bytes(4, "little")
+        with pytest.raises(ValueError, match="expected a chunk of 4096 bytes in"):
+            decode_chunk(bytes(data), np.empty(4096, np.uint8), encoding)

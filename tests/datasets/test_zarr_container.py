@@ -284,7 +284,7 @@ def test_shards_that_are_full_are_on_the_disk_after_a_flush(tmp_path: Path) -> N
     assert column.pending.tolist() == values[32:].tolist()
     assert [name for name, _ in list_files(tmp_path / "store")] == ["rewards/c/0", "rewards/c/1"]
     for shard in range(2):
-        found, item = column.read_shard(shard)
+        found, item = column.read_shard(shard, 16)
         assert found.tolist() == values[16 * shard : 16 * shard + 16].tolist()
         assert item in make_objects(tmp_path / "store")
     writer.finish()

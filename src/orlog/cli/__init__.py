@@ -10,7 +10,7 @@ from rich.markup import escape
 from orlog.cli import experiments, stores, versions
 from orlog.cli.application import Debug, app
 from orlog.errors import OrlogError
-from orlog.terminal import errors
+from orlog.terminal import errors, printable
 
 __all__ = ["app", "main"]
 
@@ -38,11 +38,11 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"[yellow]warning:[/yellow] {escape(str(message))}", soft_wrap=True)
+    errors.print(f"[yellow]warning:[/yellow] {escape(printable(str(message)))}", soft_wrap=True)
 
 
 def _fail(error: Exception, code: int) -> None:
     if Debug.on:
         raise error
-    errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+    errors.print(f"[red]error:[/red] {escape(printable(str(error)))}", soft_wrap=True)
     sys.exit(code)

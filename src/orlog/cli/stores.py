@@ -262,7 +262,7 @@ def convert(
     from orlog.datasets.loading import load_dataset
 
     dataset = load_dataset(name)
-    with progress_bar("steps") as update:
+    with progress_bar("bytes") as update:
         folder = convert_dataset(dataset, target, container=to, progress=update)
     written = load_dataset(folder)
     console.print(

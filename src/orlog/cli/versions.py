@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import Name, app
-from orlog.errors import LockError
+from orlog.errors import LockError, NotFoundError
 from orlog.terminal import console, table
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def _pin_of(name: str) -> LockedDataset:
     from orlog.datasets.lock import LockedDataset
     from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
     from orlog.datasets.names import parse_name
-    from orlog.errors import NotFoundError
 
     wanted = parse_name(name)
     try:
@@ -129,7 +128,6 @@ def _pin_of(name: str) -> LockedDataset:
 
 def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
     from orlog.datasets.loading import find_dataset
-    from orlog.errors import NotFoundError
 
     if not pins:
         console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)
@@ -162,12 +160,14 @@ def mark(
     use: Annotated[str, typer.Option(help="Version or dataset to use instead.")] = "",
 ) -> None:
     """Say on this machine what became of a version; whoever opens it is told."""
-    from orlog.datasets.history import clear_status, set_status
+    from orlog.datasets.history import clear_status, known_versions, set_status
     from orlog.datasets.names import parse_name
 
     wanted = parse_name(name)
     if not wanted.version:
         raise ValueError(f"{name}: name the version, for example {wanted.name}@1.0.0")
+    if wanted.version not in known_versions(wanted.name):
+        raise NotFoundError(f"{wanted} is not known; orlog show {wanted.name} lists its versions")
     if status == "good":
         clear_status(wanted.name, wanted.version)
     else:
