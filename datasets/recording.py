@@ -18,7 +18,7 @@ from orlog.datasets.manifest import (
     read_manifest,
 )
 from orlog.datasets.schema import Block, Schema, expected_rows, schema_of
-from orlog.datasets.verify import check_object, check_places
+from orlog.datasets.verify import check_bytes, check_places
 from orlog.datasets.zarr_container import ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 
@@ -343,7 +343,7 @@ def _check_objects(folder: Path, manifest: Manifest) -> None:
                 f"found {item.size_bytes}",
                 file=item.path,
             )
-        problem = problem or check_object(folder, item)
+        problem = problem or check_bytes(folder, item)
     if problem is not None:
         raise IntegrityError(
             f"{folder}: {problem.file}: expected {problem.expected}, found {problem.found}; "

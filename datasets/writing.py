@@ -202,7 +202,9 @@ class EpisodeWriter:
             raise SchemaError(f"{self._where()}: has no steps that could be discarded")
         columns = self.container.columns
         # A first episode may have brought columns, which then have to go too.
-        if self.episodes == 0 or any(column.handed_rows > ended.get(name, 0) for name, column in columns.items()):
+        if self.episodes == 0 or any(
+            column.handed_rows > ended.get(name, 0) for name, column in columns.items()
+        ):
             return False
         for name, column in columns.items():
             column.drop_from(ended.get(name, 0))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from gymnasium.spaces import GraphInstance
 
 import orlog
@@ -71,3 +72,11 @@ def test_a_frozen_store_is_read_as_it_was_written(container: str, make: ModuleTy
 
 def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> None:
     assert orlog.load_dataset(make.write("zarr")).digest == DIGESTS["zarr"]
+
+
+def test_zarr_itself_reads_images_where_orlog_is_installed() -> None:
+    folder = FROZEN / "format-1-zarr"
+    found = zarr.open_array(folder / "observations/image", mode="r")[:]
+    assert np.array_equal(
+        found, orlog.load_dataset(folder).column("observations/image", 0, len(found))
+    )
