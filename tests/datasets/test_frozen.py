@@ -76,7 +76,7 @@ def test_the_zarr_container_still_writes_the_very_bytes(make: ModuleType) -> Non
 
 def test_zarr_itself_reads_images_where_orlog_is_installed() -> None:
     folder = FROZEN / "format-1-zarr"
-    found = zarr.open_array(folder / "observations/image", mode="r")[:]
+    found: Any = zarr.open_array(folder / "observations/image", mode="r")[:]
     assert np.array_equal(
         found, orlog.load_dataset(folder).column("observations/image", 0, len(found))
     )
