@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import CORES, Name, Workers, app
-from orlog.errors import OrlogError
+from orlog.errors import IntegrityError, LockError, OrlogError
 from orlog.terminal import console, errors, progress_bar, table
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def list_datasets() -> None:
                 size, steps = f"{manifest.size_bytes / 1e6:.1f} MB", f"{manifest.total_steps:,}"
                 state = "here"
             except OrlogError as error:
-                state = f"damaged: {error}"
+                is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
+                state = f"damaged: {error}" if is_damaged else str(error)
         elif name in CATALOGUE:
             steps = f"{CATALOGUE[name].recipe.steps:,}"
         version = versions[0] if versions else CATALOGUE[name].version
