@@ -20,7 +20,7 @@ from orlog.datasets.manifest import (
     RecipeRecord,
     read_manifest,
 )
-from orlog.datasets.names import DatasetName, nearest, parse_name
+from orlog.datasets.names import DatasetName, did_you_mean, parse_name
 from orlog.datasets.processes import map_in_order, process_pool
 from orlog.datasets.schema import Schema
 from orlog.datasets.storage import storage_errors, sync_folders, write_durably
@@ -61,10 +61,9 @@ def build_dataset(
     wanted = parse_name(name)
     entry = CATALOGUE.get(wanted.name)
     if entry is None:
-        close = nearest(wanted.name, CATALOGUE)
         raise NotFoundError(
             f"the catalogue has no recipe for {wanted.name}"
-            + (f"; did you mean {' or '.join(close)}?" if close else "")
+            + did_you_mean(wanted.name, CATALOGUE)
             + " Run: orlog list"
         )
     if not builds(wanted):

@@ -16,7 +16,7 @@ import numpy as np
 from orlog.datasets.episode import Episode
 from orlog.datasets.layout import axis_of, concatenate_blocks, offsets_of, slice_block
 from orlog.datasets.manifest import EnvironmentRecord, Manifest, Parent
-from orlog.datasets.names import nearest
+from orlog.datasets.names import did_you_mean
 from orlog.datasets.recording import Recording
 from orlog.datasets.schema import Block, Schema
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
@@ -226,7 +226,7 @@ class Dataset:
         self._check_column(name)
         if self._selection is None:
             return self._recordings[0].read(name, start, stop)
-        if offsets_of(name) is not None or name.endswith("@offsets") or (start, stop) == (0, None):
+        if _has_offsets(name) or (start, stop) == (0, None):
             values = self._read(name, np.arange(self.total_episodes))
             stop = len(values) if stop is None else stop
             _check_range(name, start, stop, len(values))
@@ -254,7 +254,7 @@ class Dataset:
         rows = np.asarray(rows, np.int64)
         if self._selection is None:
             return self._recordings[0].read_rows(name, rows)
-        if offsets_of(name) is not None or name.endswith("@offsets"):
+        if _has_offsets(name):
             values = self.column(name)
             _check_rows(name, rows, len(values))
             return values.take(rows, axis=0)
@@ -427,10 +427,9 @@ class Dataset:
 
     def _check_column(self, name: str) -> None:
         if name not in self.columns:
-            close = nearest(name, self.columns)
             raise NotFoundError(
                 f"{self.name}: no column {name!r}"
-                + (f"; did you mean {' or '.join(close)}?" if close else "")
+                + did_you_mean(name, self.columns)
                 + f" It has: {', '.join(self.columns)}"
             )
 
@@ -488,6 +487,11 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
         raise ValueError(f"a seed is not negative, found {seed}")
     key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
     return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+
+
+def _has_offsets(name: str) -> bool:
+    """Return whether a column is of values of any length, whose rows no episode's length tells."""
+    return name.endswith("@offsets") or offsets_of(name) is not None
 
 
 def _check_range(name: str, start: int, stop: int, rows: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from orlog.datasets.names import nearest
+from orlog.datasets.names import did_you_mean
 from orlog.errors import SchemaError
 
 __all__ = ["evaluate", "used_names"]
@@ -89,11 +89,10 @@ def evaluate(
     parsed = _parse(expression)
     for name, node in parsed.names.items():
         if name not in names:
-            close = nearest(name, names)
             parsed.refuse(
                 node,
                 f"no column episodes/{name}"
-                + (f"; did you mean {' or '.join(close)}?" if close else "")
+                + did_you_mean(name, names)
                 + f" Columns of episodes here: {', '.join(sorted(names))[:1000]}",
             )
     values = {

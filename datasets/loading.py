@@ -14,7 +14,7 @@ from orlog.datasets.history import choose_version, read_history, status_message
 from orlog.datasets.home import datasets_folder, installed_names, installed_versions
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.datasets.names import DatasetName, nearest, parse_name
+from orlog.datasets.names import DatasetName, did_you_mean, parse_name
 from orlog.datasets.views import open_view, view_sources
 from orlog.errors import ManifestError, NotFoundError
 
@@ -167,9 +167,8 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         )
     if entry is not None:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
-    close = nearest(wanted.name, {*CATALOGUE, *installed_names()})
     return (
         f"{wanted.name} is not known"
-        + (f"; did you mean {' or '.join(close)}?" if close else "")
+        + did_you_mean(wanted.name, {*CATALOGUE, *installed_names()})
         + " Run: orlog list"
     )

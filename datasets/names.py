@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from orlog.errors import InvalidNameError
 
-__all__ = ["DatasetName", "is_version", "nearest", "parse_name"]
+__all__ = ["DatasetName", "did_you_mean", "is_version", "nearest", "parse_name"]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
@@ -71,6 +71,12 @@ def parse_name(text: str) -> DatasetName:
 def is_version(text: str) -> bool:
     """Return whether the text is a content version, `major.minor.patch`."""
     return _VERSION.fullmatch(text) is not None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown word: the nearest known ones, or nothing."""
+    close = nearest(word, known)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

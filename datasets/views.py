@@ -36,7 +36,7 @@ from orlog.datasets.dataset import Dataset, Selection, seeded_order
 from orlog.datasets.episode import Episode
 from orlog.datasets.expressions import evaluate
 from orlog.datasets.manifest import canonical_json, parse_json
-from orlog.datasets.names import nearest
+from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import ALWAYS, Schema
 from orlog.datasets.storage import storage_errors, sync, write_durably
 from orlog.errors import (
@@ -443,10 +443,9 @@ def _fewer_columns(dataset: Dataset, names: Any) -> Schema:
     known |= {"terminations", "truncations"}
     for name in names:
         if name not in known:
-            close = nearest(name, known)
             raise NotFoundError(
                 f"{dataset.name}: no column {name!r}"
-                + (f"; did you mean {' or '.join(close)}?" if close else "")
+                + did_you_mean(name, known)
                 + f" It has: {', '.join(sorted(known))}"
             )
     kept = [key for key in keys if key in names]

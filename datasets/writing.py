@@ -26,7 +26,7 @@ from orlog.datasets.manifest import (
     StoredObject,
     combined_sha256,
 )
-from orlog.datasets.names import nearest
+from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import (
     FLAGS,
     Block,
@@ -281,10 +281,9 @@ class EpisodeWriter:
     def _check_encodings(self, schema: Schema, where: str) -> None:
         unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []
         if unknown:
-            close = nearest(unknown[0], schema.columns())
             raise SchemaError(
                 f"{where}: an encoding is given for {unknown[0]!r}, which is no column"
-                + (f"; did you mean {' or '.join(close)}?" if close else "")
+                + did_you_mean(unknown[0], schema.columns())
             )
 
     def _where(self) -> str:
