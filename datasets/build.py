@@ -22,6 +22,7 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.names import DatasetName, did_you_mean, parse_name
 from orlog.datasets.processes import map_in_order, process_pool
+from orlog.datasets.recording import Recording
 from orlog.datasets.schema import Schema
 from orlog.datasets.storage import storage_errors, sync_folders, write_durably
 from orlog.datasets.writing import EpisodeWriter, make_manifest
@@ -147,6 +148,15 @@ def _build(
     with storage_errors(path):
         write_durably(path, manifest.to_json().encode())
         sync_folders(store)
+    problems = Recording(store).check_values()
+    if problems:
+        raise IntegrityError(
+            f"{name}: what was written does not decode to what was made: {problems[0]}; the memory "
+            "or a codec is at fault. Nothing was kept; run the same command again",
+            file=problems[0].file,
+            expected=problems[0].expected,
+            found=problems[0].found,
+        )
     return store
 
 
@@ -197,8 +207,8 @@ def compare_with_recorded(manifest: Manifest) -> str:
         return "no build of it is recorded"
     if recorded.digest == manifest.digest:
         return "the same digest as the recorded build"
-    ours = {column.name: column.sha256 for column in manifest.columns}
-    theirs = {column.name: column.sha256 for column in recorded.columns}
+    ours = {column.name: column.blake3 for column in manifest.columns}
+    theirs = {column.name: column.blake3 for column in recorded.columns}
     if ours == theirs:
         return (
             f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "

@@ -220,20 +220,20 @@ def _part_to_zarr(
                 values = reader.read(spec.name, start, min(count, start + step))
                 writer.append({spec.name: values})
                 progress(values.nbytes)
-        written = writer.finish()
+        written, groups = writer.finish()
     finally:
         writer.close()
     for column in written:
-        expected = part.columns[column.spec.name].sha256
-        if column.sha256 != expected:
+        expected = part.columns[column.spec.name].blake3
+        if column.blake3 != expected:
             raise IntegrityError(
-                f"{dataset.folder}: column {prefix}{column.spec.name}: sha256 expected {expected}, "
-                f"found {column.sha256}; run: orlog verify {dataset.folder}",
+                f"{dataset.folder}: column {prefix}{column.spec.name}: blake3 expected {expected}, "
+                f"found {column.blake3}; run: orlog verify {dataset.folder}",
                 file=column.spec.name,
                 expected=expected,
-                found=column.sha256,
+                found=column.blake3,
             )
-    return [item for column in written for item in column.objects] + writer.group_objects()
+    return [*groups, *(item for column in written for item in column.objects)]
 
 
 def _write_manifest(store: Path, manifest: Manifest, *, share: bool = False) -> None:

@@ -152,7 +152,7 @@ def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
     differences += _compare("column", *columns)
     for name in _common_columns(a, b):
         old, new = a.column(name), b.column(name)
-        if (old.rows, old.sha256) != (new.rows, new.sha256):
+        if (old.rows, old.blake3) != (new.rows, new.blake3):
             differences.append(
                 Difference(
                     kind="values",
@@ -260,7 +260,7 @@ def _describe(column: Column) -> str:
 
 
 def _describe_values(column: Column) -> str:
-    return f"{column.rows} rows, sha256 {column.sha256[:12]}"
+    return f"{column.rows} rows, blake3 {column.blake3[:12]}"
 
 
 def _common_columns(a: Manifest, b: Manifest) -> list[str]:
@@ -386,9 +386,9 @@ def _parts(manifest: Manifest, name: str) -> list[tuple[int, int, str]]:
     """Return episodes, rows and sum of each part of a column."""
     if not manifest.parts:
         column = manifest.column(name)
-        return [(manifest.total_episodes, column.rows, column.sha256)]
+        return [(manifest.total_episodes, column.rows, column.blake3)]
     return [
-        (part.episodes, part.columns[name].rows, part.columns[name].sha256)
+        (part.episodes, part.columns[name].rows, part.columns[name].blake3)
         for part in manifest.parts
     ]
 

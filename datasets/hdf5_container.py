@@ -13,7 +13,6 @@ gzip's levels 1 to 4 differ by a hundredth in size; the second is as fast as the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import stat
@@ -27,7 +26,8 @@ import numpy as np
 from orlog.datasets.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import StoredObject
-from orlog.datasets.storage import hash_file, little_endian_bytes, storage_errors, sync
+from orlog.datasets.storage import hash_file, storage_errors, sync
+from orlog.datasets.verify import hash_values
 from orlog.datasets.writing import WrittenPart
 from orlog.datasets.zarr_container import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
@@ -37,7 +37,6 @@ __all__ = ["Hdf5Reader", "import_h5py", "write_hdf5"]
 DATA_FILE = "data.h5"
 FORMAT = ("v110", "v110")
 GZIP_LEVEL = 2
-BLOCK_BYTES = 2**24
 # What h5py raises about a file that is damaged or strange.
 _UNREADABLE = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -271,22 +270,18 @@ def _check_chunks(h5py: ModuleType, dataset: Any, stored: Any) -> None:
 
 
 def _compare(reader: Hdf5Reader, written: WrittenPart) -> None:
-    """Compare what lies in a file with the SHA-256 of what should."""
+    """Compare what lies in a file with the BLAKE3 of what should."""
     for name, spec in written.schema.columns().items():
         column = written.part.columns[name]
-        rows = max(1, BLOCK_BYTES // max(1, spec.dtype.itemsize * math.prod(spec.shape)))
-        digest = hashlib.sha256()
-        for start in range(0, column.rows, rows):
-            values = reader.read(name, start, min(column.rows, start + rows))
-            digest.update(little_endian_bytes(values))
-        if digest.hexdigest() != column.sha256:
+        found = hash_values(reader, spec, column.rows)
+        if found != column.blake3:
             raise IntegrityError(
-                f"{reader.path}, column {name}: sha256 expected {column.sha256}, found "
-                f"{digest.hexdigest()}; the source, the memory, the disk or HDF5 is at fault: verify "
-                "the source, then run the same command again",
+                f"{reader.path}, column {name}: blake3 expected {column.blake3}, found {found}; the "
+                "source, the memory, the disk or HDF5 is at fault: verify the source, then run the "
+                "same command again",
                 file=DATA_FILE,
-                expected=column.sha256,
-                found=digest.hexdigest(),
+                expected=column.blake3,
+                found=found,
             )
 
 

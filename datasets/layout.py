@@ -135,6 +135,8 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
         SchemaError: something does not fit; the message names column, expected and found.
     """
     match space:
+        case spaces.Box():  # asked first, since most spaces are one
+            return {path: _flatten_numbers(space, path, values, rows)}
         case spaces.Dict() | spaces.Tuple():
             columns = _columns_of_parts(space, path, values, rows)
             block: Block = {}
@@ -360,6 +362,8 @@ def _check_range(space: Space, name: str, values: np.ndarray) -> None:
     low: Any
     high: Any
     match space:
+        case spaces.Box():
+            return
         case spaces.Discrete():
             low = int(space.start)
             high = low + int(space.n) - 1

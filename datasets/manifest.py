@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import blake3
 import gymnasium
 import msgspec
 from msgspec import Meta
@@ -37,7 +38,7 @@ __all__ = [
     "RecipeRecord",
     "StoredObject",
     "canonical_json",
-    "combined_sha256",
+    "combined_blake3",
     "parse_json",
     "part_folder",
     "parts_of",
@@ -54,7 +55,7 @@ DTYPES = frozenset(
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Hex256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(max_length=100_000)]
 Container = Literal["zarr", "hdf5"]
@@ -71,7 +72,7 @@ class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     path: Annotated[str, Meta(min_length=1, max_length=500)]
     size_bytes: Count
-    sha256: Sha256
+    sha256: Hex256
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,23 +83,24 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         dtype: NumPy's name of the type of its numbers.
         shape: Shape of one row.
         rows: Number of rows: steps, steps + episodes (observations) or episodes.
-        sha256: Hex SHA-256 of all values, row by row, little-endian. It does not depend on
+        blake3: Hex BLAKE3 of all values, row by row, little-endian. It does not depend on
             container, chunks or codec, so it tells whether two stores hold the same data. In a
-            version of several parts it is the SHA-256 of the parts' digests, one after the other.
+            version of several parts it is the BLAKE3 of the parts' digests, one after the other.
+            BLAKE3 (O'Connor and others, 2020) takes a third of SHA-256's time.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     dtype: Annotated[str, Meta(max_length=20)]
     shape: list[Count]
     rows: Count
-    sha256: Sha256
+    blake3: Hex256
 
 
 class PartColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rows of a column that one part holds, and the SHA-256 of their values."""
+    """The rows of a column that one part holds, and the BLAKE3 of their values."""
 
     rows: Count
-    sha256: Sha256
+    blake3: Hex256
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -265,7 +267,7 @@ class Manifest(
             if (
                 len(present) < len(held)
                 or sum(one.rows for one in present) != column.rows
-                or combined_sha256([one.sha256 for one in present]) != column.sha256
+                or combined_blake3([one.blake3 for one in present]) != column.blake3
             ):
                 raise ManifestError(f"{where}: its parts do not make up column {column.name}")
         if any(len(part.columns) != len(self.columns) for part in self.parts):
@@ -397,7 +399,7 @@ def parts_of(manifest: Manifest) -> list[Part]:
     if manifest.parts:
         return list(manifest.parts)
     columns = {
-        column.name: PartColumn(rows=column.rows, sha256=column.sha256)
+        column.name: PartColumn(rows=column.rows, blake3=column.blake3)
         for column in manifest.columns
     }
     return [Part(episodes=manifest.total_episodes, steps=manifest.total_steps, columns=columns)]
@@ -408,11 +410,11 @@ def part_folder(part: int) -> str:
     return f"parts/{part}/" if part else ""
 
 
-def combined_sha256(parts: list[str]) -> str:
-    """Return the SHA-256 of the parts' digests, one after the other; of one part its own."""
+def combined_blake3(parts: list[str]) -> str:
+    """Return the BLAKE3 of the parts' digests, one after the other; of one part its own."""
     if len(parts) == 1:
         return parts[0]
-    return hashlib.sha256(b"".join(bytes.fromhex(part) for part in parts)).hexdigest()
+    return blake3.blake3(b"".join(bytes.fromhex(part) for part in parts)).hexdigest()
 
 
 def _is_safe(path: str) -> bool:

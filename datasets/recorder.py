@@ -444,7 +444,7 @@ class DatasetWriter:
 
     def _check_facts(self, schema: Schema) -> None:
         """Refuse at once what the manifest could not say at the end."""
-        nothing = PartColumn(rows=0, sha256="0" * 64)
+        nothing = PartColumn(rows=0, blake3="0" * 64)
         part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
         try:
             manifest = make_manifest(

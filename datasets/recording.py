@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from orlog.datasets.manifest import (
     read_manifest,
 )
 from orlog.datasets.schema import Block, Schema, expected_rows, schema_of
-from orlog.datasets.verify import check_bytes, check_places
+from orlog.datasets.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.zarr_container import ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 
@@ -27,18 +27,6 @@ __all__ = ["Recording"]
 LARGEST_METADATA = 2**20
 GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
 WINDOW_BYTES = 2**26
-
-
-class Reader(Protocol):
-    """What a container offers: rows of a column, checked as they are read."""
-
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column."""
-        ...
-
-    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column, in the order asked for."""
-        ...
 
 
 class Recording:
@@ -159,6 +147,34 @@ class Recording:
     def read_block(self, episodes: np.ndarray, names: list[str]) -> Block:
         """Return the rows of some episodes in several columns."""
         return {name: self.read_episodes(name, episodes) for name in names}
+
+    def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
+        """Decode every value and compare each column with its BLAKE3 in the manifest.
+
+        Finds what sums of files cannot: values that a codec or the memory changed before they were
+        stored. Memory is constant. `progress` is called with bytes of values since its last call.
+
+        Returns:
+            What is wrong, by column of each part; nothing if all is right.
+        """
+        problems = []
+        for number, (part, reader) in enumerate(
+            zip(parts_of(self.manifest), self._readers, strict=True)
+        ):
+            for name, column in part.columns.items():
+                where = f"{part_folder(number)}{name}"
+                try:
+                    found = hash_values(reader, _spec(self._columns[name]), column.rows, progress)
+                except IntegrityError as error:
+                    problems.append(
+                        Problem(where, "damaged", f"blake3 {column.blake3}", str(error))
+                    )
+                    continue
+                if found != column.blake3:
+                    problems.append(
+                        Problem(where, "other values", f"blake3 {column.blake3}", f"blake3 {found}")
+                    )
+        return problems
 
     def _row_ranges(self, name: str, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return first row and row behind the last one of each episode in a column."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -23,32 +24,39 @@ from numcodecs import blosc
 from orlog.datasets.encoding import Encoding
 from orlog.errors import IntegrityError, StorageError
 
-__all__ = ["Shard", "choose_for_images", "decode_chunk", "encode_shard", "undo_difference"]
+__all__ = [
+    "Shard",
+    "choose_for_images",
+    "decode_chunk",
+    "encode_shard",
+    "undo_difference",
+]
 
 # Blosc's own threads are one pool for the process, which a fork breaks; ours run chunks instead.
 blosc.use_threads = False
 
 SAMPLED_CHUNKS = 16
+PIECE_BYTES = 2**21
 _CRC_BYTES = 4
+_INDEX_BYTES = 16
 _RESIDUE = 0x48674BC7
 _NEVER_WRITTEN = 2**64 - 1
 
 
-def encode_shard(values: np.ndarray, encoding: Encoding) -> list[bytes]:
-    """Return the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces.
+def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
+    """Yield the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces.
 
-    The last chunk is filled up with zeros, as Zarr does. Each chunk is decoded again and compared,
-    so that a codec at fault is found before its bytes are kept.
+    The last chunk is filled up with zeros, as Zarr does. The first one is decoded again and
+    compared, so that a codec that is at fault is found before its bytes are kept.
 
     Raises:
-        IntegrityError: a chunk did not decode to what was given.
+        IntegrityError: the chunk did not decode to what was given.
     """
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     rows = encoding.chunk_rows
-    pieces: list[bytes] = []
     index = np.full((encoding.chunks_per_shard, 2), _NEVER_WRITTEN, "<u8")
-    position = 0
-    decoded = np.empty((rows, *values.shape[1:]), values.dtype)
+    start = position = 0
+    piece: list[bytes] = []
     for chunk, first in enumerate(range(0, len(values), rows)):
         part = values[first : first + rows]
         if len(part) < rows:
@@ -56,17 +64,16 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> list[bytes]:
             full[: len(part)] = part
             part = full
         data = _encode_chunk(part, encoding)
-        decode_chunk(data, decoded, encoding)
-        if not np.array_equal(_as_bytes(decoded), _as_bytes(part)):
-            raise IntegrityError(
-                "a chunk did not decode to the values it was made of; the memory or the codec is "
-                "at fault. Nothing was kept; run the same command again"
-            )
+        if chunk == 0:
+            _check_codec(part, data, encoding)
+        piece += [data, _crc(data)]
         index[chunk] = position, len(data) + _CRC_BYTES
-        pieces += [data, _crc(data)]
         position += len(data) + _CRC_BYTES
+        if position - start >= PIECE_BYTES:
+            yield b"".join(piece)
+            start, piece = position, []
     table = index.tobytes()
-    return [*pieces, table, _crc(table)]
+    yield b"".join([*piece, table, _crc(table)])
 
 
 def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
@@ -117,6 +124,16 @@ def undo_difference(frames: np.ndarray, axis: int) -> None:
         lines[index] += lines[index - 1]
 
 
+def _check_codec(values: np.ndarray, data: bytes, encoding: Encoding) -> None:
+    decoded = np.empty_like(values)
+    decode_chunk(data, decoded, encoding)
+    if not np.array_equal(_as_bytes(decoded), _as_bytes(values)):
+        raise IntegrityError(
+            "a chunk did not decode to the values it was made of; the memory or the codec is "
+            "at fault. Nothing was kept; run the same command again"
+        )
+
+
 def _as_bytes(values: np.ndarray) -> np.ndarray:
     return values.reshape(-1).view(np.uint8)
 
@@ -138,6 +155,10 @@ def _difference(values: np.ndarray, axis: int) -> np.ndarray:
     return differences
 
 
+def _crc(data: bytes) -> bytes:
+    return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
+
+
 def _check_blosc_header(data: bytes | memoryview, expected: int) -> None:
     """Bound what Blosc will read and write: it believes the sizes in the header."""
     header = bytes(data[:16])
@@ -146,10 +167,6 @@ def _check_blosc_header(data: bytes | memoryview, expected: int) -> None:
         raise ValueError(
             f"expected a chunk of {expected} bytes in {len(data)}, found one of {sizes[0]} in {sizes[1]}"
         )
-
-
-def _crc(data: bytes) -> bytes:
-    return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
 
 
 class Shard:
@@ -183,7 +200,7 @@ class Shard:
                 expected=f"{size_bytes} bytes",
                 found="no file",
             ) from error
-        index_bytes = chunks * 16 + _CRC_BYTES
+        index_bytes = chunks * _INDEX_BYTES + _CRC_BYTES
         if found != size_bytes or found < index_bytes:
             raise IntegrityError(
                 f"{name}: expected {max(size_bytes, index_bytes)} bytes, found {found} bytes",

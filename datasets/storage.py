@@ -51,10 +51,10 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
     return digest.hexdigest()
 
 
-def write_durably(path: Path, *pieces: bytes) -> None:
+def write_durably(path: Path, data: bytes) -> None:
     """Write a file and wait until it is on the disk; its folder still needs `sync`."""
     with path.open("wb") as file:
-        file.writelines(pieces)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -24,7 +24,7 @@ from orlog.datasets.manifest import (
     PartColumn,
     RecipeRecord,
     StoredObject,
-    combined_sha256,
+    combined_blake3,
 )
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import (
@@ -50,7 +50,7 @@ class WrittenPart:
 
     Attributes:
         schema: Its columns.
-        part: Totals, and rows and SHA-256 of each column.
+        part: Totals, and rows and BLAKE3 of each column.
         objects: Its files, by path inside its folder.
         non_finite: How many numbers of a column are not finite, where any are.
     """
@@ -233,18 +233,18 @@ class EpisodeWriter:
             raise SchemaError(f"{self._where()}: is not ended; call end_episode first")
         if self.episodes == 0:
             raise SchemaError(f"{self._name}: a dataset needs at least one episode")
-        written = self.container.finish()
+        written, groups = self.container.finish()
         return WrittenPart(
             schema=self.schema,
             part=Part(
                 episodes=self.episodes,
                 steps=self.steps,
                 columns={
-                    one.spec.name: PartColumn(rows=one.rows, sha256=one.sha256) for one in written
+                    one.spec.name: PartColumn(rows=one.rows, blake3=one.blake3) for one in written
                 },
             ),
             objects=sorted(
-                [item for one in written for item in one.objects] + self.container.group_objects(),
+                [*groups, *(item for one in written for item in one.objects)],
                 key=lambda item: item.path,
             ),
             non_finite={one.spec.name: one.non_finite for one in written if one.non_finite},
@@ -256,18 +256,16 @@ class EpisodeWriter:
 
     def _append(self, block: Block) -> None:
         """Append rows, offsets moved behind what was written before."""
-        missing = block.keys() - self.container.columns.keys()
-        if missing:
+        columns = self.container.columns
+        if not block.keys() <= columns.keys():
             specs = self.schema.columns()
-            for name in sorted(missing):
+            for name in sorted(block.keys() - columns.keys()):
                 self.container.add_column(specs[name])
-        counted = {offsets_of(name): name for name in block}
-        moved = {
-            name: rows + self.container.columns[counted[name]].rows
-            if name.endswith("@offsets")
-            else rows
-            for name, rows in block.items()
-        }
+        moved = dict(block)
+        for name in block:
+            offsets = offsets_of(name)
+            if offsets is not None:
+                moved[offsets] = block[offsets] + columns[name].rows
         self.container.append(moved)
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
@@ -358,7 +356,7 @@ def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
             dtype=spec.dtype.name,
             shape=list(spec.shape),
             rows=sum(part.columns[name].rows for part in parts),
-            sha256=combined_sha256([part.columns[name].sha256 for part in parts]),
+            blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
         )
         for name, spec in sorted(schema.columns().items())
     ]

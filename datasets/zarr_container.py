@@ -2,7 +2,7 @@
 
     FOLDER/zarr.json                   the group; attributes {"orlog_format": 1}
     FOLDER/observations/zarr.json      an array, or a group where the space is a Dict or Tuple
-    FOLDER/observations/c/0/0          its shards
+    FOLDER/observations/c.0.0          its shards
 
 Writing is a stream with bounded memory: rows fill a shard per column, full shards are compressed,
 hashed and made durable by a few threads. Equal rows give equal bytes, however they came.
@@ -19,21 +19,26 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
 
+import blake3
 import numpy as np
 
-from orlog.datasets.encoding import Compression, Encoding, choose_encoding
+from orlog.datasets.encoding import SHARD_BYTES, Compression, Encoding, choose_encoding
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import StoredObject
-from orlog.datasets.shards import Shard, choose_for_images, encode_shard, undo_difference
+from orlog.datasets.shards import (
+    Shard,
+    choose_for_images,
+    encode_shard,
+    undo_difference,
+)
 from orlog.datasets.storage import (
     little_endian_bytes,
     storage_errors,
-    sync_all,
-    write_durably,
 )
 from orlog.errors import IntegrityError, SchemaError, StorageError
 
@@ -42,6 +47,8 @@ __all__ = ["WrittenColumn", "ZarrReader", "ZarrWriter"]
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 OPEN_SHARDS = 128
+SYNCS = 8
+OPEN_FILES = 64
 # Of all readers together, since the number of open files is limited for the whole process.
 _open_shards: dict[tuple[object, str], Shard] = {}
 
@@ -53,14 +60,14 @@ class WrittenColumn:
     Attributes:
         spec: Name, dtype and row shape.
         rows: Number of rows.
-        sha256: Hex SHA-256 of all values, row by row, little-endian.
+        blake3: Hex BLAKE3 of all values, row by row, little-endian.
         non_finite: How many of its numbers are infinite or not a number.
         objects: Its files, paths relative to the container's folder.
     """
 
     spec: ColumnSpec
     rows: int
-    sha256: str
+    blake3: str
     non_finite: int
     objects: list[StoredObject]
 
@@ -83,8 +90,7 @@ class ZarrWriter:
         self.columns: dict[str, ColumnWriter] = {}
         self._encodings = dict(encodings or {})
         self._broken = self._torn = False
-        self._pool = concurrent.futures.ThreadPoolExecutor(THREADS + 1, "orlog-write")
-        self._hashing = concurrent.futures.ThreadPoolExecutor(1, "orlog-hash")
+        self._workers = _Workers()
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -96,9 +102,7 @@ class ZarrWriter:
             encoding.check(spec.dtype, spec.shape)
         except ValueError as error:
             raise SchemaError(f"column {spec.name} cannot be encoded like that: {error}") from error
-        self.columns[spec.name] = ColumnWriter(
-            self.folder, spec, encoding, self._pool, self._hashing
-        )
+        self.columns[spec.name] = ColumnWriter(self.folder, spec, encoding, self._workers)
         is_image = encoding.difference_axis is not None
         self.columns[spec.name].frames_decide = is_image and given is None
         return self.columns[spec.name]
@@ -123,38 +127,36 @@ class ZarrWriter:
         with self._all_or_broken(even_torn=True):
             for column in self.columns.values():
                 column.wait()
+            self._workers.wait_for_disk()
 
-    def finish(self) -> list[WrittenColumn]:
-        """Write what is left and the metadata, and return the columns sorted by name."""
+    def finish(self) -> tuple[list[WrittenColumn], list[StoredObject]]:
+        """Write what is left, and the metadata.
+
+        Returns:
+            The columns sorted by name, and the metadata files of the groups they lie in.
+        """
         with self._all_or_broken():
             try:
-                for column in self.columns.values():
+                largest_first = sorted(
+                    self.columns.values(), key=lambda column: -column.pending.nbytes
+                )
+                for column in largest_first:
                     column.write_rest()
+                groups = [self._write_group(name) for name in _groups(list(self.columns))]
                 written = [self.columns[name].finish() for name in sorted(self.columns)]
+                self._workers.wait_for_disk()
             finally:
                 self.close()
-            groups = _groups(self.folder, list(self.columns))
-            for path in groups:
-                attributes = {"orlog_format": 1} if path == self.folder else {}
-                body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
-                (path / "zarr.json").write_bytes(_to_bytes(body))
-            folders = [*groups, *(self.folder / name for name in self.columns)]
-            sync_all(path / "zarr.json" for path in folders)
-        return written
+        return written, groups
 
-    def group_objects(self) -> list[StoredObject]:
-        """Return the metadata files of the groups; call it after `finish`."""
-        objects = []
-        for path in _groups(self.folder, list(self.columns)):
-            data = (path / "zarr.json").read_bytes()
-            name = (path / "zarr.json").relative_to(self.folder).as_posix()
-            objects.append(_stored(name, data))
-        return objects
+    def _write_group(self, name: str) -> StoredObject:
+        attributes = {} if name else {"orlog_format": 1}
+        body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
+        return self._workers.write(self.folder, f"{name}zarr.json", [_to_bytes(body)])
 
     def close(self) -> None:
         """Stop the threads; what was not written is dropped."""
-        self._pool.shutdown(cancel_futures=True)
-        self._hashing.shutdown(cancel_futures=True)
+        self._workers.close()
 
     @contextlib.contextmanager
     def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
@@ -175,16 +177,69 @@ class ZarrWriter:
             raise
 
 
+class _Workers:
+    """Threads that write shards, threads that wait for the disk, and memory to be used again."""
+
+    def __init__(self) -> None:
+        self.writing = concurrent.futures.ThreadPoolExecutor(THREADS, "orlog-write")
+        self._syncing = concurrent.futures.ThreadPoolExecutor(SYNCS, "orlog-sync")
+        self._synced: collections.deque[concurrent.futures.Future[None]] = collections.deque()
+        self._open_files = threading.Semaphore(OPEN_FILES)
+        self._spare: list[np.ndarray] = []
+
+    def take_memory(self, size_bytes: int) -> np.ndarray:
+        """Return memory for the rows of a shard; new pages would cost as much as a copy."""
+        for position, memory in enumerate(self._spare):
+            if memory.nbytes >= size_bytes:
+                return self._spare.pop(position)
+        # Not `np.empty`: it asks for huge pages, and the kernel then stops us to make room for them.
+        return np.zeros(max(size_bytes, SHARD_BYTES), np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Keep memory for the next shard, of whatever column."""
+        self._spare.append(memory)
+
+    def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        """Write a file of a folder; it is not durable before `wait_for_disk`."""
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with contextlib.ExitStack() as after_errors:
+            self._open_files.acquire()
+            after_errors.callback(self._open_files.release)
+            file = after_errors.enter_context(path.open("wb"))
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
+                size += len(piece)
+            file.flush()
+            after_errors.pop_all()
+        self._synced.append(self._syncing.submit(self._sync_and_close, file))
+        return StoredObject(path=name, size_bytes=size, sha256=digest.hexdigest())
+
+    def _sync_and_close(self, file: BinaryIO) -> None:
+        try:
+            with file:
+                os.fsync(file.fileno())
+        finally:
+            self._open_files.release()
+
+    def wait_for_disk(self, unfinished: int = 0) -> None:
+        """Wait until all files written so far are durable, but for the last `unfinished`."""
+        while len(self._synced) > unfinished:
+            self._synced.popleft().result()
+
+    def close(self) -> None:
+        """Stop the threads; what was not written is dropped."""
+        self.writing.shutdown(cancel_futures=True)
+        self._syncing.shutdown()
+
+
 class _Handed(NamedTuple):
     """A shard that the threads are working on."""
 
-    buffer: np.ndarray
-    hashed: concurrent.futures.Future[None]
+    memory: np.ndarray
     written: concurrent.futures.Future[tuple[StoredObject, int]]
-
-    @property
-    def is_done(self) -> bool:
-        return self.hashed.done() and self.written.done()
 
 
 class ColumnWriter:
@@ -202,21 +257,19 @@ class ColumnWriter:
         folder: Path,
         spec: ColumnSpec,
         encoding: Encoding,
-        pool: concurrent.futures.Executor,
-        hashing: concurrent.futures.Executor,
+        workers: _Workers,
     ) -> None:
         self.spec = spec
         self.encoding = encoding
         self.frames_decide = False
         self._choices = encoding
         self._folder = folder
-        self._pool = pool
-        self._hashing = hashing
-        self._buffer = self._new_buffer()
+        self._workers = workers
+        self._row_bytes = spec.dtype.itemsize * math.prod(spec.shape)
+        self._take_buffer()
         self._filled = self.handed_rows = 0
-        self._hash = hashlib.sha256()
+        self._hash = blake3.blake3()
         self._running: collections.deque[_Handed] = collections.deque()
-        self._spare: list[np.ndarray] = []
         self._written: list[StoredObject] = []
         self._non_finite = 0
 
@@ -255,11 +308,13 @@ class ColumnWriter:
         path = self._folder / name
         size = path.stat().st_size if path.is_file() else 0
         opened = Shard(path, self.encoding.chunks_per_shard, size, name=name)
-        values = self._new_buffer()
+        values = np.empty((self.encoding.shard_rows, *self.spec.shape), self.spec.dtype)
         each = self.encoding.chunk_rows
         for chunk in range(-(-rows // each)):
             opened.decode(chunk, values[chunk * each : (chunk + 1) * each], self.encoding)
-        return values[:rows], _stored(name, path.read_bytes())
+        data = path.read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        return values[:rows], StoredObject(path=name, size_bytes=len(data), sha256=sha256)
 
     def drop_from(self, row: int) -> None:
         """Drop this row and those behind it, none of which may have been handed over."""
@@ -268,7 +323,8 @@ class ColumnWriter:
     def append(self, rows: np.ndarray) -> None:
         """Append rows; full shards are handed to the threads."""
         spec = self.spec
-        if rows.dtype.newbyteorder("=") != spec.dtype or rows.shape[1:] != spec.shape:
+        is_of_type = rows.dtype == spec.dtype or rows.dtype.newbyteorder("=") == spec.dtype
+        if not is_of_type or rows.shape[1:] != spec.shape:
             raise SchemaError(
                 f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found "
                 f"{rows.dtype} {rows.shape[1:]}"
@@ -283,32 +339,34 @@ class ColumnWriter:
                 self._submit()
 
     def write_rest(self) -> None:
-        """Hand over the rows that fill no shard."""
+        """Hand over the rows that fill no shard, and write the metadata."""
         if self._filled:
             self._submit()
+        metadata = _to_bytes(array_metadata(self.spec, self.rows, self.encoding))
+        name = f"{self.spec.name}/zarr.json"
+        self._written.append(self._workers.write(self._folder, name, [metadata]))
 
     def wait(self) -> None:
-        """Wait until every shard that was handed over is durable."""
+        """Wait until every shard that was handed over is written, if not on the disk yet."""
         while self._running:
             self._collect()
 
     def finish(self) -> WrittenColumn:
-        """Write the metadata, not synced yet, and return what became of the column."""
+        """Return what became of the column, after `write_rest`."""
         self.wait()
-        folder = self._folder / self.spec.name
-        folder.mkdir(parents=True, exist_ok=True)
-        metadata = _to_bytes(array_metadata(self.spec, self.rows, self.encoding))
-        (folder / "zarr.json").write_bytes(metadata)
         return WrittenColumn(
             spec=self.spec,
             rows=self.rows,
-            sha256=self._hash.hexdigest(),
+            blake3=self._hash.hexdigest(),
             non_finite=self._non_finite,
-            objects=[*self._written, _stored(f"{self.spec.name}/zarr.json", metadata)],
+            objects=sorted(self._written, key=lambda item: item.path),
         )
 
-    def _new_buffer(self) -> np.ndarray:
-        return np.empty((self.encoding.shard_rows, *self.spec.shape), self.spec.dtype)
+    def _take_buffer(self) -> None:
+        size = self.encoding.shard_rows * self._row_bytes
+        self._memory = self._workers.take_memory(size)
+        rows = self._memory[:size].view(self.spec.dtype)
+        self._buffer = rows.reshape(self.encoding.shard_rows, *self.spec.shape)
 
     def _submit(self) -> None:
         values = self.pending
@@ -318,39 +376,31 @@ class ColumnWriter:
         if self.frames_decide and self.handed_rows == 0:
             self.encoding = choose_for_images(values, self._choices)
         shard = self.handed_rows // self.encoding.shard_rows
-        hashed = self._hashing.submit(self._update_hash, values)
-        written = self._pool.submit(self._write, shard, values)
-        self._running.append(_Handed(self._buffer, hashed, written))
-        while len(self._running) > THREADS or (self._running and self._running[0].is_done):
+        written = self._workers.writing.submit(self._write, shard, values)
+        self._running.append(_Handed(self._memory, written))
+        self._hash.update(little_endian_bytes(values))
+        while len(self._running) > THREADS or (self._running and self._running[0].written.done()):
             self._collect()
-        # A buffer that was used before costs no new pages of memory.
-        self._buffer = self._spare.pop() if self._spare else self._new_buffer()
+        self._take_buffer()
         self.handed_rows, self._filled = self.rows, 0
 
     def _collect(self) -> None:
         handed = self._running.popleft()
-        handed.hashed.result()
         item, non_finite = handed.written.result()
-        self._spare.append(handed.buffer)
+        self._workers.give_back(handed.memory)
+        self._workers.wait_for_disk(unfinished=SYNCS)
         self._written.append(item)
         self._non_finite += non_finite
 
-    def _update_hash(self, values: np.ndarray) -> None:
-        self._hash.update(little_endian_bytes(values))
-
     def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, int]:
-        name = shard_path(self.spec, shard)
-        path = self._folder / name
-        pieces = encode_shard(values, self.encoding)
         non_finite = _count_non_finite(values)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, *pieces)
-        return _stored(name, *pieces), non_finite
+        pieces = encode_shard(values, self.encoding)
+        return self._workers.write(self._folder, shard_path(self.spec, shard), pieces), non_finite
 
 
 def shard_path(spec: ColumnSpec, shard: int) -> str:
     """Return the path of a shard inside the container's folder."""
-    return f"{spec.name}/c/{shard}{'/0' * len(spec.shape)}"
+    return f"{spec.name}/c.{shard}{'.0' * len(spec.shape)}"
 
 
 def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:
@@ -384,7 +434,7 @@ def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str,
         "shape": [rows, *spec.shape],
         "data_type": dtype.name,
         "chunk_grid": {"name": "regular", "configuration": shard_shape},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": zero,
         "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
         "attributes": {},
@@ -443,20 +493,10 @@ def _count_non_finite(values: np.ndarray) -> int:
     return values.size - int(np.count_nonzero(np.isfinite(values)))
 
 
-def _groups(folder: Path, columns: list[str]) -> list[Path]:
-    """Return the folders that hold arrays or other groups, the container's own first."""
-    groups = {folder}
-    for name in columns:
-        groups |= {folder / parent for parent in Path(name).parents}
-    return sorted(groups)
-
-
-def _stored(path: str, *pieces: bytes) -> StoredObject:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    size = sum(map(len, pieces))
-    return StoredObject(path=path, size_bytes=size, sha256=digest.hexdigest())
+def _groups(columns: list[str]) -> list[str]:
+    """Return the folders that hold arrays or other groups, the container's own, "", first."""
+    parents = {parent.as_posix() for name in columns for parent in PurePosixPath(name).parents}
+    return sorted({"", *(f"{parent}/" for parent in parents if parent != ".")})
 
 
 class ZarrReader:
@@ -517,7 +557,7 @@ class ZarrReader:
         spec, encoding = self._specs[name], self.encoding(name)
         numbers = spec.dtype.itemsize * math.prod(spec.shape)
         shards = -(-self._rows[name] // encoding.shard_rows) if numbers else 0
-        listed = sum(1 for path in self._sizes if path.startswith(f"{name}/c/"))
+        listed = sum(1 for path in self._sizes if path.startswith(f"{name}/c."))
         if listed != shards or any(
             shard_path(spec, shard) not in self._sizes for shard in range(shards)
         ):

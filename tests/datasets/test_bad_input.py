@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets import storage, zarr_container
+from orlog.datasets import zarr_container
 from orlog.datasets.encoding import Encoding
 from orlog.datasets.environments import make_environment
 from orlog.datasets.episode import Episode
@@ -31,7 +31,7 @@ from orlog.datasets.home import (
     installed_versions,
     unfinished_folder,
 )
-from orlog.datasets.manifest import read_manifest
+from orlog.datasets.manifest import StoredObject, read_manifest
 from orlog.datasets.processes import process_pool
 from orlog.datasets.schema import Schema
 from orlog.datasets.spaces import space_from_json, space_to_json
@@ -126,7 +126,7 @@ def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(
 # --- dataset._check_objects: only the last part of a path is checked for links
 
 
-@pytest.mark.parametrize("name", ["actions", "observations", "rewards/c"])
+@pytest.mark.parametrize("name", ["actions", "observations", "observations/observation"])
 def test_a_link_in_place_of_a_folder_is_refused_at_once(
     mini_folder: Path, tmp_path: Path, name: str
 ) -> None:
@@ -366,16 +366,16 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, limit: int, rows: int) -
 @pytest.fixture
 def disk_full_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function after whose call one shard cannot be written."""
-    real = storage.write_durably
+    real = zarr_container._Workers.write
     full: list[bool] = []
 
-    def write(path: Path, *pieces: bytes) -> None:
-        if full and path.name != "zarr.json":
+    def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        if full and not name.endswith("zarr.json"):
             full.clear()
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, *pieces)
+        return real(self, folder, name, pieces)
 
-    monkeypatch.setattr(zarr_container, "write_durably", write)
+    monkeypatch.setattr(zarr_container._Workers, "write", write)
     return lambda: full.append(True)
 
 

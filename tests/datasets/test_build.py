@@ -131,7 +131,7 @@ def test_loading_builds_what_is_not_here_if_it_may(tiny: str) -> None:
 def test_what_is_there_is_left_alone_and_replaced_only_if_asked(tiny: str) -> None:
     folder = orlog.build_dataset(tiny)
     digest = load_dataset(folder).digest
-    shard = folder / "rewards/c/0"
+    shard = folder / "rewards/c.0"
     good = shard.read_bytes()
     shard.write_bytes(bytes(len(good)))
     assert orlog.build_dataset(tiny) == folder

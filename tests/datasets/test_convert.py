@@ -169,7 +169,7 @@ def test_a_view_is_not_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -> None:
     dataset = record("lab/arm-v1", [3, 1], container=container)
-    path = dataset.folder / ("data.h5" if container == "hdf5" else "observations/camera/c/0/0/0/0")
+    path = dataset.folder / ("data.h5" if container == "hdf5" else "observations/camera/c.0.0.0.0")
     data = bytearray(path.read_bytes())
     data[len(data) // (2 if container == "hdf5" else 20)] ^= 0xFF
     path.write_bytes(data)
@@ -188,11 +188,11 @@ def test_rows_of_another_sum_are_not_kept(
 
     def promise_other_rewards(body: dict[str, Any]) -> None:
         (rewards,) = (column for column in body["columns"] if column["name"] == "rewards")
-        rewards["sha256"] = "0" * 64
+        rewards["blake3"] = "0" * 64
 
     reseal(dataset.folder, promise_other_rewards)
     other: Container = "zarr" if container == "hdf5" else "hdf5"
-    with pytest.raises(IntegrityError, match="column rewards: sha256 expected 0000"):
+    with pytest.raises(IntegrityError, match="column rewards: blake3 expected 0000"):
         convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=other)
     assert not (tmp_path / "target").exists()
 
@@ -285,7 +285,7 @@ def test_no_episode_is_no_dataset(home: Path) -> None:
 def test_equal_objects_of_other_versions_are_shared() -> None:
     dataset = record("lab/arm-v1", [3, 1])
     folder = save_dataset(dataset, "lab/arm-v1", version="1.0.1")
-    place = "observations/camera/c/0/0/0/0"
+    place = "observations/camera/c.0.0.0.0"
     assert (folder / place).samefile(dataset.folder / place)
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import blake3
 import gymnasium
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from orlog.datasets.manifest import (
     Part,
     PartColumn,
     StoredObject,
-    combined_sha256,
+    combined_blake3,
 )
 from orlog.datasets.spaces import space_to_json
 
@@ -68,8 +68,8 @@ def joined(episodes: list[Rows]) -> Rows:
     return columns
 
 
-def sha256(values: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+def blake3_of(values: np.ndarray) -> str:
+    return blake3.blake3(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
 class Stored:
@@ -83,7 +83,7 @@ class Stored:
         blocks = [joined(episodes[i:j]) for i, j in itertools.pairwise(edges)]
         sums = {
             name: [
-                PartColumn(rows=len(block[name]), sha256=sha256(block[name])) for block in blocks
+                PartColumn(rows=len(block[name]), blake3=blake3_of(block[name])) for block in blocks
             ]
             for name in self._columns
         }
@@ -110,7 +110,7 @@ class Stored:
                         dtype=values.dtype.name,
                         shape=list(values.shape[1:]),
                         rows=len(values),
-                        sha256=combined_sha256([part.sha256 for part in sums[name]]),
+                        blake3=combined_blake3([part.blake3 for part in sums[name]]),
                     )
                     for name, values in sorted(self._columns.items())
                 ],

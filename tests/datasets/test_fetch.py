@@ -90,7 +90,7 @@ def test_a_file_url_is_a_registry_too(built_mini: Path) -> None:
 def test_what_is_here_is_not_fetched_again(serve: tuple[str, type[Handler]]) -> None:
     url, handler = serve
     orlog.load_dataset(url)
-    handler.changes = {"/c/0": lambda _: b"", "/c/0/0": lambda _: b""}
+    handler.changes = {"/c.0": lambda _: b"", "/c.0.0": lambda _: b""}
     assert orlog.load_dataset(url).total_episodes == 67
 
 
@@ -109,10 +109,10 @@ def test_other_bytes_are_refused_and_nothing_is_kept(
     serve: tuple[str, type[Handler]], home: Path, change: Change
 ) -> None:
     url, handler = serve
-    handler.changes = {"rewards/c/0": change}
-    with pytest.raises(IntegrityError, match=r"http.*rewards/c/0: expected \d+ bytes") as caught:
+    handler.changes = {"rewards/c.0": change}
+    with pytest.raises(IntegrityError, match=r"http.*rewards/c.0: expected \d+ bytes") as caught:
         orlog.load_dataset(url)
-    assert caught.value.file == "rewards/c/0"
+    assert caught.value.file == "rewards/c.0"
     assert leftovers(home) == []
     handler.changes = {}
     assert orlog.load_dataset(url).total_episodes == 67

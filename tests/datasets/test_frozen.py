@@ -17,8 +17,8 @@ import orlog
 
 FROZEN = Path(__file__).with_name("frozen")
 DIGESTS = {
-    "zarr": "sha256:654feacef7807b8f61b87db00d2a1474991ced9f77a6c162b2faffb46e5f0234",
-    "hdf5": "sha256:fff9e79e13fc0cb5335cba93d8ba3a20c0c4cf6a06296888b7e07ea7a20717cf",
+    "zarr": "sha256:179ca4b25089b94243fac3845a7e93e8e4e5e4afaf8b3b9117a5f7454abe56fc",
+    "hdf5": "sha256:8631af56de80e7e8fcbb64f2a2c90e05598240971d1d253548ff441a96ec2db8",
 }
 
 

@@ -487,11 +487,11 @@ for limit in (100, 20_000, 60_000):
 def test_a_damaged_source_is_named(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
     root, written = original
     shutil.copytree(root / "zarr", tmp_path / "zarr")
-    shard = tmp_path / "zarr" / "rewards" / "c" / "0"
+    shard = tmp_path / "zarr" / "rewards" / "c.0"
     data = bytearray(shard.read_bytes())
     data[10] ^= 0xFF
     shard.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"rewards/c/0, chunk 0: damaged"):
+    with pytest.raises(IntegrityError, match=r"rewards/c.0, chunk 0: damaged"):
         write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
 
 

@@ -172,13 +172,13 @@ def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_
     manifest = read_manifest(mini_folder / "manifest.json")
     new = tmp_path / "new"
     shutil.copytree(mini_folder, new)
-    good = (mini_folder / "rewards/c/0").read_bytes()
-    (mini_folder / "rewards/c/0").write_bytes(bytes(len(good)))
-    (mini_folder / "actions/c/0/0").unlink()
+    good = (mini_folder / "rewards/c.0").read_bytes()
+    (mini_folder / "rewards/c.0").write_bytes(bytes(len(good)))
+    (mini_folder / "actions/c.0.0").unlink()
     assert share_objects(manifest.name, new, manifest.objects) > 0
-    assert (new / "rewards/c/0").read_bytes() == good
+    assert (new / "rewards/c.0").read_bytes() == good
     sums = [item.sha256 for item in manifest.objects]
     unique = {item.path for item in manifest.objects if sums.count(item.sha256) == 1}
     shared = {path for path in unique if (new / path).stat().st_nlink == 2}
-    assert shared == unique - {"rewards/c/0", "actions/c/0/0"}
+    assert shared == unique - {"rewards/c.0", "actions/c.0.0"}
     assert verify_store(new)[1] == []

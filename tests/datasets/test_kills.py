@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import orlog
 from orlog.datasets import encoding, journal, recorder, zarr_container
 from orlog.datasets.episode import Episode
 from orlog.datasets.home import datasets_folder
+from orlog.datasets.manifest import StoredObject
 from orlog.datasets.recorder import DatasetWriter
 
 pytestmark = pytest.mark.slow
@@ -136,16 +137,23 @@ def in_child(work: Callable[[], DatasetWriter], instant: int) -> tuple[int, list
             if event in ACCESSES and str(arguments[0]).startswith(home):
                 access()
 
-        def write_in_halves(path: Path, *pieces: bytes) -> None:
-            data = b"".join(pieces)
+        def write_in_halves(path: Path, data: bytes) -> None:
             with path.open("wb", buffering=0) as file:
                 access()
                 file.write(data[: len(data) // 2])
                 access()
                 file.write(data[len(data) // 2 :])
 
-        for module in (zarr_container, journal, recorder):
+        def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+            data = b"".join(pieces)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_in_halves(folder / name, data)
+            return in_thread(self, folder, name, [data])
+
+        in_thread = zarr_container._Workers.write
+        for module in (journal, recorder):
             setattr(module, "write_durably", write_in_halves)  # noqa: B010 (in this fork only)
+        setattr(zarr_container._Workers, "write", write)  # noqa: B010
         sys.addaudithook(hook)
         try:
             record(work, lambda count: os.write(write_end, b"%d\n" % count))

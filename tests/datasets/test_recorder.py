@@ -28,6 +28,7 @@ import orlog
 from orlog.datasets import encoding, journal, recorder, storage, zarr_container
 from orlog.datasets.episode import Episode
 from orlog.datasets.home import datasets_folder, publish_new
+from orlog.datasets.manifest import StoredObject
 from orlog.datasets.recorder import DatasetWriter
 from orlog.errors import (
     IntegrityError,
@@ -293,7 +294,7 @@ def test_an_episode_may_be_longer_than_many_shards() -> None:
     writer.finish()
     dataset = opened(writer)
     assert max(held) <= 512 * len(dataset.columns)
-    assert len(list((dataset.folder / "observations/c").iterdir())) > 100
+    assert len(list((dataset.folder / "observations").glob("c.*"))) > 100
     assert_same_episode(dataset[0], long)
 
 
@@ -1019,7 +1020,7 @@ def test_another_recording_is_not_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
-@pytest.mark.parametrize("file", ["journal.json", "pending-1", "part/observations/c/0/0"])
+@pytest.mark.parametrize("file", ["journal.json", "pending-1", "part/observations/c.0.0"])
 def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None:
     writer = start()
     for episode in EPISODES:
@@ -1109,15 +1110,13 @@ def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_ki
         die()
 
     def second() -> None:
-        real = storage.write_durably
-
-        def torn(path: Path, *data: Any) -> None:
-            if "/c/" in str(path):
+        def tear(path: Path) -> None:
+            if path.name.startswith("c."):
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"torn")
                 die()
-            real(path, *data)
 
-        setattr(zarr_container, "write_durably", torn)  # noqa: B010 (in this fork only)
+        before_writes(pytest.MonkeyPatch(), tear)  # in this fork only
         writer = start(resume=True)
         for episode in EPISODES[1:]:
             writer.add_episode(episode)
@@ -1208,23 +1207,38 @@ def test_an_interruption_inside_an_episode_leaves_whole_ones(
         assert opened(writer).digest == digest_of(12)
 
 
+def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> None:
+    """Let a function be called with the path of every file before it is written."""
+    durably, in_thread = storage.write_durably, zarr_container._Workers.write
+
+    def write_durably(path: Path, data: bytes) -> None:
+        call(path)
+        durably(path, data)
+
+    def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        call(folder / name)
+        return in_thread(self, folder, name, pieces)
+
+    for module in (journal, recorder):
+        patch.setattr(module, "write_durably", write_durably)
+    patch.setattr(zarr_container._Workers, "write", write)
+
+
 def record_through_failures(fails: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> int:
     """Record while some writes find the disk full, going on each time; return the writes."""
     calls = 0
-    real = storage.write_durably
 
-    def write(path: Path, *data: Any) -> None:
+    def count(path: Path) -> None:
         nonlocal calls
         calls += 1
         if fails(calls):
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, *data)
 
     acknowledged = 0
     with monkeypatch.context() as patch:
-        for module in (zarr_container, journal, recorder):
-            patch.setattr(module, "write_durably", write)
+        before_writes(patch, count)
         for _ in range(50):
             try:
                 with start(resume=True) as writer:
@@ -1257,18 +1271,16 @@ def test_a_full_disk_at_any_write_loses_nothing(monkeypatch: pytest.MonkeyPatch)
 
 def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None:
     expected = digest_of(12)
-    real = storage.write_durably
     calls = 0
 
-    def write(path: Path, *data: Any) -> None:
+    def count(_: Path) -> None:
         nonlocal calls
         calls += 1
         if calls in (20, 21, 22):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, *data)
 
     full = pytest.MonkeyPatch()
-    full.setattr(zarr_container, "write_durably", write)
+    before_writes(full, count)
     writer = start()
     writer.add_episode(EPISODES[0])
     writer.checkpoint()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import blake3
 import numpy as np
 import pytest
 import zarr
@@ -310,11 +310,11 @@ def test_the_parts_that_were_there_before_are_shared_and_stay_as_they_are(
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -> None:
-    path = f"{part_folder(part)}rewards/c/0"
+    path = f"{part_folder(part)}rewards/c.0"
     data = bytearray((copied / path).read_bytes())
     data[0] ^= 1
     (copied / path).write_bytes(data)
-    with pytest.raises(IntegrityError, match="rewards/c/0, chunk 0: damaged") as caught:
+    with pytest.raises(IntegrityError, match=r"rewards/c\.0, chunk 0: damaged") as caught:
         orlog.load_dataset(copied).column("rewards")
     assert caught.value.file == path
     assert str(caught.value).startswith(str(copied / part_folder(part)))
@@ -352,7 +352,7 @@ PART_CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
         {"infos/more": parts[1]["columns"]["rewards"]}
     ),
     "rows moved": lambda parts: move([part["columns"]["rewards"] for part in parts], "rows"),
-    "other sum": lambda parts: parts[1]["columns"]["rewards"].update(sha256="0" * 64),
+    "other sum": lambda parts: parts[1]["columns"]["rewards"].update(blake3="0" * 64),
 }
 
 
@@ -378,13 +378,13 @@ def replace_column(
     writer = ZarrWriter(folder.parent / "donor", encodings())
     writer.add_column(spec)
     writer.append({name: values})
-    (column,) = writer.finish()
+    (column,), _ = writer.finish()
     for item in column.objects:
         replace_object(folder, item.path, (folder.parent / "donor" / item.path).read_bytes())
 
     def change(body: dict[str, Any]) -> None:
         (listed,) = (listed for listed in body["columns"] if listed["name"] == name)
-        listed["sha256"] = column.sha256
+        listed["blake3"] = column.blake3
 
     reseal(folder, change)
     assert orlog.verify_store(folder)[1] == []
@@ -475,7 +475,7 @@ def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> No
                 array = group[name]
                 assert isinstance(array, zarr.Array)
                 values = np.asarray(array[...])
-                assert hashlib.sha256(values.tobytes()).hexdigest() == column.sha256
+                assert blake3.blake3(values.tobytes()).hexdigest() == column.blake3
                 assert values.shape == (column.rows, *recording.schema.columns()[name].shape)
 
 
@@ -532,7 +532,7 @@ class Forger:
     def replace(self, name: str, values: np.ndarray) -> None:
         """Write other values in the place of a column's only shard."""
         encoding = choose_encoding(name, values.dtype, values.shape[1:])
-        (self.folder / name / "c/0").write_bytes(b"".join(encode_shard(values, encoding)))
+        (self.folder / name / "c.0").write_bytes(b"".join(encode_shard(values, encoding)))
 
     def relist(self, body: dict[str, Any]) -> None:
         """List every file as it is now."""

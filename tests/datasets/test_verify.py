@@ -3,17 +3,23 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import blake3
 import numpy as np
 import pytest
 
-from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+import orlog
+from orlog.datasets.encoding import choose_encoding
+from orlog.datasets.manifest import MANIFEST_FILE, Container, read_manifest
+from orlog.datasets.recording import Recording
+from orlog.datasets.shards import encode_shard
 from orlog.datasets.storage import hash_file
 from orlog.datasets.verify import make_objects, verify_store
 from orlog.errors import IntegrityError, ManifestError
 
-SHARD = "observations/observation/c/0/0"
+SHARD = "observations/observation/c.0.0"
 
 
 def problems(folder: Path) -> list[tuple[str, str]]:
@@ -51,6 +57,48 @@ def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
     assert problems(mini_folder) == []
 
 
+def test_values_other_than_those_stated_are_found_by_decoding(
+    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
+) -> None:
+    seen: list[int] = []
+    recording = Recording(mini_folder)
+    assert recording.check_values(seen.append) == []
+    columns = recording.schema.columns()
+    assert sum(seen) == sum(recording.read(name).nbytes for name in columns)
+
+    # As a writer would have stored them whose memory or codec was at fault.
+    wrong = -recording.read("rewards")
+    pieces = encode_shard(wrong, choose_encoding("rewards", wrong.dtype, ()))
+    replace_object(mini_folder, "rewards/c.0", b"".join(pieces))
+    assert problems(mini_folder) == []
+    (problem,) = Recording(mini_folder).check_values()
+    (stated,) = (one for one in recording.manifest.columns if one.name == "rewards")
+    found = blake3.blake3(wrong.tobytes()).hexdigest()
+    assert str(problem) == (
+        f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}"
+    )
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_values_of_every_part_are_checked_in_both_containers(
+    mini_folder: Path, container: Container
+) -> None:
+    first = orlog.load_dataset(mini_folder)
+    orlog.save_dataset(first[:3], "lab/parts-v1", version="1.0.0", container=container)
+    with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
+        writer.add_episode(first[5])
+    folder = orlog.load_dataset("lab/parts-v1").folder
+    assert Recording(folder).check_values() == []
+    if container == "zarr":
+        path = folder / "parts/1/actions/c.0.0"
+        data = bytearray(path.read_bytes())
+        data[40] ^= 1
+        path.write_bytes(data)
+        (problem,) = Recording(folder).check_values()
+        assert (problem.file, problem.kind) == ("parts/1/actions", "damaged")
+        assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
+
+
 def test_a_cut_object_is_named_with_both_sizes(mini_folder: Path) -> None:
     size = (mini_folder / SHARD).stat().st_size
     with (mini_folder / SHARD).open("r+b") as file:
@@ -71,7 +119,7 @@ def test_a_folder_in_place_of_an_object_is_missing(mini_folder: Path) -> None:
     assert problems(mini_folder) == [(SHARD, "missing")]
 
 
-@pytest.mark.parametrize("name", ["extra", ".hidden", "actions/c/0/1", "a/b/c"])
+@pytest.mark.parametrize("name", ["extra", ".hidden", "actions/c.0.1", "a/b/c"])
 def test_an_extra_file_is_named(mini_folder: Path, name: str) -> None:
     (mini_folder / name).parent.mkdir(parents=True, exist_ok=True)
     (mini_folder / name).write_text("x")
@@ -100,20 +148,20 @@ def test_a_link_in_place_of_a_folder_condemns_all_below_it(
     shutil.move(mini_folder / "actions", tmp_path / "good")
     (mini_folder / "actions").symlink_to(tmp_path / "good")
     assert problems(mini_folder) == [
-        ("actions/c/0/0", "a link"),
+        ("actions/c.0.0", "a link"),
         ("actions/zarr.json", "a link"),
         ("actions", "not in the manifest"),
     ]
 
 
 def test_several_problems_are_all_reported(mini_folder: Path) -> None:
-    (mini_folder / "rewards/c/0").unlink()
+    (mini_folder / "rewards/c.0").unlink()
     (mini_folder / "extra").write_text("x")
     with (mini_folder / "actions/zarr.json").open("ab") as file:
         file.write(b" ")
     assert problems(mini_folder) == [
         ("actions/zarr.json", "wrong size"),
-        ("rewards/c/0", "missing"),
+        ("rewards/c.0", "missing"),
         ("extra", "not in the manifest"),
     ]
 

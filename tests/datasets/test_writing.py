@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import blake3
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -101,7 +101,7 @@ def test_columns_hold_the_episodes_one_after_the_other(tmp_path: Path) -> None:
     assert list(columns) == sorted(columns)
     for name, values in columns.items():
         assert written.part.columns[name].rows == len(values)
-        assert written.part.columns[name].sha256 == hashlib.sha256(values.tobytes()).hexdigest()
+        assert written.part.columns[name].blake3 == blake3.blake3(values.tobytes()).hexdigest()
     assert columns["episodes/lengths"].tolist() == [3, 1, 4]
     assert columns["episodes/seeds"].tolist() == [5, -1, 7]
     returns = [episode.rewards.sum() for episode in episodes]

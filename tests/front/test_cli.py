@@ -86,7 +86,10 @@ def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
 
 def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: Path) -> None:
     assert orlog("verify", MINI).returncode == 0
-    shard = mini_folder / "rewards" / "c" / "0"
+    values = orlog("verify", MINI, "--values")
+    assert values.returncode == 0
+    assert "11 columns, 1,965,896 bytes of values, all as stated" in values.stdout
+    shard = mini_folder / "rewards" / "c.0"
     good = shard.read_bytes()
     damaged = bytearray(good)
     damaged[len(good) // 2] ^= 1
@@ -100,7 +103,7 @@ def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: P
             shard.write_bytes(content)
         found = orlog("verify", MINI)
         assert found.returncode == 3
-        assert f"rewards/c/0: {word}" in found.stderr
+        assert f"rewards/c.0: {word}" in found.stderr
         assert f"orlog build {MINI} --replace" in found.stderr
 
 

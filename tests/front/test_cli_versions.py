@@ -97,9 +97,9 @@ def test_a_view_is_saved_shown_verified_and_stored(mini: Dataset, tmp_path: Path
     assert "slice" in run(
         "view", MINI, "--episodes", "a:b", "--save", "x.json", cwd=tmp_path, code=1
     )
-    rewards = mini.folder / "rewards/c/0"
+    rewards = mini.folder / "rewards/c.0"
     rewards.write_bytes(rewards.read_bytes()[:-1] + b"x")
-    assert "rewards/c/0: damaged" in run("verify", "./good.json", cwd=tmp_path, code=3)
+    assert "rewards/c.0: damaged" in run("verify", "./good.json", cwd=tmp_path, code=3)
 
 
 def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:

@@ -201,19 +201,25 @@ def build(
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1")
-def verify(name: Name) -> None:
+def verify(
+    name: Name,
+    values: Annotated[
+        bool,
+        typer.Option("--values", help="Decode every value too, and check the columns' BLAKE3."),
+    ] = False,
+) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
 
     Of a view's file, the stored versions that it is made of are checked.
     """
     from orlog.datasets.loading import stored_folders
 
-    found = [_verify(folder, name) for folder in stored_folders(name)]
+    found = [_verify(folder, name, values) for folder in stored_folders(name)]
     if not all(found):
         raise typer.Exit(3)
 
 
-def _verify(folder: Path, name: str) -> bool:
+def _verify(folder: Path, name: str, values: bool) -> bool:
     """Check one stored version, print what is found, and return whether all is right."""
     from orlog.datasets.catalogue import CATALOGUE
     from orlog.datasets.loading import as_folder
@@ -249,6 +255,43 @@ def _verify(folder: Path, name: str) -> bool:
         f"all as in the manifest\n{manifest.digest}",
         soft_wrap=True,
     )
+    return _verify_values(folder) if values else True
+
+
+def _verify_values(folder: Path) -> bool:
+    """Check the values of a version whose bytes are right, print, and return whether all are."""
+    import math
+
+    import numpy as np
+
+    from orlog.datasets.recording import Recording
+
+    recording = Recording(folder)
+    manifest = recording.manifest
+    total = sum(
+        column.rows * math.prod(column.shape) * np.dtype(column.dtype).itemsize
+        for column in manifest.columns
+    )
+    done = 0
+    with progress_bar("bytes") as update:
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            update(done, total)
+
+        problems = recording.check_values(count)
+    for problem in problems:
+        errors.print(f"[red]{escape(str(problem))}[/red]", soft_wrap=True)
+    if problems:
+        errors.print(
+            f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
+            f"decode to the values it states ({folder}): it was written with a memory or codec at "
+            "fault, or read with one: try another machine, then ask its author for a new version",
+            soft_wrap=True,
+        )
+        return False
+    console.print(f"{len(manifest.columns)} columns, {total:,} bytes of values, all as stated")
     return True
 
 
