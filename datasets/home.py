@@ -32,6 +32,8 @@ __all__ = [
     "publish",
     "publish_new",
     "share_objects",
+    "sole_access",
+    "stored_versions",
     "unfinished_folder",
 ]
 
@@ -60,15 +62,44 @@ def installed_names() -> list[str]:
     return sorted(names)
 
 
+def stored_versions(name: str) -> list[str]:
+    """Return the versions whose folders are here, newest first, though a manifest may be missing."""
+    folder = datasets_folder() / name
+    versions = [path.name for path in (folder.iterdir() if folder.is_dir() else ())]
+    return sorted(
+        filter(is_version, versions),
+        key=lambda text: [int(part) for part in text.split(".")],
+        reverse=True,
+    )
+
+
 def installed_versions(name: str) -> list[str]:
     """Return the versions of a dataset that are on this machine, newest first."""
     folder = datasets_folder() / name
-    versions = [
-        path.name
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if is_version(path.name) and (path / MANIFEST_FILE).is_file()
+    return [
+        version for version in stored_versions(name) if (folder / version / MANIFEST_FILE).is_file()
     ]
-    return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
+
+
+@contextlib.contextmanager
+def sole_access(destination: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the only right to write `destination`; wait for it after one call of `on_wait`.
+
+    Raises:
+        StorageError: the folder around it cannot be written.
+    """
+    with storage_errors(destination.parent):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            on_wait()
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -83,27 +114,19 @@ def unfinished_folder(
     Raises:
         StorageError: the folder cannot be made.
     """
-    with storage_errors(destination.parent):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
+    with sole_access(destination, on_wait=on_wait):
+        folder = destination.with_name(f".{destination.name}.unfinished")
+        old = _replaced(destination)
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            on_wait()
-            lock.acquire()
-    folder = destination.with_name(f".{destination.name}.unfinished")
-    old = _replaced(destination)
-    try:
-        with storage_errors(folder):
-            if old.exists() and not destination.exists():
-                old.rename(destination)
-            shutil.rmtree(old, ignore_errors=True)
+            with storage_errors(folder):
+                if old.exists() and not destination.exists():
+                    old.rename(destination)
+                shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+            yield folder
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
 
 
 def publish(folder: Path, destination: Path) -> None:

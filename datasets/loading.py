@@ -9,22 +9,28 @@ from pathlib import Path
 from orlog.datasets.build import build_dataset, builds
 from orlog.datasets.catalogue import CATALOGUE
 from orlog.datasets.dataset import Dataset
-from orlog.datasets.fetch import fetch_version, is_url
+from orlog.datasets.download import download_dataset
 from orlog.datasets.history import choose_version, read_history, status_message
-from orlog.datasets.home import datasets_folder, installed_names, installed_versions
+from orlog.datasets.home import (
+    datasets_folder,
+    installed_names,
+    installed_versions,
+    stored_versions,
+)
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.datasets.names import DatasetName, did_you_mean, parse_name
+from orlog.datasets.names import DatasetName, did_you_mean, is_url, parse_name
 from orlog.datasets.views import open_view, view_sources
-from orlog.errors import ManifestError, NotFoundError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError
 
-__all__ = ["as_folder", "find_dataset", "load_dataset", "stored_folders"]
+__all__ = ["as_folder", "find_dataset", "folders_to_repair", "load_dataset", "stored_folders"]
 
 
 def load_dataset(
     name: str | Path,
     *,
     build: bool = False,
+    download: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Dataset:
     """Return a dataset of this machine by name, by name and version or digest, or by path.
@@ -39,18 +45,18 @@ def load_dataset(
             yanked.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
-        progress: Called with steps done and in all while it builds, with bytes while it fetches.
+        download: Download it first if it is not here (`orlog registry add` says from where).
+        progress: Called with steps done and in all while it builds, with bytes while it downloads.
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
         IntegrityError: an object is missing, cut or altered.
+        TransferError: it could not be downloaded; what came is kept.
         LockError: `orlog.lock` pins the name to something else than asked for.
     """
     if is_url(name):
-        fetched = Dataset(fetch_version(str(name), progress=progress))
-        check_lock(DatasetName(fetched.name, digest=fetched.digest))
-        return fetched
+        return Dataset(download_dataset(str(name), progress=progress))
     path = as_folder(name)
     if path is not None:
         return _open(path)
@@ -58,9 +64,11 @@ def load_dataset(
     try:
         return Dataset(*_find(str(wanted)))
     except NotFoundError:
-        if not build or wanted.name not in CATALOGUE:
+        if build and wanted.name in CATALOGUE:
+            return Dataset(build_dataset(str(wanted), progress=progress))
+        if not download:
             raise
-    return Dataset(build_dataset(str(wanted), progress=progress))
+    return Dataset(download_dataset(str(name), progress=progress))
 
 
 def _open(path: Path) -> Dataset:
@@ -119,6 +127,29 @@ def stored_folders(name: str | Path) -> list[Path]:
     if path is not None:
         return [find_dataset(path)]
     return [find_dataset(str(_pinned(parse_name(str(name)))))]
+
+
+def folders_to_repair(name: str) -> list[Path]:
+    """Return the folders of stored versions that a name, a folder or a view's file stands for.
+
+    Unlike `stored_folders` it finds versions whose manifest is missing or damaged.
+    """
+    if as_folder(name) is None:
+        wanted = parse_name(name)
+        for version in stored_versions(wanted.name):
+            folder = datasets_folder() / wanted.name / version
+            is_meant = wanted.version == version or not (wanted.version or wanted.digest)
+            if is_meant and not _is_readable(folder / MANIFEST_FILE):
+                return [folder]
+    return stored_folders(name)
+
+
+def _is_readable(manifest: Path) -> bool:
+    try:
+        read_manifest(manifest)
+    except IntegrityError:
+        return False
+    return True
 
 
 def _find(name: str | Path) -> tuple[Path, Manifest]:

@@ -13,14 +13,16 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from orlog.errors import InvalidNameError
 
-__all__ = ["DatasetName", "did_you_mean", "is_version", "nearest", "parse_name"]
+__all__ = ["DatasetName", "did_you_mean", "is_url", "is_version", "nearest", "parse_name"]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
 _LAST = re.compile(rf"(?:{_PART}-)?v[0-9]+")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 _VERSION = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{6,64}")
 _LONGEST = 200
@@ -71,6 +73,11 @@ def parse_name(text: str) -> DatasetName:
 def is_version(text: str) -> bool:
     """Return whether the text is a content version, `major.minor.patch`."""
     return _VERSION.fullmatch(text) is not None
+
+
+def is_url(name: str | Path) -> bool:
+    """Return whether a URL is meant, and not a dataset's name or a path."""
+    return isinstance(name, str) and _URL.match(name) is not None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ __all__ = [
     "write_durably",
 ]
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**18
 SYNCS = 16
 
 
@@ -42,12 +42,14 @@ def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """Return the hex SHA-256 of a file."""
+    """Return the hex SHA-256 of a file, read into one small buffer that stays in the cache."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-            progress(len(block))
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        buffer = memoryview(bytearray(min(BLOCK_BYTES, size + 1)))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            progress(count)
     return digest.hexdigest()
 
 

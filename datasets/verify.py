@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
 import blake3
 import numpy as np
 
+from orlog.datasets.damage import DamageFinder
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.remembered import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.storage import hash_file, list_files, little_endian_bytes
+from orlog.errors import StorageError
 
 __all__ = [
     "Problem",
@@ -27,12 +36,18 @@ __all__ = [
     "check_places",
     "find_link",
     "hash_values",
+    "locate",
     "make_objects",
     "verify_store",
 ]
 
-
+THREADS = min(16, os.cpu_count() or 1)
+SECONDS_BETWEEN_REPORTS = 0.1
 VALUES_AT_ONCE = 2**25  # bytes
+
+
+class _Stopped(Exception):  # noqa: N818 (no error: it ends a thread whose result nobody waits for)
+    pass
 
 
 class Reader(Protocol):
@@ -53,47 +68,98 @@ class Problem:
 
     Attributes:
         file: Path inside the store.
-        kind: What is wrong with it.
+        kind: What is wrong with it. `unreadable`: the system gives no bytes of it.
         expected: Size, SHA-256 or BLAKE3 of the manifest.
         found: What is there instead.
+        column: Column whose rows or metadata it holds; None of a file that holds no single one.
+        episodes: First and last episode that it holds values of; None where that is not known.
     """
 
     file: str
     kind: Literal[
-        "missing", "wrong size", "damaged", "a link", "not in the manifest", "other values"
+        "missing",
+        "wrong size",
+        "damaged",
+        "unreadable",
+        "a link",
+        "not in the manifest",
+        "other values",
     ]
     expected: str
     found: str
+    column: str | None = None
+    episodes: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        """Return one line that names the object and the difference."""
-        return f"{self.file}: {self.kind}: expected {self.expected}, found {self.found}"
+        """Return one line that names the object, the difference, and what it holds."""
+        held = [] if self.column is None else [f"column {self.column}"]
+        if self.episodes is not None:
+            first, last = self.episodes
+            held.append(f"episode {first}" if first == last else f"episodes {first} to {last}")
+        text = f"{self.file}: {self.kind}: expected {self.expected}, found {self.found}"
+        return f"{text}; it holds {', '.join(held)}" if held else text
 
 
 def verify_store(
-    folder: Path, *, progress: Callable[[int], None] = lambda _: None
+    folder: Path, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of a store; no problem means that every byte is right.
 
-    `progress` is called with the number of bytes checked since its last call. Memory is constant.
+    Objects are hashed side by side, by a thread for each core, in constant memory. What was right
+    is remembered under `$ORLOG_HOME/verified/`, where that can be written.
+
+    Args:
+        folder: Where the store lies.
+        quick: Do not read again what an earlier call found right and whose size, times and inode
+            are as they were then. Bytes that a disk changed by itself are not found that way.
+        progress: Called with the number of bytes checked since its last call, by the calling
+            thread only, about ten times a second.
+
+    Returns:
+        The manifest, and the problems: those of objects in the manifest's order, then what does not
+        belong.
 
     Raises:
         ManifestError: the manifest itself cannot be read as right.
         FormatVersionError: the store was written by a newer orlog.
+        StorageError: this process has too many files open.
     """
     manifest = read_manifest(folder / MANIFEST_FILE)
-    problems = [
-        problem
+    before = time.time_ns()
+    present = _list(folder)
+    stamps = {path: stamp_of(found) for path, found in present.items() if found is not None}
+    remembered = remembered_files(folder, manifest.digest)
+    trusted = remembered if quick else {}
+    unread = [
+        item
         for item in manifest.objects
-        if (problem := check_object(folder, item, progress)) is not None
+        if item.path not in trusted or trusted[item.path] != stamps.get(item.path)
     ]
-    known = {item.path for item in manifest.objects} | {MANIFEST_FILE}
-    problems += [
-        Problem(path, "not in the manifest", "no such file", _describe(file))
-        for path, file in list_files(folder)
-        if path not in known
-    ]
-    return manifest, problems
+    progress(manifest.size_bytes - sum(item.size_bytes for item in unread))
+    found = _check_all(folder, unread, present, progress)
+    hashed = {item.path for item in unread}
+    right = {
+        item.path: stamps[item.path]
+        for item in manifest.objects
+        if item.path in stamps
+        and found.get(item.path) is None
+        and (item.path not in hashed or is_settled(stamps[item.path], before))
+    }
+    if right != remembered:
+        remember_files(folder, manifest.digest, right)
+    problems = [problem for item in unread if (problem := found[item.path]) is not None]
+    problems += _find_strangers(manifest, present)
+    return manifest, locate(folder, manifest, problems)
+
+
+def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Problem]:
+    """Return problems of a store with the columns and episodes that they hit, where known."""
+    finder = DamageFinder(folder, manifest, {problem.file for problem in problems})
+    located = []
+    for problem in problems:
+        column, episodes = finder.find(problem.file)
+        located.append(dataclasses.replace(problem, column=column, episodes=episodes))
+    return located
 
 
 def make_objects(folder: Path) -> list[StoredObject]:
@@ -164,13 +230,86 @@ def check_object(
     folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
 ) -> Problem | None:
     """Return what is wrong with an object, every byte of it read."""
-    problem = check_place(folder, item)
-    if problem is not None:
-        return problem
-    found = hash_file(folder / item.path, progress)
+    try:
+        problem = check_place(folder, item)
+    except OSError as error:
+        return _unreadable(item, error)
+    return problem or _check_content(folder, item, progress)
+
+
+def _check_content(
+    folder: Path, item: StoredObject, progress: Callable[[int], None]
+) -> Problem | None:
+    try:
+        found = hash_file(folder / item.path, progress)
+    except OSError as error:
+        return _unreadable(item, error)
     if found != item.sha256:
         return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
     return None
+
+
+def _unreadable(item: StoredObject, error: OSError) -> Problem:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise StorageError(
+            f"{item.path}: too many files are open; close some, or raise the limit: ulimit -n 4096",
+            errno=error.errno,
+        ) from error
+    return Problem(
+        item.path, "unreadable", f"sha256 {item.sha256}", f"an error: {error.strerror or error}"
+    )
+
+
+def _is_in_place(item: StoredObject, present: Mapping[str, os.stat_result | None]) -> bool:
+    found = present.get(item.path)
+    return found is not None and stat.S_ISREG(found.st_mode) and found.st_size == item.size_bytes
+
+
+def _check_all(
+    folder: Path,
+    items: list[StoredObject],
+    present: Mapping[str, os.stat_result | None],
+    progress: Callable[[int], None],
+) -> dict[str, Problem | None]:
+    """Return what is wrong with each object, by path; a thread for each core reads them."""
+    # The largest go first, so that none is left for one thread alone in the end.
+    waiting = collections.deque(sorted(items, key=lambda item: item.size_bytes, reverse=True))
+    threads = max(1, min(THREADS, len(items)))
+    counts = [0] * threads
+    results: dict[str, Problem | None] = {}
+    stopped = threading.Event()
+
+    def work(thread: int) -> None:
+        def count(size: int) -> None:
+            if stopped.is_set():
+                raise _Stopped
+            counts[thread] += size
+
+        while True:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                return
+            check = _check_content if _is_in_place(item, present) else check_object
+            results[item.path] = check(folder, item, count)
+
+    told = 0
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        try:
+            running = {pool.submit(work, thread) for thread in range(threads)}
+            while running:
+                done, running = concurrent.futures.wait(
+                    running, timeout=SECONDS_BETWEEN_REPORTS, return_when="FIRST_EXCEPTION"
+                )
+                for one in done:
+                    one.result()
+                counted = sum(counts)
+                progress(counted - told)
+                told = counted
+        finally:
+            stopped.set()
+            waiting.clear()
+    return results
 
 
 def hash_values(
@@ -195,5 +334,40 @@ def hash_values(
     return str(digest.hexdigest())
 
 
-def _describe(path: Path) -> str:
-    return "a link" if path.is_symlink() else f"{path.stat().st_size} bytes"
+def _list(folder: Path) -> dict[str, os.stat_result | None]:
+    """Return all that is in a folder but folders, by path inside it; links are not followed.
+
+    A folder that cannot be listed is there too, as None.
+    """
+    found: dict[str, os.stat_result | None] = {}
+    unlisted = [""]
+    while unlisted:
+        prefix = unlisted.pop()
+        try:
+            with os.scandir(f"{folder}/{prefix}") as entries:
+                for entry in entries:
+                    path = f"{prefix}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        unlisted.append(f"{path}/")
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            found[path] = entry.stat(follow_symlinks=False)
+        except OSError:
+            found[prefix.rstrip("/")] = None
+    return found
+
+
+def _find_strangers(
+    manifest: Manifest, present: Mapping[str, os.stat_result | None]
+) -> list[Problem]:
+    """Return what is in a store's folder and not in its manifest, sorted by path."""
+    known = {item.path for item in manifest.objects} | {MANIFEST_FILE}
+    problems = []
+    for path, found in sorted(present.items(), key=lambda pair: pair[0]):
+        if found is None:
+            problems.append(Problem(path, "unreadable", "a folder", "a folder that cannot be read"))
+        elif path not in known:
+            is_link = stat.S_ISLNK(found.st_mode)
+            what = "a link" if is_link else f"{found.st_size} bytes"
+            problems.append(Problem(path, "not in the manifest", "no such file", what))
+    return problems

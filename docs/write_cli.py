@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import typer
+
 from orlog.cli import app
 
 HEAD = """# The command line
@@ -18,12 +20,13 @@ Written by `make docs` from the commands' own help. Exit codes: 0 good, 1 user e
 
 def cli_page() -> str:
     """Return the page: the help of orlog and of each command, in 100 columns."""
-    names = [
-        command.name or getattr(command.callback, "__name__", "")
-        for command in app.registered_commands
-    ]
+    commands = [[name] for name in _names(app)]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        name = str(group.typer_instance.info.name)
+        commands += [[name], *([name, command] for command in _names(group.typer_instance))]
     parts = [HEAD]
-    for arguments in ([], *([name] for name in names)):
+    for arguments in ([], *commands):
         text = subprocess.run(  # noqa: S603 (our own command)
             [sys.executable, "-m", "orlog.cli", *arguments, "--help"],
             check=True,
@@ -34,6 +37,13 @@ def cli_page() -> str:
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         parts.append(f"## {' '.join(['orlog', *arguments])}\n\n```text\n{lines}\n```\n")
     return "\n".join(parts)
+
+
+def _names(group: typer.Typer) -> list[str]:
+    return [
+        str(command.name or getattr(command.callback, "__name__", ""))
+        for command in group.registered_commands
+    ]
 
 
 if __name__ == "__main__":

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from orlog.datasets.convert import convert_dataset as convert_dataset
     from orlog.datasets.convert import save_dataset as save_dataset
     from orlog.datasets.dataset import Dataset as Dataset
+    from orlog.datasets.download import download_dataset as download_dataset
+    from orlog.datasets.download import repair_dataset as repair_dataset
     from orlog.datasets.encoding import choose_encoding as choose_encoding
     from orlog.datasets.episode import Episode as Episode
     from orlog.datasets.loading import load_dataset as load_dataset
+    from orlog.datasets.publish import publish_dataset as publish_dataset
     from orlog.datasets.recorder import DatasetWriter as DatasetWriter
     from orlog.datasets.verify import verify_store as verify_store
     from orlog.datasets.views import combine_datasets as combine_datasets
@@ -44,7 +47,10 @@ _HOMES = {
     "choose_encoding": "orlog.datasets.encoding",
     "combine_datasets": "orlog.datasets.views",
     "convert_dataset": "orlog.datasets.convert",
+    "download_dataset": "orlog.datasets.download",
     "load_dataset": "orlog.datasets.loading",
+    "publish_dataset": "orlog.datasets.publish",
+    "repair_dataset": "orlog.datasets.download",
     "save_dataset": "orlog.datasets.convert",
     "split_dataset": "orlog.datasets.views",
     "transitions": "orlog.loaders.transitions",

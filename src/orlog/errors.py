@@ -9,8 +9,10 @@
     ├── VersionExistsError(FileExistsError) a version that is there and is never overwritten
     ├── StorageError(OSError)              a disk that is full or cannot be written
     ├── WorkerDiedError(RuntimeError)      a worker process was killed
+    ├── TransferError(OSError)             no mirror gave the bytes; says what each did
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
         ├── LockError                      a version or digest other than `orlog.lock` pins
+        ├── SignatureError                 a signature that is missing, wrong or of an older index
         └── ManifestError(ValueError)      a manifest that cannot be read as right
 
 Bad arguments stay `ValueError` and `TypeError`. Every error can be made from its message alone, so
@@ -18,6 +20,8 @@ that it comes back whole from a worker process.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 __all__ = [
     "FormatVersionError",
@@ -29,7 +33,9 @@ __all__ = [
     "NotFoundError",
     "OrlogError",
     "SchemaError",
+    "SignatureError",
     "StorageError",
+    "TransferError",
     "VersionExistsError",
     "WorkerDiedError",
 ]
@@ -84,6 +90,17 @@ class WorkerDiedError(OrlogError, RuntimeError):
     """A worker process was killed, often because memory ran out."""
 
 
+class TransferError(OrlogError, OSError):
+    """No mirror gave the bytes that were asked for; what did come is kept, to go on from.
+
+    `attempts` says what each mirror did, a line each: `URL: reason`.
+    """
+
+    def __init__(self, message: str, *, attempts: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.attempts = list(attempts)
+
+
 class IntegrityError(OrlogError, OSError):
     """Bytes that are not what the manifest says.
 
@@ -103,6 +120,10 @@ class IntegrityError(OrlogError, OSError):
 
 class LockError(IntegrityError):
     """A version or digest was asked for, or found, that is not the one `orlog.lock` pins."""
+
+
+class SignatureError(IntegrityError):
+    """A manifest or index whose signature is missing, wrong, or older than one seen before."""
 
 
 class ManifestError(IntegrityError, ValueError):

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     Progress,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Table
 
-__all__ = ["console", "errors", "printable", "progress_bar", "progress_bars", "table"]
+__all__ = ["console", "errors", "printable", "progress_bar", "progress_bars", "table", "transfer_bar"]
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -46,6 +48,23 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show one bar; give a function of (done, total)."""
     with progress_bars() as update:
         yield lambda done, total: update(what, done, total)
+
+
+@contextlib.contextmanager
+def transfer_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show one bar with bytes, rate and time left; give a function of (bytes done, bytes in all)."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextlib.contextmanager

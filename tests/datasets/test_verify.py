@@ -1,23 +1,27 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import blake3
 import numpy as np
 import pytest
 
 import orlog
+from orlog.datasets import verify
 from orlog.datasets.encoding import choose_encoding
 from orlog.datasets.manifest import MANIFEST_FILE, Container, read_manifest
 from orlog.datasets.recording import Recording
 from orlog.datasets.shards import encode_shard
 from orlog.datasets.storage import hash_file
 from orlog.datasets.verify import make_objects, verify_store
-from orlog.errors import IntegrityError, ManifestError
+from orlog.errors import IntegrityError, ManifestError, StorageError
 
 SHARD = "observations/observation/c.0.0"
 
@@ -36,6 +40,85 @@ def test_every_byte_is_counted_once(mini_folder: Path) -> None:
     seen: list[int] = []
     manifest, _ = verify_store(mini_folder, progress=seen.append)
     assert sum(seen) == manifest.size_bytes
+
+
+def test_progress_is_called_by_the_calling_thread(mini_folder: Path) -> None:
+    threads = set()
+    verify_store(mini_folder, progress=lambda _: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
+    def stop(size: int) -> None:
+        if size:
+            raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        verify_store(mini_folder, progress=stop)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 9])
+def test_problems_come_in_the_order_of_the_manifest(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(verify, "THREADS", threads)
+    paths = [item.path for item in read_manifest(mini_folder / MANIFEST_FILE).objects]
+    for path in paths:
+        data = bytearray((mini_folder / path).read_bytes())
+        data[0] ^= 1
+        (mini_folder / path).write_bytes(data)
+    assert problems(mini_folder) == [(path, "damaged") for path in paths]
+
+
+def test_an_object_that_cannot_be_read_is_named(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, progress: Callable[[int], None]) -> str:
+        if path == mini_folder / SHARD:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return hash_file(path, progress)
+
+    monkeypatch.setattr(verify, "hash_file", fail)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "unreadable")
+    assert problem.found == f"an error: {os.strerror(errno.EIO)}"
+
+
+def test_too_many_open_files_are_no_damage(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path, _progress: Callable[[int], None]) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(verify, "hash_file", fail)
+    with pytest.raises(StorageError, match="too many files are open"):
+        verify_store(mini_folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path.rstrip("/").endswith("/actions"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert problems(mini_folder) == [("actions", "unreadable")]
+
+
+def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
+    (mini_folder / "rewards/c.0").unlink()
+    (mini_folder / "extra").write_text("x")
+    manifest, (missing, extra) = verify_store(mini_folder)
+    last = manifest.total_episodes - 1
+    assert (missing.column, missing.episodes) == ("rewards", (0, last))
+    assert str(missing).endswith(f"; it holds column rewards, episodes 0 to {last}")
+    assert (extra.column, extra.episodes) == (None, None)
 
 
 def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
@@ -188,8 +271,10 @@ def test_objects_of_a_folder_are_those_of_its_manifest(mini_folder: Path) -> Non
     assert make_objects(mini_folder) == manifest.objects
 
 
-@pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1])
+@pytest.mark.parametrize("size", [0, 1, 2**18 - 1, 2**18, 2**18 + 1, 2**20])
 def test_a_file_is_hashed_whole(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
-    assert hash_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+    seen: list[int] = []
+    assert hash_file(tmp_path / "file", seen.append) == hashlib.sha256(data).hexdigest()
+    assert sum(seen) == size

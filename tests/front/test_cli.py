@@ -107,6 +107,67 @@ def test_verify_names_a_flipped_bit_a_cut_file_and_a_missing_file(mini_folder: P
         assert f"orlog build {MINI} --replace" in found.stderr
 
 
+def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
+    found = orlog("verify", MINI, "--json", "--values")
+    good = json.loads(found.stdout)
+    assert (found.returncode, found.stderr, good["problems"]) == (0, "", [])
+    shard = mini_folder / "rewards" / "c.0"
+    size = shard.stat().st_size
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (mini_folder / "\u00fc\x1b[1m").write_text("x")
+    found = orlog("verify", MINI, "--json", "--values", "--quick")
+    assert (found.returncode, found.stderr) == (3, "")
+    last = json.loads((RECORDED / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
+    assert json.loads(found.stdout) == good | {
+        "problems": [
+            {
+                "file": "rewards/c.0",
+                "kind": "wrong size",
+                "expected": f"{size} bytes",
+                "found": f"{size - 1} bytes",
+                "column": "rewards",
+                "episodes": [0, last],
+            },
+            {
+                "file": "\u00fc\x1b[1m",
+                "kind": "not in the manifest",
+                "expected": "no such file",
+                "found": "1 bytes",
+                "column": None,
+                "episodes": None,
+            },
+        ]
+    }
+    assert good["name"] == MINI
+    assert good["version"] == "1.0.0"
+    assert good["digest"].startswith("sha256:")
+    assert good["folder"] == str(mini_folder)
+    assert good["bytes"] > 10**5
+    assert good["objects"] > 10
+
+
+def test_verify_names_column_and_episodes_and_prints_no_control_characters(
+    mini_folder: Path,
+) -> None:
+    (mini_folder / "rewards" / "c.0").unlink()
+    (mini_folder / "\x1b[1m").write_text("x")
+    found = orlog("verify", MINI)
+    assert found.returncode == 3
+    assert "it holds column rewards, episodes 0 to " in found.stderr
+    assert "\x1b" not in found.stderr
+
+
+def test_a_quick_verification_says_that_it_was_one(mini_folder: Path) -> None:
+    assert orlog("verify", MINI).returncode == 0
+    found = orlog("verify", MINI, "--quick")
+    assert found.returncode == 0
+    assert "did not change since they were hashed were not read" in found.stdout
+    (mini_folder / "rewards" / "c.0").unlink()
+    found = orlog("verify", MINI, "--quick")
+    assert found.returncode == 3
+    assert "rewards/c.0: missing" in found.stderr
+
+
 def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
     path = mini_folder / "manifest.json"
     path.write_text(path.read_text("utf-8").replace("CC0-1.0", "MIT-0"), "utf-8")

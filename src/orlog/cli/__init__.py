@@ -7,7 +7,7 @@ import warnings
 
 from rich.markup import escape
 
-from orlog.cli import experiments, stores, versions
+from orlog.cli import experiments, registries, stores, transfers, versions
 from orlog.cli.application import Debug, app
 from orlog.errors import OrlogError
 from orlog.terminal import errors, printable
@@ -16,6 +16,7 @@ __all__ = ["app", "main"]
 
 PANELS = {
     stores.__name__: "Datasets",
+    transfers.__name__: "Download and publish",
     versions.__name__: "Versions and views",
     experiments.__name__: "Training and scores",
 }
@@ -24,6 +25,10 @@ for _command in app.registered_commands:
 app.registered_commands.sort(
     key=lambda command: list(PANELS.values()).index(str(command.rich_help_panel))
 )
+
+
+for _group in (registries.registries, registries.keys):
+    app.add_typer(_group, rich_help_panel=PANELS[transfers.__name__])
 
 
 def main() -> None:

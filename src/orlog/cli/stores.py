@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,11 +12,12 @@ from rich.markup import escape
 
 from orlog.cli.application import CORES, Name, Workers, app
 from orlog.errors import IntegrityError, LockError, OrlogError
-from orlog.terminal import console, errors, progress_bar, table
+from orlog.terminal import console, errors, printable, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.dataset import Dataset
-    from orlog.datasets.manifest import Column
+    from orlog.datasets.manifest import Column, Manifest
+    from orlog.datasets.verify import Problem
 
 
 @app.command("list", epilog="Example: orlog list")
@@ -50,9 +53,8 @@ def show(name: Name) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.catalogue import recorded_manifest
-    from orlog.datasets.fetch import is_url
     from orlog.datasets.loading import as_folder, load_dataset
-    from orlog.datasets.names import parse_name
+    from orlog.datasets.names import is_url, parse_name
     from orlog.errors import NotFoundError
     from orlog.records import read_baseline, references_of
 
@@ -200,99 +202,150 @@ def build(
     console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
 
 
-@app.command(epilog="Example: orlog verify pointmaze/umaze-v1")
+@app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
 def verify(
     name: Name,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Do not read again what was right before and has the same size, times and inode.",
+        ),
+    ] = False,
     values: Annotated[
         bool,
         typer.Option("--values", help="Decode every value too, and check the columns' BLAKE3."),
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for scripts, and nothing else.")
+    ] = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
 
-    Of a view's file, the stored versions that it is made of are checked.
+    Of a view's file, the stored versions that it is made of are checked; with --json each is an
+    object of its own.
     """
     from orlog.datasets.loading import stored_folders
+    from orlog.datasets.verify import verify_store
 
-    found = [_verify(folder, name, values) for folder in stored_folders(name)]
-    if not all(found):
+    is_right = True
+    for folder in stored_folders(name):
+        with _bytes_bar(_stored_bytes(folder)) as count:
+            manifest, problems = verify_store(folder, quick=quick, progress=count)
+        are_bytes_right = not problems
+        if values and are_bytes_right:
+            problems = _find_wrong_values(folder)
+        is_right = is_right and not problems
+        if as_json:
+            _print_json(folder, manifest, problems)
+            continue
+        for problem in problems:
+            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+        if not are_bytes_right:
+            _print_damage(folder, name, manifest, len(problems))
+        else:
+            _print_good_bytes(manifest, quick)
+            if values:
+                _print_values(folder, manifest, bool(problems))
+    if not is_right:
         raise typer.Exit(3)
 
 
-def _verify(folder: Path, name: str, values: bool) -> bool:
-    """Check one stored version, print what is found, and return whether all is right."""
-    from orlog.datasets.catalogue import CATALOGUE
-    from orlog.datasets.loading import as_folder
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.verify import verify_store
+def _print_json(folder: Path, manifest: Manifest, problems: list[Problem]) -> None:
+    import dataclasses
+    import json
 
-    total = read_manifest(folder / MANIFEST_FILE).size_bytes
-    done = 0
-    with progress_bar("bytes") as update:
+    body = {
+        "name": manifest.name,
+        "version": manifest.version,
+        "digest": manifest.digest,
+        "folder": str(folder),
+        "objects": len(manifest.objects),
+        "bytes": manifest.size_bytes,
+        "problems": [dataclasses.asdict(problem) for problem in problems],
+    }
+    console.print_json(json.dumps(body), ensure_ascii=True)
 
-        def count(size: int) -> None:
-            nonlocal done
-            done += size
-            update(done, total)
 
-        manifest, problems = verify_store(folder, progress=count)
-    for problem in problems:
-        errors.print(f"[red]{escape(str(problem))}[/red]", soft_wrap=True)
-    if problems:
-        again = (
-            f"run: orlog build {manifest.name} --replace"
-            if as_folder(name) is None and manifest.name in CATALOGUE
-            else "copy it again from where it came"
-        )
-        errors.print(
-            f"{len(problems)} of {len(manifest.objects)} objects of {manifest.name}@"
-            f"{manifest.version} are not as in the manifest ({folder}); {again}",
-            soft_wrap=True,
-        )
-        return False
+def _print_good_bytes(manifest: Manifest, quick: bool) -> None:
+    how = " (those that did not change since they were hashed were not read)" if quick else ""
     console.print(
-        f"{manifest.name}@{manifest.version}: {len(manifest.objects)} objects, {total:,} bytes, "
-        f"all as in the manifest\n{manifest.digest}",
+        f"{manifest.name}@{manifest.version}: {len(manifest.objects)} objects, "
+        f"{manifest.size_bytes:,} bytes, all as in the manifest{how}\n{manifest.digest}",
         soft_wrap=True,
     )
-    return _verify_values(folder) if values else True
 
 
-def _verify_values(folder: Path) -> bool:
-    """Check the values of a version whose bytes are right, print, and return whether all are."""
-    import math
+def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
+    from orlog.datasets.catalogue import CATALOGUE
+    from orlog.datasets.download import was_downloaded
+    from orlog.datasets.loading import as_folder
 
-    import numpy as np
-
-    from orlog.datasets.recording import Recording
-
-    recording = Recording(folder)
-    manifest = recording.manifest
-    total = sum(
-        column.rows * math.prod(column.shape) * np.dtype(column.dtype).itemsize
-        for column in manifest.columns
+    if was_downloaded(folder):
+        again = f"run: orlog repair {name}"
+    elif as_folder(name) is None and manifest.name in CATALOGUE:
+        again = f"run: orlog build {manifest.name} --replace"
+    else:
+        again = "copy it again from where it came, or run: orlog repair --mirror URL"
+    errors.print(
+        f"{count} of {len(manifest.objects)} objects of {manifest.name}@{manifest.version} are not "
+        f"as in the manifest ({folder}); {again}",
+        soft_wrap=True,
     )
-    done = 0
-    with progress_bar("bytes") as update:
 
-        def count(size: int) -> None:
-            nonlocal done
-            done += size
-            update(done, total)
 
-        problems = recording.check_values(count)
-    for problem in problems:
-        errors.print(f"[red]{escape(str(problem))}[/red]", soft_wrap=True)
-    if problems:
+def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
+    if are_wrong:
         errors.print(
             f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
             f"decode to the values it states ({folder}): it was written with a memory or codec at "
             "fault, or read with one: try another machine, then ask its author for a new version",
             soft_wrap=True,
         )
-        return False
-    console.print(f"{len(manifest.columns)} columns, {total:,} bytes of values, all as stated")
-    return True
+    else:
+        total = _value_bytes(manifest)
+        console.print(f"{len(manifest.columns)} columns, {total:,} bytes of values, all as stated")
+
+
+def _find_wrong_values(folder: Path) -> list[Problem]:
+    """Decode all values of a version whose bytes are right, and return what is wrong with them."""
+    from orlog.datasets.recording import Recording
+    from orlog.datasets.verify import locate
+
+    recording = Recording(folder)
+    with _bytes_bar(_value_bytes(recording.manifest)) as count:
+        return locate(folder, recording.manifest, recording.check_values(count))
+
+
+def _stored_bytes(folder: Path) -> int:
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+
+    return read_manifest(folder / MANIFEST_FILE).size_bytes
+
+
+def _value_bytes(manifest: Manifest) -> int:
+    import math
+
+    import numpy as np
+
+    return sum(
+        column.rows * math.prod(column.shape) * np.dtype(column.dtype).itemsize
+        for column in manifest.columns
+    )
+
+
+@contextlib.contextmanager
+def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar; give a function of the bytes done since its last call."""
+    done = 0
+    with progress_bar("bytes") as update:
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            update(done, total)
+
+        yield count
 
 
 @app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")

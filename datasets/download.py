@@ -1,0 +1,469 @@
+"""Brings a version onto this machine, or only what is damaged of it, every byte checked.
+
+    $ORLOG_HOME/datasets/NAME/.VERSION.download/SHA256          objects that are whole
+                                                SHA256.part     what came of others so far
+
+A transfer that ends early, however it ends, goes on from there. A version appears whole or not at
+all.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from orlog.datasets.home import (
+    datasets_folder,
+    installed_versions,
+    publish_new,
+    sole_access,
+)
+from orlog.datasets.json_files import read_json_file, replace_json_file
+from orlog.datasets.lock import check_lock
+from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.names import DatasetName, is_url, parse_name
+from orlog.datasets.sources import Source, find_source, source_of_url
+from orlog.datasets.storage import (
+    hash_file,
+    storage_errors,
+    sync,
+    sync_folders,
+    write_durably,
+)
+from orlog.datasets.transport import Limiter, Mirror, Patience, fetch_object
+from orlog.datasets.verify import Problem, find_link, verify_store
+from orlog.errors import IntegrityError, StorageError
+
+__all__ = [
+    "Progress",
+    "download_dataset",
+    "download_version",
+    "repair_dataset",
+    "repair_version",
+    "was_downloaded",
+]
+
+JOBS = 8
+ROOM_LEFT = 2**26
+
+Progress = Callable[[int, int], None]
+
+
+def download_version(
+    source: Source,
+    *,
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+    patience: Patience = Patience(),
+) -> Path:
+    """Return the folder of a version, downloaded first as far as it is not on this machine.
+
+    Objects that another version of the dataset has here are not transferred. Several processes may
+    download the same version: one does, the others wait and find it.
+
+    Args:
+        source: Where it can be had.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_wait: Called once if another process is at it.
+        patience: How long each mirror is tried.
+
+    Raises:
+        TransferError: no mirror gave an object; what came is kept.
+        IntegrityError: another version of the same name and number is here.
+        StorageError: there is not enough room, or the disk cannot be written; what came is kept.
+    """
+    manifest = source.manifest
+    destination = datasets_folder() / manifest.name / manifest.version
+    if _is_here(destination, manifest):
+        return destination
+    with sole_access(destination, on_wait=on_wait):
+        if _is_here(destination, manifest):
+            return destination
+        folder = _download_folder(destination)
+        _fetch(source, manifest.objects, folder, jobs, limiter, progress, patience)
+        store = folder / "store"
+        with storage_errors(store):
+            shutil.rmtree(store, ignore_errors=True)
+            for item in manifest.objects:
+                _place(folder / item.sha256, store / item.path)
+            write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+            sync_folders(store)
+        origin = _Origin(origin_version=1, mirrors=list(source.mirrors), registry=source.registry)
+        replace_json_file(_origin_file(destination), msgspec.to_builtins(origin))
+        publish_new(store, destination)
+        shutil.rmtree(folder, ignore_errors=True)
+    return destination
+
+
+def download_dataset(
+    name: str,
+    *,
+    mirrors: Sequence[str] = (),
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
+    """Return the folder of a version, downloaded first as far as it is not on this machine.
+
+    Args:
+        name: A dataset's name, perhaps with version or digest, which the registries are asked for
+            (`orlog registry add`), or the URL of a version's folder. `orlog.lock` counts.
+        mirrors: Further places to try first: for a name URLs of registries, for a URL those of the
+            same folder elsewhere.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_wait: Called once if another process is at it.
+
+    Raises:
+        InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
+        SignatureError: a registry promises signatures, and one is missing or wrong.
+        TransferError, IntegrityError, StorageError: as `download_version`.
+    """
+    if is_url(name):
+        source = source_of_url(name, mirrors)
+        check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
+    else:
+        wanted = parse_name(name)
+        pin = check_lock(wanted)
+        if pin is not None:
+            wanted = DatasetName(wanted.name, pin.version, pin.digest)
+        here = _named_here(wanted)
+        if here is not None:
+            return here
+        source = find_source(wanted, mirrors)
+    return download_version(source, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait)
+
+
+def repair_dataset(
+    folder: Path,
+    *,
+    mirrors: Sequence[str] = (),
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> list[Problem]:
+    """Bring what is damaged of a stored version again; return what was wrong.
+
+    Args:
+        folder: The version's folder under ORLOG_HOME, or a copy of one.
+        mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
+            downloaded from, and the registries.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+
+    Raises:
+        NotFoundError: nothing is known to bring it from.
+        TransferError, IntegrityError, StorageError: as `repair_version`.
+    """
+    source = _source_of_folder(folder, mirrors)
+    return repair_version(folder, source, jobs=jobs, limiter=limiter, progress=progress)
+
+
+def repair_version(
+    folder: Path,
+    source: Source,
+    *,
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    patience: Patience = Patience(),
+) -> list[Problem]:
+    """Bring what is damaged or missing of a version again, and return what was wrong.
+
+    Files that do not belong to it are moved beside the folder, not deleted. Other versions of the
+    dataset that shared a damaged file get the good one too.
+
+    Raises:
+        IntegrityError: the source offers another version than the one in the folder.
+        TransferError: no mirror gave an object; nothing was changed.
+        StorageError: the disk cannot be written.
+    """
+    manifest = source.manifest
+    with sole_access(folder):
+        problems = _problems(folder, manifest)
+        listed = {item.path: item for item in manifest.objects}
+        broken = [listed[problem.file] for problem in problems if problem.file in listed]
+        kept = _download_folder(folder)
+        _fetch(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
+        with storage_errors(folder):
+            for problem in problems:
+                if problem.file not in listed and problem.file != MANIFEST_FILE:
+                    _move_aside(folder, problem.file)
+            for item in broken:
+                _replace(kept / item.sha256, folder, item)
+            if any(problem.file == MANIFEST_FILE for problem in problems):
+                unfinished = folder / f".{MANIFEST_FILE}.unfinished"
+                write_durably(unfinished, manifest.to_json().encode())
+                unfinished.replace(folder / MANIFEST_FILE)
+            sync_folders(folder)
+        shutil.rmtree(kept, ignore_errors=True)
+    return problems
+
+
+def was_downloaded(folder: Path) -> bool:
+    """Return whether it is known where a version was downloaded from."""
+    return _origin_file(folder).is_file()
+
+
+def _named_here(wanted: DatasetName) -> Path | None:
+    """Return the folder of a version that was named exactly and is here."""
+    if not wanted.version and not wanted.digest:
+        return None
+    for version in installed_versions(wanted.name):
+        folder = datasets_folder() / wanted.name / version
+        if wanted.version in ("", version):
+            manifest = read_manifest(folder / MANIFEST_FILE)
+            if manifest.digest.startswith(wanted.digest):
+                return folder
+    return None
+
+
+def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
+    """Return where the version in a folder can be had; its own manifest decides, if it is right."""
+    origin = _read_origin(folder)
+    places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
+    try:
+        manifest = read_manifest(folder / MANIFEST_FILE)
+    except IntegrityError:
+        if not places:
+            raise
+        return source_of_url(places[0], places[1:])
+    if places:
+        return Source(manifest=manifest, mirrors=tuple(places))
+    return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+
+
+class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    origin_version: Literal[1]
+    mirrors: list[str]
+    registry: str
+
+
+def _origin_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.origin.json")
+
+
+def _read_origin(folder: Path) -> _Origin | None:
+    """Return where a version was downloaded from; None if it came otherwise."""
+    path = _origin_file(folder)
+    if not path.is_file():
+        return None
+    repair = "delete the file, and give --mirror URL"
+    return read_json_file(path, _Origin, version=("origin_version", 1), repair=repair)
+
+
+def _is_here(destination: Path, manifest: Manifest) -> bool:
+    if not (destination / MANIFEST_FILE).is_file():
+        return False
+    here = read_manifest(destination / MANIFEST_FILE).digest
+    if here != manifest.digest:
+        raise IntegrityError(
+            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {destination} is "
+            f"{here}; a version never changes: ask who published it, or move the folder away",
+            expected=here,
+            found=manifest.digest,
+        )
+    return True
+
+
+def _download_folder(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.download")
+
+
+def _fetch(
+    source: Source,
+    objects: Iterable[StoredObject],
+    folder: Path,
+    jobs: int,
+    limiter: Limiter | None,
+    progress: Progress,
+    patience: Patience,
+    *,
+    damaged: Path | None = None,
+) -> None:
+    """Bring objects into a folder under the names of their sums, as far as they are not there."""
+    items = {item.sha256: item for item in objects}
+    total = sum(item.size_bytes for item in items.values())
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in items.values():
+            if not (folder / item.sha256).exists():
+                _take_from_here(source.manifest.name, item, folder, damaged)
+        missing = [item for item in items.values() if not (folder / item.sha256).exists()]
+        _check_room(folder, missing)
+    mirrors = [Mirror(url) for url in source.mirrors]
+    progress_of = _Progress(progress, total, total - sum(item.size_bytes for item in missing))
+
+    def bring(item: StoredObject) -> None:
+        part = folder / f"{item.sha256}.part"
+        fetch_object(
+            mirrors,
+            item,
+            part,
+            progress=progress_of.add,
+            limiter=limiter,
+            patience=patience,
+        )
+        with storage_errors(part):
+            part.rename(folder / item.sha256)
+
+    # Large ones first, so that the last one to end is a small one.
+    missing.sort(key=lambda item: -item.size_bytes)
+    with concurrent.futures.ThreadPoolExecutor(jobs, "orlog-download") as pool:
+        waiting = [pool.submit(bring, item) for item in missing]
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                done.result()
+        except BaseException:
+            progress_of.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    with storage_errors(folder):
+        sync(folder)
+
+
+class _Progress:
+    """Adds up what threads bring; stops them when one has failed."""
+
+    def __init__(self, progress: Progress, total: int, done: int) -> None:
+        self._lock = threading.Lock()
+        self._progress, self._total, self._done = progress, total, done
+        self._is_stopped = False
+        progress(done, total)
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            if self._is_stopped:
+                raise _StoppedError
+            self._done += count
+            self._progress(self._done, self._total)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+
+
+class _StoppedError(Exception):
+    """Another transfer has failed; this one ends."""
+
+
+def _take_from_here(name: str, item: StoredObject, folder: Path, damaged: Path | None) -> None:
+    """Link or copy an object that another version of the dataset has, if its bytes are right."""
+    for version in installed_versions(name):
+        other = datasets_folder() / name / version
+        if other == damaged:
+            continue
+        try:
+            theirs = read_manifest(other / MANIFEST_FILE).objects
+        except IntegrityError:
+            continue
+        for candidate in theirs:
+            path = other / candidate.path
+            if (
+                candidate.sha256 == item.sha256
+                and find_link(other, candidate.path) is None
+                and path.is_file()
+                and path.stat().st_size == item.size_bytes
+                and hash_file(path) == item.sha256
+            ):
+                _place(path, folder / item.sha256)
+                return
+
+
+def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
+    """Refuse to start what cannot end, before a byte is transferred."""
+    needed = 0
+    for item in missing:
+        part = folder / f"{item.sha256}.part"
+        needed += item.size_bytes - (part.stat().st_size if part.exists() else 0)
+    free = shutil.disk_usage(folder).free
+    if missing and needed + min(needed, ROOM_LEFT) > free:
+        raise StorageError(
+            f"{folder.parent}: {needed:,} bytes are still to come and {free:,} are free; free some "
+            "space or set ORLOG_HOME to another disk, then run the same command again"
+        )
+
+
+def _place(source: Path, target: Path) -> None:
+    """Give a file a second name, or a durable copy where links are not possible."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(target)
+
+
+def _problems(folder: Path, manifest: Manifest) -> list[Problem]:
+    """Return what is wrong with a folder, its manifest included."""
+    path = folder / MANIFEST_FILE
+    try:
+        here = read_manifest(path)
+    except IntegrityError as error:
+        wrong = Problem(MANIFEST_FILE, "damaged", manifest.digest, str(error))
+        unfinished = folder.with_name(f".{folder.name}.manifest")
+        with storage_errors(unfinished):
+            write_durably(unfinished, manifest.to_json().encode())
+            unfinished.replace(path)
+        return [wrong, *verify_store(folder)[1]]
+    if here.digest != manifest.digest:
+        raise IntegrityError(
+            f"{folder}: is {here.name}@{here.version} ({here.digest}), the source offers "
+            f"{manifest.name}@{manifest.version} ({manifest.digest}); nothing was changed",
+            expected=here.digest,
+            found=manifest.digest,
+        )
+    return verify_store(folder)[1]
+
+
+def _move_aside(folder: Path, path: str) -> None:
+    target = folder.with_name(f".{folder.name}.strange") / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).replace(target)
+
+
+def _replace(good: Path, folder: Path, item: StoredObject) -> None:
+    """Put a good file in the place of a damaged one, and of what other versions share with it."""
+    link = find_link(folder, item.path)
+    if link is not None:
+        link.unlink()
+    target = folder / item.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    damaged = target.stat() if target.is_file() else None
+    if target.is_dir():
+        shutil.rmtree(target)
+    _rename_over(good, target)
+    if damaged is None or damaged.st_nlink < 2:
+        return
+    for version in installed_versions(folder.parent.relative_to(datasets_folder()).as_posix()):
+        other = folder.with_name(version)
+        with contextlib.suppress(IntegrityError, OSError):
+            for candidate in read_manifest(other / MANIFEST_FILE).objects:
+                path = other / candidate.path
+                is_shared = path.stat().st_ino == damaged.st_ino
+                if candidate.sha256 == item.sha256 and is_shared:
+                    _rename_over(good, path)
+
+
+def _rename_over(good: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.good")
+    temporary.unlink(missing_ok=True)
+    _place(good, temporary)
+    temporary.replace(target)

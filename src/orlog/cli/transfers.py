@@ -1,0 +1,134 @@
+"""Commands that bring versions here, mend them, and publish them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import Name, app
+from orlog.terminal import console, errors, transfer_bar
+
+if TYPE_CHECKING:
+    from orlog.datasets.transport import Limiter
+
+Mirrors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mirror", metavar="URL", help="Another place to try, before the others. May be repeated."
+    ),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Files that are transferred at once.")]
+Rate = Annotated[
+    str | None,
+    typer.Option(metavar="RATE", help="Bytes per second at most: 500k, 20M.", show_default="none"),
+]
+
+
+@app.command(epilog="Example: orlog download lab/arm-v1 --limit-rate 20M")
+def download(
+    name: Annotated[str, typer.Argument(help="Dataset's name, or the URL of a version's folder.")],
+    mirror: Mirrors = None,
+    jobs: Jobs = 8,
+    limit_rate: Rate = None,
+) -> None:
+    """Bring a version here from a registry or a URL, every byte checked.
+
+    What was interrupted goes on where it stopped; what is here is not transferred again. For a name
+    a mirror is the URL of another registry with the same versions; for a URL that of another copy of
+    the folder.
+    """
+    from orlog.datasets.download import download_dataset
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+
+    with transfer_bar("download") as update:
+        folder = download_dataset(
+            name,
+            mirrors=mirror or (),
+            jobs=jobs,
+            limiter=_limiter(limit_rate),
+            progress=update,
+            on_wait=lambda: errors.print("another process downloads it; waiting for that"),
+        )
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    console.print(
+        f"{manifest.name}@{manifest.version}: {manifest.size_bytes:,} bytes in {folder}\n"
+        f"{manifest.digest}",
+        soft_wrap=True,
+    )
+
+
+@app.command(epilog="Example: orlog repair lab/arm-v1")
+def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 8, limit_rate: Rate = None) -> None:
+    """Check a version and bring again what is damaged or missing, and nothing else.
+
+    It comes from the mirrors given here (URLs of the version's folder), then from where it was
+    downloaded, or else from the registries.
+    """
+    from orlog.datasets.download import repair_dataset
+    from orlog.datasets.loading import folders_to_repair
+
+    for folder in folders_to_repair(name):
+        with transfer_bar("repair") as update:
+            problems = repair_dataset(
+                folder,
+                mirrors=mirror or (),
+                jobs=jobs,
+                limiter=_limiter(limit_rate),
+                progress=update,
+            )
+        for problem in problems:
+            console.print(escape(str(problem)), soft_wrap=True)
+        console.print(
+            f"{folder}: {len(problems)} problems, all mended" if problems else f"{folder}: sound",
+            soft_wrap=True,
+        )
+
+
+@app.command(epilog="Example: orlog publish lab/arm-v1 s3://our-bucket/datasets --sign lab.key")
+def publish(
+    name: Name,
+    target: Annotated[
+        str, typer.Argument(help="A registry to put it in: a folder, or a URL such as s3://..")
+    ],
+    sign: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
+    ] = None,
+    jobs: Jobs = 8,
+) -> None:
+    """Put a version into a registry, so that any static file server of that folder is a mirror.
+
+    A version that is there is never changed. What was interrupted goes on where it stopped.
+    """
+    import functools
+
+    from orlog.datasets.loading import stored_folders
+    from orlog.datasets.publish import publish_dataset
+
+    signer = None
+    if sign is not None:
+        from orlog.datasets import signatures
+
+        signer = functools.partial(signatures.sign, key_file=sign)
+    for folder in stored_folders(name):
+        with transfer_bar("publish") as update:
+            url = publish_dataset(folder, target, sign=signer, jobs=jobs, progress=update)
+        console.print(f"published: {url}", soft_wrap=True)
+
+
+def _limiter(rate: str | None) -> Limiter | None:
+    """Return what bounds the rate, from text such as 500k or 20M."""
+    if rate is None:
+        return None
+    from orlog.datasets.transport import Limiter
+
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG]?)", rate)
+    number = (
+        float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match[2].lower()] if match else 0
+    )
+    if number < 1:
+        raise typer.BadParameter(f"{rate!r}: expected bytes per second such as 500k or 20M")
+    return Limiter(number)

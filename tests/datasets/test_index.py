@@ -1,0 +1,122 @@
+"""The index of a registry: what is right comes back, all else is a typed error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orlog.datasets.index import LARGEST_INDEX, Index, IndexEntry, index_from_json
+from orlog.datasets.manifest import read_manifest
+from orlog.errors import FormatVersionError, ManifestError, VersionExistsError
+
+DIGEST = "sha256:" + "a" * 64
+ENTRY = {"digest": DIGEST, "size_bytes": 10, "episodes": 2, "steps": 5}
+BODY: dict[str, Any] = {
+    "index_version": 1,
+    "serial": 7,
+    "datasets": {"lab/arm-v1": {"1.0.0": ENTRY, "0.9.0": ENTRY}, "lab/a/b-v2": {"1.0.0": ENTRY}},
+}
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    body = json.loads(json.dumps(BODY))
+    change(body)
+    return json.dumps(body).encode()
+
+
+def test_an_index_comes_back_and_equal_indexes_have_equal_bytes() -> None:
+    index = index_from_json(json.dumps(BODY).encode(), "here")
+    assert index.serial == 7
+    assert index.entry("lab/arm-v1", "0.9.0") == IndexEntry(
+        digest=DIGEST, size_bytes=10, episodes=2, steps=5
+    )
+    assert index.entry("lab/arm-v1", "3.0.0") is index.entry("lab/other-v1", "1.0.0") is None
+    assert index_from_json(index.to_json(), "here") == index
+    backwards = {**BODY, "datasets": dict(reversed(BODY["datasets"].items()))}
+    assert index_from_json(json.dumps(backwards).encode(), "").to_json() == index.to_json()
+    assert json.loads(index.to_json()) == BODY
+
+
+def test_a_version_is_added_once_and_never_changed(built_mini: Path) -> None:
+    manifest = read_manifest(built_mini / "manifest.json")
+    index = index_from_json(json.dumps(BODY).encode(), "here")
+    more = index.with_version(manifest)
+    assert more.serial == 8
+    assert more.datasets["lab/arm-v1"] == index.datasets["lab/arm-v1"]
+    entry = more.entry(manifest.name, manifest.version)
+    assert entry == IndexEntry(
+        digest=manifest.digest,
+        size_bytes=manifest.size_bytes,
+        episodes=manifest.total_episodes,
+        steps=manifest.total_steps,
+    )
+    assert more.with_version(manifest) is more
+    other = IndexEntry(digest=DIGEST, size_bytes=10, episodes=2, steps=5)
+    with pytest.raises(VersionExistsError, match=f"{DIGEST}.*{manifest.digest}"):
+        Index(datasets={manifest.name: {manifest.version: other}}).with_version(manifest)
+    with pytest.raises(ManifestError, match="cannot grow"):
+        Index(serial=2**53).with_version(manifest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: body.pop("serial"),
+        lambda body: body.pop("datasets"),
+        lambda body: body.pop("index_version"),
+        lambda body: body.update(more=1),
+        lambda body: body.update(serial=-1),
+        lambda body: body.update(serial=2**54),
+        lambda body: body.update(serial=True),
+        lambda body: body.update(serial="7"),
+        lambda body: body.update(serial=7.5),
+        lambda body: body.update(index_version=0),
+        lambda body: body.update(index_version="1"),
+        lambda body: body.update(index_version=True),
+        lambda body: body.update(datasets=[]),
+        lambda body: body["datasets"].update({"../escape-v1": {"1.0.0": ENTRY}}),
+        lambda body: body["datasets"].update({"lab/arm-v1@1.0.0": {"1.0.0": ENTRY}}),
+        lambda body: body["datasets"].update({"lab/x-v1": {"1.0": ENTRY}}),
+        lambda body: body["datasets"].update({"lab/x-v1": {"../..": ENTRY}}),
+        lambda body: body["datasets"].update({"lab/x-v1": {}}),
+        lambda body: body["datasets"]["lab/arm-v1"]["1.0.0"].update(digest="sha256:ab"),
+        lambda body: body["datasets"]["lab/arm-v1"]["1.0.0"].update(digest=DIGEST + "\n"),
+        lambda body: body["datasets"]["lab/arm-v1"]["1.0.0"].update(url="http://else"),
+        lambda body: body["datasets"]["lab/arm-v1"]["1.0.0"].pop("steps"),
+    ],
+)
+def test_what_is_not_an_index_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(ManifestError, match=r"^https://there: "):
+        index_from_json(changed(change), "https://there")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"\xff",
+        b"{",
+        b"[" * 100_000,
+        b'{"serial": 1, "serial": 2}',
+        b'{"serial": NaN}',
+        b'{"index_version": 1, "datasets": {}, "serial": ' + b"9" * 10_000 + b"}",
+        b" " * (LARGEST_INDEX + 1),
+    ],
+    ids=range(10),
+)
+def test_bytes_that_are_no_index_are_refused(data: bytes) -> None:
+    with pytest.raises(ManifestError, match=r"^there: "):
+        index_from_json(data, "there")
+
+
+def test_a_newer_index_says_so() -> None:
+    with pytest.raises(FormatVersionError, match="index_version 2 is newer"):
+        index_from_json(changed(lambda body: body.update(index_version=2, more=1)), "there")
+    with pytest.raises(FormatVersionError, match="pip install --upgrade orlog"):
+        index_from_json(b'{"index_version": 3}', "there")

@@ -1,0 +1,196 @@
+"""A real HTTP server on loopback that serves a folder, and does wrong where a test wants it to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.server
+import re
+import socket
+import struct
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["Fault", "FileServer", "Request"]
+
+LONGEST_STALL = 20
+BLOCK_BYTES = 2**14
+
+
+@dataclasses.dataclass(kw_only=True)
+class Fault:
+    """What is done to answers. A request meets the first fault that fits it and has times left.
+
+    Attributes:
+        path: End of the paths that it is for.
+        times: How many requests meet it; none for all.
+        status: Status instead of the file.
+        headers: Headers to set, or to leave out where the value is none.
+        change: What is done to the whole file before anything else.
+        drop_after: Bytes of the body after which the connection is cut.
+        stall_after: Bytes of the body after which nothing more comes.
+        resets: Whether a cut connection is reset and not just closed.
+        ignores_ranges: Whether the whole file is sent where a range was asked for.
+        chunked: Whether the length is not said.
+    """
+
+    path: str = ""
+    times: int | None = None
+    status: int | None = None
+    headers: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    change: Callable[[bytes], bytes] = lambda data: data
+    drop_after: int | None = None
+    stall_after: int | None = None
+    resets: bool = False
+    ignores_ranges: bool = False
+    chunked: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One request: its path as it was sent, and its headers."""
+
+    path: str
+    headers: Mapping[str, str]
+
+
+class FileServer:
+    """Serves a folder with ranges and open connections, in threads, until the block ends.
+
+        with FileServer(folder) as server:
+            server.faults.append(Fault(path="c.0", times=1, drop_after=100))
+            ... server.url ...
+
+    Attributes:
+        url: Its address, without a slash at the end.
+        faults: What it does wrong; may be changed at any time.
+        requests: The requests so far.
+        sent_bytes: Bytes of bodies it has sent, over all requests.
+        connections: Connections it has accepted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.faults: list[Fault] = []
+        self.requests: list[Request] = []
+        self.sent_bytes = 0
+        self.connections = 0
+        self.closing = threading.Event()
+        self.lock = threading.Lock()
+        self.sockets: set[socket.socket] = set()
+        handler = type("BoundHandler", (_Handler,), {"owner": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        with self.lock:
+            for open_socket in self.sockets:
+                with contextlib.suppress(OSError):
+                    open_socket.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()
+        self._thread.join()
+
+    def fault_for(self, path: str) -> Fault:
+        """Return the fault that a request meets, and use it up."""
+        with self.lock:
+            for fault in self.faults:
+                if path.endswith(fault.path) and fault.times != 0:
+                    if fault.times is not None:
+                        fault.times -= 1
+                    return fault
+        return Fault()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    owner: FileServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        with self.owner.lock:
+            self.owner.connections += 1
+            self.owner.sockets.add(self.connection)
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (ConnectionError, ValueError):
+            self.close_connection = True
+        finally:
+            with self.owner.lock:
+                self.owner.sockets.discard(self.connection)
+
+    def do_GET(self) -> None:
+        # A client that takes this server for a proxy sends a whole URL.
+        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        with self.owner.lock:
+            self.owner.requests.append(Request(path=self.path, headers=dict(self.headers)))
+        fault = self.owner.fault_for(path)
+        status, headers, body = self._answer(path, fault)
+        self.send_response(status)
+        for key, value in {**headers, **fault.headers}.items():
+            if value is not None:
+                self.send_header(key, value)
+        self.end_headers()
+        self._send(body, fault)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _answer(self, path: str, fault: Fault) -> tuple[int, dict[str, str], bytes]:
+        file = self.owner.folder / path.lstrip("/")
+        if fault.status is not None or not file.is_file():
+            page = b"an error page"
+            return fault.status or 404, {"Content-Length": str(len(page))}, page
+        data = fault.change(file.read_bytes())
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        headers = {}
+        status = 200
+        if asked and not fault.ignores_ranges:
+            start, total = int(asked[1]), len(data)
+            if start >= total:
+                return 416, {"Content-Range": f"bytes */{total}", "Content-Length": "0"}, b""
+            status, data = 206, data[start:]
+            headers["Content-Range"] = f"bytes {start}-{total - 1}/{total}"
+        if fault.chunked:
+            return status, {**headers, "Transfer-Encoding": "chunked"}, data
+        return status, {**headers, "Content-Length": str(len(data))}, data
+
+    def _send(self, body: bytes, fault: Fault) -> None:
+        stops = [stop for stop in (fault.drop_after, fault.stall_after) if stop is not None]
+        end = min([len(body), *stops])
+        for start in range(0, end, BLOCK_BYTES):
+            block = body[start : min(end, start + BLOCK_BYTES)]
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if fault.chunked else block)
+            with self.owner.lock:
+                self.owner.sent_bytes += len(block)
+        if fault.drop_after == end:
+            self._cut(fault.resets)
+        elif fault.stall_after == end:
+            self.owner.closing.wait(LONGEST_STALL)
+            self._cut(resets=False)
+        elif fault.chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _cut(self, resets: bool) -> None:
+        self.close_connection = True
+        if resets:
+            off = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
+            # The file made of the socket keeps it open as well.
+            self.rfile.close()
+            self.connection.close()
+        else:
+            self.connection.shutdown(socket.SHUT_RDWR)
