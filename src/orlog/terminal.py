@@ -18,7 +18,15 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["console", "errors", "printable", "progress_bar", "progress_bars", "table", "transfer_bar"]
+__all__ = [
+    "console",
+    "errors",
+    "printable",
+    "progress_bar",
+    "progress_bars",
+    "table",
+    "transfer_bar",
+]
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
