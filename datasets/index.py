@@ -22,8 +22,6 @@ from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, Ve
 __all__ = [
     "INDEX_FILE",
     "LARGEST_INDEX",
-    "LARGEST_SIGNATURE",
-    "SIGNATURE_SUFFIX",
     "Index",
     "IndexEntry",
     "index_from_json",
@@ -32,8 +30,6 @@ __all__ = [
 INDEX_FILE = "index.json"
 INDEX_VERSION = 1
 LARGEST_INDEX = 64 * 2**20
-SIGNATURE_SUFFIX = ".sig"
-LARGEST_SIGNATURE = 4 * 2**10
 _converting = threading.Lock()
 
 

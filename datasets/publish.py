@@ -29,8 +29,6 @@ from filelock import FileLock
 from orlog.datasets.index import (
     INDEX_FILE,
     LARGEST_INDEX,
-    LARGEST_SIGNATURE,
-    SIGNATURE_SUFFIX,
     Index,
     index_from_json,
 )
@@ -45,11 +43,12 @@ from orlog.datasets.manifest import (
     read_manifest,
 )
 from orlog.datasets.names import is_url
+from orlog.datasets.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX
 from orlog.datasets.storage import hash_file, sync, sync_all, sync_folders
+from orlog.datasets.transport import missing_backend
 from orlog.errors import (
     IntegrityError,
     ManifestError,
-    MissingExtraError,
     NotFoundError,
     OrlogError,
     SignatureError,
@@ -64,7 +63,6 @@ PART_BYTES = 32 * 2**20
 INDEX_ATTEMPTS = 30
 CLAIM_FILE = ".publishing"
 LARGEST_CLAIM = 2**10
-EXTRAS = {"s3": "s3", "s3a": "s3", "hf": "hf"}
 
 Sign: TypeAlias = Callable[[bytes, str], bytes]
 """Gives the bytes of a `.sig` file for the bytes of a file and its kind, "manifest" or "index"."""
@@ -313,9 +311,7 @@ def _open_registry(target: str) -> _Registry:
         # A fresh one: what is cached may know old credentials, servers and listings.
         system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
-        extra = EXTRAS.get(scheme, "")
-        advice = f'run: pip install "orlog[{extra}]"' if extra else "install that package"
-        raise MissingExtraError(f"{target}: {error}; {advice}", extra=extra) from error
+        raise missing_backend(url, error) from error
     except Exception as error:  # each transport under fsspec has errors of its own
         raise NotFoundError(f"{target}: cannot be opened: {error}") from error
     if "file" in _protocols(system):

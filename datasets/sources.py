@@ -20,8 +20,6 @@ from orlog.datasets.history import choose_version, read_history
 from orlog.datasets.index import (
     INDEX_FILE,
     LARGEST_INDEX,
-    LARGEST_SIGNATURE,
-    SIGNATURE_SUFFIX,
     Index,
     index_from_json,
 )
@@ -34,7 +32,7 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.names import DatasetName, did_you_mean
 from orlog.datasets.registries import Registry, check_serial, read_registries
-from orlog.datasets.signatures import check_signature
+from orlog.datasets.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 from orlog.datasets.transport import read_small
 from orlog.errors import (
     IntegrityError,

@@ -35,7 +35,7 @@ from orlog.errors import MissingExtraError, NotFoundError, TransferError
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["Limiter", "Mirror", "Patience", "fetch_object", "read_small"]
+__all__ = ["Limiter", "Mirror", "Patience", "fetch_object", "missing_backend", "read_small"]
 
 BLOCK_BYTES = 2**20
 MOST_REDIRECTS = 5
@@ -44,7 +44,9 @@ LONGEST_REASON = 300
 MISSING = frozenset({404, 410})
 TEMPORARY = frozenset({408, 425, 429})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-PROGRESS_BYTES = 2**16
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+SMALL_BLOCK_BYTES = 2**14
+QUICK_BLOCK = 0.1
 SLEEP = 0.25
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
@@ -55,7 +57,7 @@ class Patience:
 
     Attributes:
         timeout: Seconds without a byte, or without a connection, after which a request failed.
-        attempts: Requests in a row that may fail without progress: 64 KiB, or all that is missing.
+        attempts: Requests in a row that may fail without progress: 16 KiB, or all that is missing.
         first_wait: Seconds before the second request; they double with each failure.
         longest_wait: Most seconds between two requests, whatever the server asks for.
     """
@@ -221,6 +223,13 @@ def fetch_object(
     )
 
 
+def missing_backend(url: str, error: ImportError) -> MissingExtraError:
+    """Return the error that says which package a URL needs."""
+    extra = EXTRAS.get(url.partition("://")[0], "")
+    advice = f'run: pip install "orlog[{extra}]"' if extra else "install that package"
+    return MissingExtraError(f"{url}: {error}; {advice}", extra=extra)
+
+
 class _Failure(Exception):  # noqa: N818 (what one request came to; it never leaves this module)
     """Why one request did not give what it should.
 
@@ -358,7 +367,7 @@ def _fill(
             mirror.works()
         except _Failure as failure:
             # A few bytes are none, or a server that gives one each time could be asked for days.
-            if target.size - before >= PROGRESS_BYTES:
+            if target.size - before >= SMALL_BLOCK_BYTES:
                 mirror.works()
                 idle[mirror] = 0
             idle[mirror] += 1
@@ -385,15 +394,20 @@ def _go_on(target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Pat
     total = target.item.size_bytes
     start = target.size if mirror.uses_ranges else 0
     most = limiter.block_bytes if limiter else BLOCK_BYTES
+    # A block is lost if the connection breaks in it, so they are small until they come quickly.
+    size = SMALL_BLOCK_BYTES
     with _opened(mirror.url_of(target.item.path), start, patience) as stream:
         if stream.total not in (None, total):
             raise _Failure(f"has {stream.total} bytes, expected {total}", is_final=True)
         # A server that does not know ranges gives what is here once more.
         skip = target.size - stream.start
         while not target.is_full:
-            block = stream.read(min(most, skip or total - target.size))
+            began = time.monotonic()
+            block = stream.read(min(size, most, skip or total - target.size))
             if not block:
                 raise _Failure(f"ended after {target.size - skip} of {total} bytes")
+            quick = time.monotonic() - began < QUICK_BLOCK
+            size = min(BLOCK_BYTES, 2 * size) if quick else max(SMALL_BLOCK_BYTES, size // 2)
             if limiter:
                 limiter.take(len(block))
             if skip:
@@ -443,9 +457,8 @@ def _over_http(url: str, start: int, patience: Patience) -> Iterator[_Stream]:
     response = _request(url, start, patience)
 
     def read(size: int) -> bytes:
-        # read1 hands over what has come, so that nothing of it is lost if the rest never does.
         with _http_errors(patience):
-            return response.read1(size)
+            return response.read(size)
 
     try:
         first, total = _place(response, start)
@@ -595,9 +608,7 @@ def _fsspec_errors(url: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(
-            f'{url}: {error}; run: pip install "orlog[remote]"', extra="remote"
-        ) from error
+        raise missing_backend(url, error) from error
     except FileNotFoundError as error:
         raise _Failure("no such file", is_missing=True) from error
     except (PermissionError, IsADirectoryError, NotADirectoryError, ValueError) as error:

@@ -24,6 +24,7 @@ from orlog.datasets.damage import DamageFinder
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.remembered import is_settled, remember_files, remembered_files, stamp_of
+from orlog.datasets.signatures import SIGNATURE_SUFFIX
 from orlog.datasets.storage import hash_file, list_files, little_endian_bytes
 from orlog.errors import StorageError
 
@@ -43,6 +44,7 @@ __all__ = [
 
 THREADS = min(16, os.cpu_count() or 1)
 SECONDS_BETWEEN_REPORTS = 0.1
+SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # beside it where a registry holds the version
 VALUES_AT_ONCE = 2**25  # bytes
 
 
@@ -361,7 +363,7 @@ def _find_strangers(
     manifest: Manifest, present: Mapping[str, os.stat_result | None]
 ) -> list[Problem]:
     """Return what is in a store's folder and not in its manifest, sorted by path."""
-    known = {item.path for item in manifest.objects} | {MANIFEST_FILE}
+    known = {item.path for item in manifest.objects} | {MANIFEST_FILE, SIGNATURE_FILE}
     problems = []
     for path, found in sorted(present.items(), key=lambda pair: pair[0]):
         if found is None:

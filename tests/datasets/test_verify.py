@@ -36,6 +36,11 @@ def test_a_store_that_was_just_built_has_no_problem(mini_folder: Path) -> None:
     assert manifest == read_manifest(mini_folder / MANIFEST_FILE)
 
 
+def test_a_registrys_signature_beside_the_manifest_is_no_stranger(mini_folder: Path) -> None:
+    (mini_folder / "manifest.json.sig").write_text("{}", "utf-8")
+    assert problems(mini_folder) == []
+
+
 def test_every_byte_is_counted_once(mini_folder: Path) -> None:
     seen: list[int] = []
     manifest, _ = verify_store(mini_folder, progress=seen.append)
