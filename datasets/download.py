@@ -91,6 +91,9 @@ def download_version(
     with sole_access(destination, on_wait=on_wait):
         if _is_here(destination, manifest):
             return destination
+        if destination.exists():  # without a manifest: somebody has removed files
+            _repair(destination, source, jobs, limiter, progress, patience)
+            return destination
         folder = _download_folder(destination)
         _fetch(source, manifest.objects, folder, jobs, limiter, progress, patience)
         store = folder / "store"
@@ -193,26 +196,8 @@ def repair_version(
         TransferError: no mirror gave an object; nothing was changed.
         StorageError: the disk cannot be written.
     """
-    manifest = source.manifest
     with sole_access(folder):
-        problems = _problems(folder, manifest)
-        listed = {item.path: item for item in manifest.objects}
-        broken = [listed[problem.file] for problem in problems if problem.file in listed]
-        kept = _download_folder(folder)
-        _fetch(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
-        with storage_errors(folder):
-            for problem in problems:
-                if problem.file not in listed and problem.file != MANIFEST_FILE:
-                    _move_aside(folder, problem.file)
-            for item in broken:
-                _replace(kept / item.sha256, folder, item)
-            if any(problem.file == MANIFEST_FILE for problem in problems):
-                unfinished = folder / f".{MANIFEST_FILE}.unfinished"
-                write_durably(unfinished, manifest.to_json().encode())
-                unfinished.replace(folder / MANIFEST_FILE)
-            sync_folders(folder)
-        shutil.rmtree(kept, ignore_errors=True)
-    return problems
+        return _repair(folder, source, jobs, limiter, progress, patience)
 
 
 def was_downloaded(folder: Path) -> bool:
@@ -267,6 +252,32 @@ def _read_origin(folder: Path) -> _Origin | None:
     return read_json_file(path, _Origin, version=("origin_version", 1), repair=repair)
 
 
+def _repair(
+    folder: Path,
+    source: Source,
+    jobs: int,
+    limiter: Limiter | None,
+    progress: Progress,
+    patience: Patience,
+) -> list[Problem]:
+    """Do what `repair_version` says, the right to write being held."""
+    manifest = source.manifest
+    problems = _problems(folder, manifest)
+    listed = {item.path: item for item in manifest.objects}
+    broken = [listed[problem.file] for problem in problems if problem.file in listed]
+    kept = _download_folder(folder)
+    _fetch(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
+    with storage_errors(folder):
+        for problem in problems:
+            if problem.file not in listed and problem.file != MANIFEST_FILE:
+                _move_aside(folder, problem.file)
+        for item in broken:
+            _replace(kept / item.sha256, folder, item)
+        sync_folders(folder)
+    shutil.rmtree(kept, ignore_errors=True)
+    return problems
+
+
 def _is_here(destination: Path, manifest: Manifest) -> bool:
     if not (destination / MANIFEST_FILE).is_file():
         return False
@@ -301,9 +312,10 @@ def _fetch(
     total = sum(item.size_bytes for item in items.values())
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        here = _objects_here(source.manifest.name, damaged)
         for item in items.values():
-            if not (folder / item.sha256).exists():
-                _take_from_here(source.manifest.name, item, folder, damaged)
+            if item.sha256 in here and not (folder / item.sha256).exists():
+                _take(here[item.sha256], item, folder / item.sha256)
         missing = [item for item in items.values() if not (folder / item.sha256).exists()]
         _check_room(folder, missing)
     mirrors = [Mirror(url) for url in source.mirrors]
@@ -362,27 +374,24 @@ class _StoppedError(Exception):
     """Another transfer has failed; this one ends."""
 
 
-def _take_from_here(name: str, item: StoredObject, folder: Path, damaged: Path | None) -> None:
-    """Link or copy an object that another version of the dataset has, if its bytes are right."""
+def _objects_here(name: str, damaged: Path | None) -> dict[str, Path]:
+    """Return where other versions of the dataset have objects, by the sum they should have."""
+    found: dict[str, Path] = {}
     for version in installed_versions(name):
         other = datasets_folder() / name / version
         if other == damaged:
             continue
-        try:
-            theirs = read_manifest(other / MANIFEST_FILE).objects
-        except IntegrityError:
-            continue
-        for candidate in theirs:
-            path = other / candidate.path
-            if (
-                candidate.sha256 == item.sha256
-                and find_link(other, candidate.path) is None
-                and path.is_file()
-                and path.stat().st_size == item.size_bytes
-                and hash_file(path) == item.sha256
-            ):
-                _place(path, folder / item.sha256)
-                return
+        with contextlib.suppress(IntegrityError):
+            for item in read_manifest(other / MANIFEST_FILE).objects:
+                if find_link(other, item.path) is None:
+                    found[item.sha256] = other / item.path
+    return found
+
+
+def _take(path: Path, item: StoredObject, target: Path) -> None:
+    """Link or copy an object from another version if its bytes are right."""
+    if path.is_file() and path.stat().st_size == item.size_bytes and hash_file(path) == item.sha256:
+        _place(path, target)
 
 
 def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:

@@ -110,12 +110,12 @@ def test_a_name_is_downloaded_from_a_registry(served: Served) -> None:
         orlog.load_dataset(MINI)
     ds = orlog.load_dataset(MINI, download=True)
     assert orlog.verify_store(ds.folder)[1] == []
-    sent = served.server.sent_bytes
+    asked = len(served.server.requests)
     assert download_dataset(f"{MINI}@1.0.0") == ds.folder
     assert download_dataset(f"{MINI}@{ds.digest}") == ds.folder
-    assert served.server.sent_bytes == sent
+    assert len(served.server.requests) == asked
     assert download_dataset(MINI) == ds.folder  # asks whether there is a newer one
-    assert served.server.sent_bytes < sent + 100_000
+    assert len(served.server.requests) == asked + 2  # index and manifest
 
 
 @pytest.mark.usefixtures("served")
@@ -244,10 +244,10 @@ def test_too_little_room_is_said_before_anything_is_transferred(
     source = source_of_url(served.url)
     usage = shutil.disk_usage(served.registry)._replace(free=100_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    sent = served.server.sent_bytes
+    asked = len(served.server.requests)
     with pytest.raises(StorageError, match=r"bytes are still to come and 100,000 are free"):
         download_version(source)
-    assert served.server.sent_bytes == sent
+    assert len(served.server.requests) == asked
 
 
 def download_in_child(url: str, wait: float = 0.0) -> None:
@@ -356,6 +356,14 @@ def test_a_damaged_or_missing_manifest_is_brought_again() -> None:
         (problem,) = repair_dataset(folder)
         assert problem.file == "manifest.json"
         assert orlog.verify_store(folder)[1] == []
+
+
+def test_a_folder_without_a_manifest_is_completed_by_a_download(served: Served) -> None:
+    folder = quickly(served.url)
+    (folder / "manifest.json").unlink()
+    (folder / "rewards/c.0").unlink()
+    assert quickly(served.url) == folder
+    assert orlog.verify_store(folder)[1] == []
 
 
 @pytest.mark.usefixtures("served")
