@@ -40,7 +40,14 @@ from orlog.datasets.storage import (
 )
 from orlog.datasets.transport import Limiter, Mirror, Patience, fetch_object
 from orlog.datasets.verify import Problem, find_link, verify_store
-from orlog.errors import IntegrityError, StorageError
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    StorageError,
+    TransferError,
+)
 
 __all__ = [
     "Progress",
@@ -103,7 +110,12 @@ def download_version(
                 _place(folder / item.sha256, store / item.path)
             write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
             sync_folders(store)
-        origin = _Origin(origin_version=1, mirrors=list(source.mirrors), registry=source.registry)
+        origin = _Origin(
+            origin_version=1,
+            digest=manifest.digest,
+            mirrors=list(source.mirrors),
+            registry=source.registry,
+        )
         replace_json_file(_origin_file(destination), msgspec.to_builtins(origin))
         publish_new(store, destination)
         shutil.rmtree(folder, ignore_errors=True)
@@ -227,14 +239,37 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
     except IntegrityError:
         if not places:
             raise
-        return source_of_url(places[0], places[1:])
+        return _source_of_digest(places, "" if origin is None else origin.digest)
     if places:
         return Source(manifest=manifest, mirrors=tuple(places))
     return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
 
 
+def _source_of_digest(places: Sequence[str], digest: str) -> Source:
+    """Return the version as the first place has it that gives the manifest of this digest."""
+    refused: OrlogError | None = None
+    for place in places:
+        try:
+            manifest = source_of_url(place).manifest
+        except (NotFoundError, TransferError, ManifestError) as error:
+            refused = error
+            continue
+        check_lock(DatasetName(manifest.name, digest=manifest.digest))
+        if digest in ("", manifest.digest):
+            return Source(manifest=manifest, mirrors=tuple(places))
+        refused = IntegrityError(
+            f"{place}: has {manifest.name}@{manifest.version} ({manifest.digest}), and {digest} was "
+            "downloaded; nothing was changed",
+            expected=digest,
+            found=manifest.digest,
+        )
+    assert refused is not None
+    raise refused
+
+
 class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     origin_version: Literal[1]
+    digest: str
     mirrors: list[str]
     registry: str
 

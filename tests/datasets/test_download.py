@@ -358,6 +358,17 @@ def test_a_damaged_or_missing_manifest_is_brought_again() -> None:
         assert orlog.verify_store(folder)[1] == []
 
 
+def test_another_manifest_is_not_taken_for_a_damaged_one(
+    served: Served, reseal: Callable[..., Path]
+) -> None:
+    folder = download_dataset(MINI)
+    reseal(served.registry / MINI / "1.0.0", lambda body: body.update(description="another"))
+    (folder / "manifest.json").write_text("{", "utf-8")
+    with pytest.raises(IntegrityError, match="was downloaded; nothing was changed"):
+        repair_dataset(folder)
+    assert (folder / "manifest.json").read_text("utf-8") == "{"
+
+
 def test_a_folder_without_a_manifest_is_completed_by_a_download(served: Served) -> None:
     folder = quickly(served.url)
     (folder / "manifest.json").unlink()
