@@ -18,12 +18,11 @@ import numpy as np
 
 from orlog.datasets.layout import ColumnSpec, axis_of, offsets_of
 from orlog.datasets.manifest import Manifest, part_folder, parts_of
-from orlog.datasets.zarr_container import ZarrReader
+from orlog.datasets.zarr_container import LARGEST_METADATA, ZarrReader
 from orlog.errors import IntegrityError, OrlogError
 
 __all__ = ["DamageFinder"]
 
-LARGEST_METADATA = 2**20
 ROWS_AT_ONCE = 2**17
 BLOCKS_KEPT = 16
 

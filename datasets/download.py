@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +32,7 @@ from orlog.datasets.names import DatasetName, is_url, parse_name
 from orlog.datasets.sources import Source, find_source, source_of_url
 from orlog.datasets.storage import (
     hash_file,
+    link_or_copy,
     storage_errors,
     sync,
     sync_folders,
@@ -107,7 +107,7 @@ def download_version(
         with storage_errors(store):
             shutil.rmtree(store, ignore_errors=True)
             for item in manifest.objects:
-                _place(folder / item.sha256, store / item.path)
+                link_or_copy(folder / item.sha256, store / item.path)
             write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
             sync_folders(store)
         origin = _Origin(
@@ -426,7 +426,7 @@ def _objects_here(name: str, damaged: Path | None) -> dict[str, Path]:
 def _take(path: Path, item: StoredObject, target: Path) -> None:
     """Link or copy an object from another version if its bytes are right."""
     if path.is_file() and path.stat().st_size == item.size_bytes and hash_file(path) == item.sha256:
-        _place(path, target)
+        link_or_copy(path, target)
 
 
 def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
@@ -441,18 +441,6 @@ def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
             f"{folder.parent}: {needed:,} bytes are still to come and {free:,} are free; free some "
             "space or set ORLOG_HOME to another disk, then run the same command again"
         )
-
-
-def _place(source: Path, target: Path) -> None:
-    """Give a file a second name, or a durable copy where links are not possible."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:
-        shutil.copyfile(source, target)
-        sync(target)
 
 
 def _problems(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -509,5 +497,5 @@ def _replace(good: Path, folder: Path, item: StoredObject) -> None:
 def _rename_over(good: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.good")
     temporary.unlink(missing_ok=True)
-    _place(good, temporary)
+    link_or_copy(good, temporary)
     temporary.replace(target)

@@ -21,7 +21,7 @@ from orlog.datasets.catalogue import recorded_folder, recorded_manifest
 from orlog.datasets.home import datasets_folder, installed_versions
 from orlog.datasets.json_files import read_json_file, replace_json_file, sole_writer
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
-from orlog.datasets.names import is_version, parse_name
+from orlog.datasets.names import is_version, newest_first, parse_name
 from orlog.errors import InvalidNameError, NotFoundError
 
 __all__ = [
@@ -95,11 +95,8 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, bool]]:
     """
     here = set(installed_versions(name))
     shipped = {path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)}
-    newest_first = sorted(
-        here | shipped, key=lambda text: [int(part) for part in text.split(".")], reverse=True
-    )
     found = {}
-    for version in newest_first:
+    for version in newest_first(here | shipped):
         manifest = (
             read_manifest(datasets_folder() / name / version / MANIFEST_FILE)
             if version in here

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from orlog.datasets.manifest import MANIFEST_FILE, StoredObject, read_manifest
-from orlog.datasets.names import is_version
+from orlog.datasets.names import is_version, newest_first
 from orlog.datasets.storage import storage_errors, sync
 from orlog.errors import IntegrityError
 
@@ -66,11 +66,7 @@ def stored_versions(name: str) -> list[str]:
     """Return the versions whose folders are here, newest first, though a manifest may be missing."""
     folder = datasets_folder() / name
     versions = [path.name for path in (folder.iterdir() if folder.is_dir() else ())]
-    return sorted(
-        filter(is_version, versions),
-        key=lambda text: [int(part) for part in text.split(".")],
-        reverse=True,
-    )
+    return newest_first(filter(is_version, versions))
 
 
 def installed_versions(name: str) -> list[str]:

@@ -40,9 +40,9 @@ def load_dataset(
     Args:
         name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
             or a path, as a `Path` or as text that starts with `/`, `.` or `~` or ends in `.json`: a
-            folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry, which is fetched and
-            checked if it is not here. Without a version it is the newest that is here and not
-            yanked.
+            folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry,
+            which is fetched and checked if it is not here. Without a version it is the newest that
+            is here and not yanked.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
         download: Download it first if it is not here (`orlog registry add` says from where).

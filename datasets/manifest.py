@@ -340,11 +340,21 @@ def read_manifest(path: Path) -> Manifest:
         if isinstance(error, ManifestError):
             raise
         raise ManifestError(f"{path}: no readable manifest: {error}") from error
+    return manifest_from_text(text, str(path))
+
+
+def manifest_from_text(text: str | bytes, where: str) -> Manifest:
+    """Return the manifest in a text, or in its bytes; `where` names its origin in errors.
+
+    Raises:
+        ManifestError: it is malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
     try:
-        body = parse_json(text)
+        body = parse_json(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: not the JSON of a manifest: {error}") from error
-    return manifest_from_json(body, str(path))
+        raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
+    return manifest_from_json(body, where)
 
 
 def manifest_from_json(body: object, where: str) -> Manifest:

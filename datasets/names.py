@@ -17,7 +17,15 @@ from pathlib import Path
 
 from orlog.errors import InvalidNameError
 
-__all__ = ["DatasetName", "did_you_mean", "is_url", "is_version", "nearest", "parse_name"]
+__all__ = [
+    "DatasetName",
+    "did_you_mean",
+    "is_url",
+    "is_version",
+    "nearest",
+    "newest_first",
+    "parse_name",
+]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
@@ -73,6 +81,11 @@ def parse_name(text: str) -> DatasetName:
 def is_version(text: str) -> bool:
     """Return whether the text is a content version, `major.minor.patch`."""
     return _VERSION.fullmatch(text) is not None
+
+
+def newest_first(versions: Iterable[str]) -> list[str]:
+    """Return content versions, sorted by their numbers."""
+    return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
 
 
 def is_url(name: str | Path) -> bool:

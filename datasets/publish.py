@@ -38,8 +38,7 @@ from orlog.datasets.manifest import (
     MANIFEST_FILE,
     Manifest,
     StoredObject,
-    manifest_from_json,
-    parse_json,
+    manifest_from_text,
     read_manifest,
 )
 from orlog.datasets.names import is_url
@@ -151,12 +150,7 @@ def _published(registry: _Registry, path: str, manifest: Manifest) -> bytes | No
     data, _ = registry.read(path, LARGEST_MANIFEST)
     if data is None:
         return None
-    where = f"{registry.url}/{path}"
-    try:
-        body = parse_json(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
-    there = manifest_from_json(body, where).digest
+    there = manifest_from_text(data, f"{registry.url}/{path}").digest
     if there != manifest.digest:
         raise VersionExistsError(
             f"{manifest.name}@{manifest.version}: {registry.url} has it as {there}, this is "

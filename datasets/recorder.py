@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -47,7 +46,13 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.names import parse_name
 from orlog.datasets.schema import Schema
-from orlog.datasets.storage import storage_errors, sync, sync_folders, write_durably
+from orlog.datasets.storage import (
+    link_or_copy,
+    storage_errors,
+    sync,
+    sync_folders,
+    write_durably,
+)
 from orlog.datasets.writing import EpisodeWriter, WrittenPart, make_manifest
 from orlog.errors import (
     IntegrityError,
@@ -544,10 +549,4 @@ def _locked(folder: Path) -> FileLock:
 def _link_tree(source: Path, target: Path, objects: list[StoredObject]) -> None:
     """Give objects a second name under another folder, or a copy where links are not possible."""
     for item in objects:
-        path = target / item.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source / item.path, path)
-        except OSError:
-            shutil.copyfile(source / item.path, path)
-            sync(path)
+        link_or_copy(source / item.path, target / item.path)

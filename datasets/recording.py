@@ -19,12 +19,11 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.schema import Block, Schema, expected_rows, schema_of
 from orlog.datasets.verify import Problem, Reader, check_bytes, check_places, hash_values
-from orlog.datasets.zarr_container import ZarrReader
+from orlog.datasets.zarr_container import LARGEST_METADATA, ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 
 __all__ = ["Recording"]
 
-LARGEST_METADATA = 2**20
 GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
 WINDOW_BYTES = 2**26
 

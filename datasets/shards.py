@@ -4,15 +4,14 @@
 
 Written and read here rather than by Zarr's own pipelines, though the files are theirs (tests read
 them with zarr-python and zarrs): the order of bytes, and so the digest, then depends on nothing
-that is installed but numcodecs; a random row costs microseconds instead of about a millisecond; and each chunk's
-sum is checked before anything decodes it, which the zarrs pipeline (0.2.3) leaves out where a
-shard is not full. NumPy and Blosc do the work, without the interpreter's lock.
+that is installed but numcodecs; a random row costs microseconds instead of about a millisecond; and
+each chunk's sum is checked before anything decodes it, which the zarrs pipeline (0.2.3) leaves out
+where a shard is not full. NumPy and Blosc do the work, without the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,8 @@ import numpy as np
 from numcodecs import blosc
 
 from orlog.datasets.encoding import Encoding
-from orlog.errors import IntegrityError, StorageError
+from orlog.datasets.storage import too_many_files
+from orlog.errors import IntegrityError
 
 __all__ = [
     "Shard",
@@ -188,11 +188,8 @@ class Shard:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
             found = os.fstat(self._file).st_size
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise StorageError(
-                    f"{path}: too many files are open; close some, or raise the limit: ulimit -n 4096",
-                    errno=error.errno,
-                ) from error
+            if (limit := too_many_files(path, error)) is not None:
+                raise limit from error
             raise IntegrityError(
                 f"{name}: expected {size_bytes} bytes, found no file that can be read: "
                 f"{error.strerror or error}",

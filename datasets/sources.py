@@ -27,16 +27,14 @@ from orlog.datasets.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_FILE,
     Manifest,
-    manifest_from_json,
-    parse_json,
+    manifest_from_text,
 )
-from orlog.datasets.names import DatasetName, did_you_mean
+from orlog.datasets.names import DatasetName, did_you_mean, newest_first
 from orlog.datasets.registries import Registry, check_serial, read_registries
 from orlog.datasets.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 from orlog.datasets.transport import read_small
 from orlog.errors import (
     IntegrityError,
-    ManifestError,
     NotFoundError,
     SignatureError,
     TransferError,
@@ -75,7 +73,7 @@ def source_of_url(url: str, mirrors: Sequence[str] = ()) -> Source:
     """
     base = url.rstrip("/").removesuffix(f"/{MANIFEST_FILE}")
     where = f"{base}/{MANIFEST_FILE}"
-    manifest = _manifest(read_small(where, LARGEST_MANIFEST), where)
+    manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST), where)
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
 
 
@@ -164,7 +162,7 @@ def _choose(index: Index, wanted: DatasetName) -> str | None:
         for version, entry in offered.items()
         if wanted.version in ("", version) and entry.digest.startswith(wanted.digest)
     ]
-    good.sort(key=lambda version: [int(part) for part in version.split(".")], reverse=True)
+    good = newest_first(good)
     if wanted.version or wanted.digest:
         return good[0] if good else None
     return choose_version(good, read_history(wanted.name)) or (good[0] if good else None)
@@ -180,7 +178,7 @@ def _offered(
     signed_by = ""
     if registry.keys:
         signed_by = check_signature(data, "manifest", _signature(where), registry.keys, where)
-    manifest = _manifest(data, where)
+    manifest = manifest_from_text(data, where)
     if (manifest.name, manifest.version, manifest.digest) != (name, version, entry.digest):
         raise IntegrityError(
             f"{where}: the index of {registry.name} names {name}@{version} ({entry.digest}), found "
@@ -209,14 +207,6 @@ def _signature(where: str) -> bytes | None:
         return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE)
     except NotFoundError:
         return None
-
-
-def _manifest(data: bytes, where: str) -> Manifest:
-    try:
-        body = parse_json(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
-    return manifest_from_json(body, where)
 
 
 def _trimmed(urls: Sequence[str]) -> tuple[str, ...]:

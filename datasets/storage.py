@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -15,12 +17,14 @@ from orlog.errors import OrlogError, StorageError
 
 __all__ = [
     "hash_file",
+    "link_or_copy",
     "list_files",
     "little_endian_bytes",
     "storage_errors",
     "sync",
     "sync_all",
     "sync_folders",
+    "too_many_files",
     "write_durably",
 ]
 
@@ -80,6 +84,26 @@ def sync_all(paths: Iterable[Path]) -> None:
 def sync_folders(folder: Path) -> None:
     """Make the entries of a folder and of all folders below it durable."""
     sync_all([Path(below) for below, _, _ in os.walk(folder)])
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or a durable copy where links are not possible."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(target)
+
+
+def too_many_files(where: object, error: OSError) -> StorageError | None:
+    """Return what to raise if an error says that too many files are open; None if it does not."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    return StorageError(
+        f"{where}: too many files are open; close some, or raise the limit: ulimit -n 4096",
+        errno=error.errno,
+    )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import math
 import os
@@ -25,8 +24,7 @@ from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.remembered import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.signatures import SIGNATURE_SUFFIX
-from orlog.datasets.storage import hash_file, list_files, little_endian_bytes
-from orlog.errors import StorageError
+from orlog.datasets.storage import hash_file, list_files, little_endian_bytes, too_many_files
 
 __all__ = [
     "Problem",
@@ -252,11 +250,8 @@ def _check_content(
 
 
 def _unreadable(item: StoredObject, error: OSError) -> Problem:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        raise StorageError(
-            f"{item.path}: too many files are open; close some, or raise the limit: ulimit -n 4096",
-            errno=error.errno,
-        ) from error
+    if (limit := too_many_files(item.path, error)) is not None:
+        raise limit from error
     return Problem(
         item.path, "unreadable", f"sha256 {item.sha256}", f"an error: {error.strerror or error}"
     )

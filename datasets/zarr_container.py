@@ -42,11 +42,12 @@ from orlog.datasets.storage import (
 )
 from orlog.errors import IntegrityError, SchemaError, StorageError
 
-__all__ = ["WrittenColumn", "ZarrReader", "ZarrWriter"]
+__all__ = ["LARGEST_METADATA", "WrittenColumn", "ZarrReader", "ZarrWriter"]
 
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 OPEN_SHARDS = 128
+LARGEST_METADATA = 2**20
 SYNCS = 8
 OPEN_FILES = 64
 # Of all readers together, since the number of open files is limited for the whole process.
