@@ -12,7 +12,7 @@ from typing import Any
 from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry, recorded_manifest
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.episode import Episode
-from orlog.datasets.home import datasets_folder, publish, unfinished_folder
+from orlog.datasets.home import datasets_folder, publish, unfinished_folder, version_folder
 from orlog.datasets.manifest import (
     MANIFEST_FILE,
     EnvironmentRecord,
@@ -73,8 +73,9 @@ def build_dataset(
             f"{wanted.name}"
         )
     destination = datasets_folder() / wanted.name / entry.version
-    if (destination / MANIFEST_FILE).is_file() and not replace:
-        return destination
+    here = version_folder(wanted.name, entry.version)
+    if (here / MANIFEST_FILE).is_file() and not replace:
+        return here
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
             publish(_build(folder, wanted.name, entry, workers, progress), destination)

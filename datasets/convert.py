@@ -9,7 +9,13 @@ from pathlib import Path
 import msgspec
 
 from orlog.datasets.dataset import Dataset
-from orlog.datasets.home import datasets_folder, publish_new, share_objects, unfinished_folder
+from orlog.datasets.home import (
+    datasets_folder,
+    publish_new,
+    share_objects,
+    unfinished_folder,
+    version_folder,
+)
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import (
     MANIFEST_FILE,
@@ -125,7 +131,8 @@ def save_dataset(
     """
     wanted = parse_name(f"{name}@{version}")
     destination = datasets_folder() / wanted.name / wanted.version
-    _refuse(destination / MANIFEST_FILE, destination)
+    here = version_folder(wanted.name, wanted.version)
+    _refuse(here / MANIFEST_FILE, here)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         _refuse(destination / MANIFEST_FILE, destination)
         store, part = folder / "store", folder / "part"
@@ -240,7 +247,7 @@ def _write_manifest(store: Path, manifest: Manifest, *, share: bool = False) -> 
     """Write the manifest and make the whole folder durable."""
     write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
     if share:
-        share_objects(manifest.name, store, manifest.objects)
+        share_objects(store, manifest.objects)
     sync_folders(store)
 
 

@@ -15,20 +15,20 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from orlog.datasets.home import (
+    dataset_folders,
     datasets_folder,
     installed_versions,
     publish_new,
     sole_access,
+    stored_objects,
+    version_folder,
 )
-from orlog.datasets.json_files import read_json_file, replace_json_file
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.names import DatasetName, is_url, parse_name
+from orlog.datasets.origin import read_origin, write_origin
 from orlog.datasets.sources import Source, find_source, source_of_url
 from orlog.datasets.storage import (
     hash_file,
@@ -55,7 +55,6 @@ __all__ = [
     "download_version",
     "repair_dataset",
     "repair_version",
-    "was_downloaded",
 ]
 
 JOBS = 8
@@ -91,10 +90,23 @@ def download_version(
         IntegrityError: another version of the same name and number is here.
         StorageError: there is not enough room, or the disk cannot be written; what came is kept.
     """
+    here = version_folder(source.manifest.name, source.manifest.version)
+    if _is_here(here, source.manifest):
+        return here
+    return _download(source, jobs, limiter, progress, on_wait, patience)
+
+
+def _download(
+    source: Source,
+    jobs: int,
+    limiter: Limiter | None,
+    progress: Progress,
+    on_wait: Callable[[], None],
+    patience: Patience,
+) -> Path:
+    """Return the folder of a version in one's own home, brought there if need be."""
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
-    if _is_here(destination, manifest):
-        return destination
     with sole_access(destination, on_wait=on_wait):
         if _is_here(destination, manifest):
             return destination
@@ -110,13 +122,7 @@ def download_version(
                 link_or_copy(folder / item.sha256, store / item.path)
             write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
             sync_folders(store)
-        origin = _Origin(
-            origin_version=1,
-            digest=manifest.digest,
-            mirrors=list(source.mirrors),
-            registry=source.registry,
-        )
-        replace_json_file(_origin_file(destination), msgspec.to_builtins(origin))
+        write_origin(destination, source)
         publish_new(store, destination)
         shutil.rmtree(folder, ignore_errors=True)
     return destination
@@ -200,21 +206,22 @@ def repair_version(
 ) -> list[Problem]:
     """Bring what is damaged or missing of a version again, and return what was wrong.
 
-    Files that do not belong to it are moved beside the folder, not deleted. Other versions of the
-    dataset that shared a damaged file get the good one too.
+    Files that do not belong to it are moved beside the folder, not deleted. Other versions that
+    shared a damaged file get the good one too. What is damaged in a shared home is left there: a
+    good copy of the version comes into one's own, which goes first.
 
     Raises:
         IntegrityError: the source offers another version than the one in the folder.
         TransferError: no mirror gave an object; nothing was changed.
         StorageError: the disk cannot be written.
     """
+    if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
+        problems = _find_problems(folder, source.manifest)
+        if problems:
+            _download(source, jobs, limiter, progress, lambda: None, patience)
+        return problems
     with sole_access(folder):
         return _repair(folder, source, jobs, limiter, progress, patience)
-
-
-def was_downloaded(folder: Path) -> bool:
-    """Return whether it is known where a version was downloaded from."""
-    return _origin_file(folder).is_file()
 
 
 def _named_here(wanted: DatasetName) -> Path | None:
@@ -222,7 +229,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
     if not wanted.version and not wanted.digest:
         return None
     for version in installed_versions(wanted.name):
-        folder = datasets_folder() / wanted.name / version
+        folder = version_folder(wanted.name, version)
         if wanted.version in ("", version):
             manifest = read_manifest(folder / MANIFEST_FILE)
             if manifest.digest.startswith(wanted.digest):
@@ -232,7 +239,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
 
 def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
     """Return where the version in a folder can be had; its own manifest decides, if it is right."""
-    origin = _read_origin(folder)
+    origin = read_origin(folder)
     places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
     try:
         manifest = read_manifest(folder / MANIFEST_FILE)
@@ -267,26 +274,6 @@ def _source_of_digest(places: Sequence[str], digest: str) -> Source:
     raise refused
 
 
-class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    origin_version: Literal[1]
-    digest: str
-    mirrors: list[str]
-    registry: str
-
-
-def _origin_file(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.origin.json")
-
-
-def _read_origin(folder: Path) -> _Origin | None:
-    """Return where a version was downloaded from; None if it came otherwise."""
-    path = _origin_file(folder)
-    if not path.is_file():
-        return None
-    repair = "delete the file, and give --mirror URL"
-    return read_json_file(path, _Origin, version=("origin_version", 1), repair=repair)
-
-
 def _repair(
     folder: Path,
     source: Source,
@@ -297,17 +284,24 @@ def _repair(
 ) -> list[Problem]:
     """Do what `repair_version` says, the right to write being held."""
     manifest = source.manifest
-    problems = _problems(folder, manifest)
+    problems = _find_problems(folder, manifest)
+    if problems and problems[0].file == MANIFEST_FILE:
+        unfinished = folder.with_name(f".{folder.name}.manifest")
+        with storage_errors(unfinished):
+            write_durably(unfinished, manifest.to_json().encode())
+            unfinished.replace(folder / MANIFEST_FILE)
+        problems += verify_store(folder)[1]
     listed = {item.path: item for item in manifest.objects}
     broken = [listed[problem.file] for problem in problems if problem.file in listed]
     kept = _download_folder(folder)
     _fetch(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
     with storage_errors(folder):
+        others = list(stored_objects()) if broken else []
         for problem in problems:
             if problem.file not in listed and problem.file != MANIFEST_FILE:
                 _move_aside(folder, problem.file)
         for item in broken:
-            _replace(kept / item.sha256, folder, item)
+            _replace(kept / item.sha256, folder, item, others)
         sync_folders(folder)
     shutil.rmtree(kept, ignore_errors=True)
     return problems
@@ -347,7 +341,7 @@ def _fetch(
     total = sum(item.size_bytes for item in items.values())
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        here = _objects_here(source.manifest.name, damaged)
+        here = _objects_here(damaged)
         for item in items.values():
             if item.sha256 in here and not (folder / item.sha256).exists():
                 _take(here[item.sha256], item, folder / item.sha256)
@@ -409,17 +403,12 @@ class _StoppedError(Exception):
     """Another transfer has failed; this one ends."""
 
 
-def _objects_here(name: str, damaged: Path | None) -> dict[str, Path]:
-    """Return where other versions of the dataset have objects, by the sum they should have."""
+def _objects_here(damaged: Path | None) -> dict[str, Path]:
+    """Return where other versions on this machine have objects, by the sum they should have."""
     found: dict[str, Path] = {}
-    for version in installed_versions(name):
-        other = datasets_folder() / name / version
-        if other == damaged:
-            continue
-        with contextlib.suppress(IntegrityError):
-            for item in read_manifest(other / MANIFEST_FILE).objects:
-                if find_link(other, item.path) is None:
-                    found[item.sha256] = other / item.path
+    for other, item in stored_objects():
+        if other != damaged and find_link(other, item.path) is None:
+            found[item.sha256] = other / item.path
     return found
 
 
@@ -443,18 +432,12 @@ def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
         )
 
 
-def _problems(folder: Path, manifest: Manifest) -> list[Problem]:
+def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
     """Return what is wrong with a folder, its manifest included."""
-    path = folder / MANIFEST_FILE
     try:
-        here = read_manifest(path)
+        here = read_manifest(folder / MANIFEST_FILE)
     except IntegrityError as error:
-        wrong = Problem(MANIFEST_FILE, "damaged", manifest.digest, str(error))
-        unfinished = folder.with_name(f".{folder.name}.manifest")
-        with storage_errors(unfinished):
-            write_durably(unfinished, manifest.to_json().encode())
-            unfinished.replace(path)
-        return [wrong, *verify_store(folder)[1]]
+        return [Problem(MANIFEST_FILE, "damaged", manifest.digest, str(error))]
     if here.digest != manifest.digest:
         raise IntegrityError(
             f"{folder}: is {here.name}@{here.version} ({here.digest}), the source offers "
@@ -471,7 +454,9 @@ def _move_aside(folder: Path, path: str) -> None:
     (folder / path).replace(target)
 
 
-def _replace(good: Path, folder: Path, item: StoredObject) -> None:
+def _replace(
+    good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]
+) -> None:
     """Put a good file in the place of a damaged one, and of what other versions share with it."""
     link = find_link(folder, item.path)
     if link is not None:
@@ -484,14 +469,11 @@ def _replace(good: Path, folder: Path, item: StoredObject) -> None:
     _rename_over(good, target)
     if damaged is None or damaged.st_nlink < 2:
         return
-    for version in installed_versions(folder.parent.relative_to(datasets_folder()).as_posix()):
-        other = folder.with_name(version)
-        with contextlib.suppress(IntegrityError, OSError):
-            for candidate in read_manifest(other / MANIFEST_FILE).objects:
-                path = other / candidate.path
-                is_shared = path.stat().st_ino == damaged.st_ino
-                if candidate.sha256 == item.sha256 and is_shared:
-                    _rename_over(good, path)
+    for other, candidate in others:
+        path = other / candidate.path
+        with contextlib.suppress(OSError):
+            if candidate.sha256 == item.sha256 and path.stat().st_ino == damaged.st_ino:
+                _rename_over(good, path)
 
 
 def _rename_over(good: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from orlog.datasets.catalogue import recorded_folder, recorded_manifest
-from orlog.datasets.home import datasets_folder, installed_versions
+from orlog.datasets.home import datasets_folder, installed_versions, version_folder
 from orlog.datasets.json_files import read_json_file, replace_json_file, sole_writer
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import is_version, newest_first, parse_name
@@ -98,7 +98,7 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, bool]]:
     found = {}
     for version in newest_first(here | shipped):
         manifest = (
-            read_manifest(datasets_folder() / name / version / MANIFEST_FILE)
+            read_manifest(version_folder(name, version) / MANIFEST_FILE)
             if version in here
             else recorded_manifest(name, version)
         )

@@ -6,6 +6,10 @@
 A folder appears whole or not at all: it is written beside its place, made durable, and renamed.
 Who writes a version holds its lock, so a second process waits, and what it then finds under the
 unfinished name was left by one that died.
+
+ORLOG_SHARED names further homes, such as one that an administrator keeps for a group. What is not
+in one's own is looked for there; nothing is ever written to them. Equal files of all versions and
+names are kept once, as links to each other.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from filelock import FileLock, Timeout
 from orlog.datasets.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from orlog.datasets.names import is_version, newest_first
 from orlog.datasets.storage import storage_errors, sync
-from orlog.errors import IntegrityError
+from orlog.errors import FormatVersionError, IntegrityError
 
 __all__ = [
+    "dataset_folders",
     "datasets_folder",
     "installed_names",
     "installed_versions",
@@ -33,8 +38,10 @@ __all__ = [
     "publish_new",
     "share_objects",
     "sole_access",
+    "stored_objects",
     "stored_versions",
     "unfinished_folder",
+    "version_folder",
 ]
 
 
@@ -50,31 +57,51 @@ def datasets_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "orlog" / "datasets"
 
 
+def dataset_folders() -> list[Path]:
+    """Return the folders that datasets are looked for in: one's own first, then shared ones.
+
+    ORLOG_SHARED lists homes, separated as in PATH; those that are not there are passed over.
+    """
+    shared = os.environ.get("ORLOG_SHARED", "").split(os.pathsep)
+    homes = [Path(home).expanduser().absolute() / "datasets" for home in shared if home.strip()]
+    return list(dict.fromkeys([datasets_folder(), *filter(Path.is_dir, homes)]))
+
+
 def installed_names() -> list[str]:
     """Return the names of all datasets that are on this machine, sorted."""
-    root = datasets_folder()
     names = set()
-    for folder, below, files in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".")]
-        if MANIFEST_FILE in files and is_version(Path(folder).name):
-            below.clear()
-            names.add(Path(folder).parent.relative_to(root).as_posix())
+    for root in dataset_folders():
+        for folder, below, files in os.walk(root):
+            below[:] = [name for name in below if not name.startswith(".")]
+            if MANIFEST_FILE in files and is_version(Path(folder).name):
+                below.clear()
+                names.add(Path(folder).parent.relative_to(root).as_posix())
     return sorted(names)
 
 
 def stored_versions(name: str) -> list[str]:
     """Return the versions whose folders are here, newest first, though a manifest may be missing."""
-    folder = datasets_folder() / name
-    versions = [path.name for path in (folder.iterdir() if folder.is_dir() else ())]
-    return newest_first(filter(is_version, versions))
+    found: set[str] = set()
+    for root in dataset_folders():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found.update(path.name for path in (root / name).iterdir() if is_version(path.name))
+    return newest_first(found)
 
 
 def installed_versions(name: str) -> list[str]:
     """Return the versions of a dataset that are on this machine, newest first."""
-    folder = datasets_folder() / name
     return [
-        version for version in stored_versions(name) if (folder / version / MANIFEST_FILE).is_file()
+        version
+        for version in stored_versions(name)
+        if (version_folder(name, version) / MANIFEST_FILE).is_file()
     ]
+
+
+def version_folder(name: str, version: str) -> Path:
+    """Return the folder that a version is in, or would be put in if it is not on this machine."""
+    folders = [root / name / version for root in dataset_folders()]
+    there = (folder for folder in folders if (folder / MANIFEST_FILE).is_file())
+    return next(there, folders[0])
 
 
 @contextlib.contextmanager
@@ -156,8 +183,8 @@ def publish_new(folder: Path, destination: Path) -> None:
         sync(destination.parent)
 
 
-def share_objects(name: str, folder: Path, objects: Iterable[StoredObject]) -> int:
-    """Replace files of a new version by links to equal ones of other versions; return the bytes.
+def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
+    """Replace files of a new version by links to equal ones of any other; return the bytes.
 
     Files are compared byte by byte first, so damage elsewhere cannot come in.
     """
@@ -165,17 +192,26 @@ def share_objects(name: str, folder: Path, objects: Iterable[StoredObject]) -> i
     ours: dict[str, list[Path]] = {}
     for item in objects:
         ours.setdefault(item.sha256, []).append(folder / item.path)
-    for version in installed_versions(name):
-        other = datasets_folder() / name / version
-        try:
-            theirs = read_manifest(other / MANIFEST_FILE).objects
-        except IntegrityError:
-            continue
-        for item in theirs:
-            for path in ours.get(item.sha256, ()):
-                with contextlib.suppress(OSError):
-                    saved += _share(path, other / item.path)
+    for other, item in stored_objects():
+        for path in ours.get(item.sha256, ()):
+            with contextlib.suppress(OSError):
+                saved += _share(path, other / item.path)
     return saved
+
+
+def stored_objects() -> Iterator[tuple[Path, StoredObject]]:
+    """Yield the objects of all versions on this machine, each with the folder of its version.
+
+    Where two layers have a version, both count. Manifests that cannot be read are passed over.
+    """
+    for name in installed_names():
+        for version in stored_versions(name):
+            for root in dataset_folders():
+                folder = root / name / version
+                with contextlib.suppress(IntegrityError, FormatVersionError):
+                    yield from (
+                        (folder, item) for item in read_manifest(folder / MANIFEST_FILE).objects
+                    )
 
 
 def _share(path: Path, candidate: Path) -> int:

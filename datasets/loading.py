@@ -12,10 +12,10 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.download import download_dataset
 from orlog.datasets.history import choose_version, read_history, status_message
 from orlog.datasets.home import (
-    datasets_folder,
     installed_names,
     installed_versions,
     stored_versions,
+    version_folder,
 )
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
@@ -137,7 +137,7 @@ def folders_to_repair(name: str) -> list[Path]:
     if as_folder(name) is None:
         wanted = parse_name(name)
         for version in stored_versions(wanted.name):
-            folder = datasets_folder() / wanted.name / version
+            folder = version_folder(wanted.name, version)
             is_meant = wanted.version == version or not (wanted.version or wanted.digest)
             if is_meant and not _is_readable(folder / MANIFEST_FILE):
                 return [folder]
@@ -168,7 +168,7 @@ def _find(name: str | Path) -> tuple[Path, Manifest]:
     else:
         candidates = [version for version in versions if wanted.version in ("", version)]
     for version in candidates:
-        folder = datasets_folder() / wanted.name / version
+        folder = version_folder(wanted.name, version)
         manifest = read_manifest(folder / MANIFEST_FILE)
         if (manifest.name, manifest.version) != (wanted.name, version):
             raise ManifestError(

@@ -29,7 +29,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.encoding import Encoding
 from orlog.datasets.environments import environment_record
 from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.home import datasets_folder, publish_new, share_objects
+from orlog.datasets.home import datasets_folder, publish_new, share_objects, version_folder
 from orlog.datasets.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.manifest import (
     MANIFEST_FILE,
@@ -441,9 +441,10 @@ class DatasetWriter:
             raise ValueError(f"{self.name}@{self.version}: this writer is closed")
 
     def _refuse_existing(self) -> None:
-        if self.folder.exists():
+        folder = version_folder(self.name, self.version)
+        if folder.exists():
             raise VersionExistsError(
-                f"{self.name}@{self.version} is in {self.folder} already; versions are never "
+                f"{self.name}@{self.version} is in {folder} already; versions are never "
                 "overwritten: choose the next one"
             )
 
@@ -511,7 +512,7 @@ class DatasetWriter:
             StoredObject(path=prefix + one.path, size_bytes=one.size_bytes, sha256=one.sha256)
             for one in objects
         ]
-        share_objects(self.name, store, listed)
+        share_objects(store, listed)
         if base is not None:
             assert self._base is not None
             _link_tree(self._base.folder, store, base.objects)

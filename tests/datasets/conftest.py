@@ -1,14 +1,21 @@
-"""Fixtures for the datasets room: manifests and stores changed as by one who can make digests."""
+"""Fixtures for the datasets room: stores changed as by one who can make digests, and a registry."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
+
+from orlog.datasets.publish import publish_dataset
+from orlog.datasets.registries import add_registry
+from tests.servers import FileServer
+
+MINI = "pointmaze/umaze-mini-v1"
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 Replace: TypeAlias = Callable[[Path, str, bytes], None]
@@ -45,3 +52,30 @@ def replace_object(reseal: Reseal) -> Replace:
         reseal(folder, change)
 
     return replace
+
+
+class Served(NamedTuple):
+    """A registry on a server of this test, and the URL of the small dataset's folder in it."""
+
+    server: FileServer
+    registry: Path
+    url: str
+
+
+@pytest.fixture(scope="session")
+def registry_folder(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a registry that holds the small dataset; do not write to it."""
+    folder = tmp_path_factory.mktemp("registry")
+    publish_dataset(built_mini, str(folder))
+    return folder
+
+
+@pytest.fixture
+def served(registry_folder: Path, tmp_path: Path, home: Path) -> Iterator[Served]:
+    """Serve a copy of the registry, known on this machine as `lab`."""
+    folder = tmp_path / "registry"
+    shutil.copytree(registry_folder, folder)
+    home.mkdir()
+    with FileServer(folder) as server:
+        add_registry("lab", server.url)
+        yield Served(server, folder, f"{server.url}/{MINI}/1.0.0")

@@ -8,9 +8,9 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,38 +40,12 @@ from orlog.errors import (
     StorageError,
     TransferError,
 )
+from tests.datasets.conftest import Served
 from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 QUICK = Patience(timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 KILLS = 40
-
-
-class Served(NamedTuple):
-    """A registry on a server of this test, and the URL of the small dataset's folder in it."""
-
-    server: FileServer
-    registry: Path
-    url: str
-
-
-@pytest.fixture(scope="session")
-def registry_folder(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a registry that holds the small dataset; do not write to it."""
-    folder = tmp_path_factory.mktemp("registry")
-    publish_dataset(built_mini, str(folder))
-    return folder
-
-
-@pytest.fixture
-def served(registry_folder: Path, tmp_path: Path, home: Path) -> Iterator[Served]:
-    """Serve a copy of the registry, known on this machine as `lab`."""
-    folder = tmp_path / "registry"
-    shutil.copytree(registry_folder, folder)
-    home.mkdir()
-    with FileServer(folder) as server:
-        add_registry("lab", server.url)
-        yield Served(server, folder, f"{server.url}/{MINI}/1.0.0")
 
 
 def quickly(url: str, **options: Any) -> Path:

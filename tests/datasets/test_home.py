@@ -175,7 +175,7 @@ def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_
     good = (mini_folder / "rewards/c.0").read_bytes()
     (mini_folder / "rewards/c.0").write_bytes(bytes(len(good)))
     (mini_folder / "actions/c.0.0").unlink()
-    assert share_objects(manifest.name, new, manifest.objects) > 0
+    assert share_objects(new, manifest.objects) > 0
     assert (new / "rewards/c.0").read_bytes() == good
     sums = [item.sha256 for item in manifest.objects]
     unique = {item.path for item in manifest.objects if sums.count(item.sha256) == 1}

@@ -278,8 +278,8 @@ def _print_good_bytes(manifest: Manifest, quick: bool) -> None:
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
     from orlog.datasets.catalogue import CATALOGUE
-    from orlog.datasets.download import was_downloaded
     from orlog.datasets.loading import as_folder
+    from orlog.datasets.origin import was_downloaded
 
     if was_downloaded(folder):
         again = f"run: orlog repair {name}"
