@@ -21,13 +21,20 @@ from orlog.datasets.manifest import Manifest, part_folder, parts_of
 from orlog.datasets.zarr_container import LARGEST_METADATA, ZarrReader
 from orlog.errors import IntegrityError, OrlogError
 
-__all__ = ["DamageFinder"]
+__all__ = ["DamageFinder", "column_of"]
 
 ROWS_AT_ONCE = 2**17
 BLOCKS_KEPT = 16
 
 _PATH = re.compile(r"(?:parts/(?P<part>[1-9][0-9]{0,8})/)?(?P<inside>.+)", re.DOTALL)
 _SHARD = re.compile(r"(?P<column>.+)/c\.(?P<number>[0-9]{1,15})(?:\.0)*")
+
+
+def column_of(path: str) -> str | None:
+    """Return the column that an object holds rows of; None for metadata and whole files."""
+    match = _PATH.fullmatch(path)
+    shard = _SHARD.fullmatch(match["inside"]) if match else None
+    return shard["column"] if shard else None
 
 
 class DamageFinder:

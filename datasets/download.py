@@ -1,21 +1,17 @@
 """Brings a version onto this machine, or only what is damaged of it, every byte checked.
 
-    $ORLOG_HOME/datasets/NAME/.VERSION.download/SHA256          objects that are whole
-                                                SHA256.part     what came of others so far
-
-A transfer that ends early, however it ends, goes on from there. A version appears whole or not at
-all.
+What came is kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of it is here
+(`datasets/fetching.py`), so a version appears whole or not at all.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from orlog.datasets.fetching import JOBS, Progress, download_folder, fetch_objects
 from orlog.datasets.home import (
     dataset_folders,
     datasets_folder,
@@ -28,39 +24,32 @@ from orlog.datasets.home import (
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.names import DatasetName, is_url, parse_name
-from orlog.datasets.origin import read_origin, write_origin
+from orlog.datasets.origin import origin_file, read_origin, write_origin
+from orlog.datasets.partial import choose, download_part
+from orlog.datasets.partial_record import files_of_part, partial_folder, version_folder_of
 from orlog.datasets.sources import Source, find_source, source_of_url
 from orlog.datasets.storage import (
-    hash_file,
     link_or_copy,
     storage_errors,
-    sync,
     sync_folders,
     write_durably,
 )
-from orlog.datasets.transport import Limiter, Mirror, Patience, fetch_object
+from orlog.datasets.transport import Limiter, Patience
 from orlog.datasets.verify import Problem, find_link, verify_store
 from orlog.errors import (
     IntegrityError,
     ManifestError,
     NotFoundError,
     OrlogError,
-    StorageError,
     TransferError,
 )
 
 __all__ = [
-    "Progress",
     "download_dataset",
     "download_version",
     "repair_dataset",
     "repair_version",
 ]
-
-JOBS = 8
-ROOM_LEFT = 2**26
-
-Progress = Callable[[int, int], None]
 
 
 def download_version(
@@ -113,8 +102,18 @@ def _download(
         if destination.exists():  # without a manifest: somebody has removed files
             _repair(destination, source, jobs, limiter, progress, patience)
             return destination
-        folder = _download_folder(destination)
-        _fetch(source, manifest.objects, folder, jobs, limiter, progress, patience)
+        folder = download_folder(destination)
+        part = partial_folder(destination)
+        fetch_objects(
+            source,
+            manifest.objects,
+            folder,
+            jobs,
+            limiter,
+            progress,
+            patience,
+            also_here=files_of_part(part, manifest),
+        )
         store = folder / "store"
         with storage_errors(store):
             shutil.rmtree(store, ignore_errors=True)
@@ -125,12 +124,16 @@ def _download(
         write_origin(destination, source)
         publish_new(store, destination)
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
+        origin_file(part).unlink(missing_ok=True)
     return destination
 
 
 def download_dataset(
     name: str,
     *,
+    episodes: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
     mirrors: Sequence[str] = (),
     jobs: int = JOBS,
     limiter: Limiter | None = None,
@@ -139,9 +142,14 @@ def download_dataset(
 ) -> Path:
     """Return the folder of a version, downloaded first as far as it is not on this machine.
 
+    With `episodes` or `columns` only the objects that hold these are brought, unless all are here;
+    `load_dataset` with the same choice opens them. Without, what is missing is added.
+
     Args:
         name: A dataset's name, perhaps with version or digest, which the registries are asked for
             (`orlog registry add`), or the URL of a version's folder. `orlog.lock` counts.
+        episodes: Positions of episodes, such as `range(100)`.
+        columns: Columns to keep of those that may go, as `Dataset.select_columns` takes them.
         mirrors: Further places to try first: for a name URLs of registries, for a URL those of the
             same folder elsewhere.
         jobs: Objects that are transferred at once.
@@ -151,11 +159,13 @@ def download_dataset(
 
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
+        SchemaError: it has no such episodes, or its container has no parts.
         SignatureError: a registry promises signatures, and one is missing or wrong.
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
+    choice = choose(episodes, columns)
     if is_url(name):
-        source = source_of_url(name, mirrors)
+        source: Source = source_of_url(name, mirrors)
         check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
     else:
         wanted = parse_name(name)
@@ -165,7 +175,14 @@ def download_dataset(
         here = _named_here(wanted)
         if here is not None:
             return here
-        source = find_source(wanted, mirrors)
+        found = find_source(wanted, mirrors)
+        assert isinstance(found, Source)
+        source = found
+    here = version_folder(source.manifest.name, source.manifest.version)
+    if choice and not _is_here(here, source.manifest):
+        return download_part(
+            source, choice, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait
+        )
     return download_version(source, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait)
 
 
@@ -180,7 +197,7 @@ def repair_dataset(
     """Bring what is damaged of a stored version again; return what was wrong.
 
     Args:
-        folder: The version's folder under ORLOG_HOME, or a copy of one.
+        folder: The version's folder under ORLOG_HOME, a copy of one, or where a part of it lies.
         mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
             downloaded from, and the registries.
         jobs: Objects that are transferred at once.
@@ -220,7 +237,7 @@ def repair_version(
         if problems:
             _download(source, jobs, limiter, progress, lambda: None, patience)
         return problems
-    with sole_access(folder):
+    with sole_access(version_folder_of(folder)):
         return _repair(folder, source, jobs, limiter, progress, patience)
 
 
@@ -249,7 +266,9 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
         return _source_of_digest(places, "" if origin is None else origin.digest)
     if places:
         return Source(manifest=manifest, mirrors=tuple(places))
-    return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+    found = find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+    assert isinstance(found, Source)
+    return found
 
 
 def _source_of_digest(places: Sequence[str], digest: str) -> Source:
@@ -293,8 +312,8 @@ def _repair(
         problems += verify_store(folder)[1]
     listed = {item.path: item for item in manifest.objects}
     broken = [listed[problem.file] for problem in problems if problem.file in listed]
-    kept = _download_folder(folder)
-    _fetch(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
+    kept = download_folder(version_folder_of(folder))
+    fetch_objects(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
     with storage_errors(folder):
         others = list(stored_objects()) if broken else []
         for problem in problems:
@@ -303,7 +322,10 @@ def _repair(
         for item in broken:
             _replace(kept / item.sha256, folder, item, others)
         sync_folders(folder)
-    shutil.rmtree(kept, ignore_errors=True)
+        for item in broken:
+            (kept / item.sha256).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what another download left off is kept
+        kept.rmdir()
     return problems
 
 
@@ -319,117 +341,6 @@ def _is_here(destination: Path, manifest: Manifest) -> bool:
             found=manifest.digest,
         )
     return True
-
-
-def _download_folder(destination: Path) -> Path:
-    return destination.with_name(f".{destination.name}.download")
-
-
-def _fetch(
-    source: Source,
-    objects: Iterable[StoredObject],
-    folder: Path,
-    jobs: int,
-    limiter: Limiter | None,
-    progress: Progress,
-    patience: Patience,
-    *,
-    damaged: Path | None = None,
-) -> None:
-    """Bring objects into a folder under the names of their sums, as far as they are not there."""
-    items = {item.sha256: item for item in objects}
-    total = sum(item.size_bytes for item in items.values())
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        here = _objects_here(damaged)
-        for item in items.values():
-            if item.sha256 in here and not (folder / item.sha256).exists():
-                _take(here[item.sha256], item, folder / item.sha256)
-        missing = [item for item in items.values() if not (folder / item.sha256).exists()]
-        _check_room(folder, missing)
-    mirrors = [Mirror(url) for url in source.mirrors]
-    progress_of = _Progress(progress, total, total - sum(item.size_bytes for item in missing))
-
-    def bring(item: StoredObject) -> None:
-        part = folder / f"{item.sha256}.part"
-        fetch_object(
-            mirrors,
-            item,
-            part,
-            progress=progress_of.add,
-            limiter=limiter,
-            patience=patience,
-        )
-        with storage_errors(part):
-            part.rename(folder / item.sha256)
-
-    # Large ones first, so that the last one to end is a small one.
-    missing.sort(key=lambda item: -item.size_bytes)
-    with concurrent.futures.ThreadPoolExecutor(jobs, "orlog-download") as pool:
-        waiting = [pool.submit(bring, item) for item in missing]
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                done.result()
-        except BaseException:
-            progress_of.stop()
-            pool.shutdown(cancel_futures=True)
-            raise
-    with storage_errors(folder):
-        sync(folder)
-
-
-class _Progress:
-    """Adds up what threads bring; stops them when one has failed."""
-
-    def __init__(self, progress: Progress, total: int, done: int) -> None:
-        self._lock = threading.Lock()
-        self._progress, self._total, self._done = progress, total, done
-        self._is_stopped = False
-        progress(done, total)
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            if self._is_stopped:
-                raise _StoppedError
-            self._done += count
-            self._progress(self._done, self._total)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._is_stopped = True
-
-
-class _StoppedError(Exception):
-    """Another transfer has failed; this one ends."""
-
-
-def _objects_here(damaged: Path | None) -> dict[str, Path]:
-    """Return where other versions on this machine have objects, by the sum they should have."""
-    found: dict[str, Path] = {}
-    for other, item in stored_objects():
-        if other != damaged and find_link(other, item.path) is None:
-            found[item.sha256] = other / item.path
-    return found
-
-
-def _take(path: Path, item: StoredObject, target: Path) -> None:
-    """Link or copy an object from another version if its bytes are right."""
-    if path.is_file() and path.stat().st_size == item.size_bytes and hash_file(path) == item.sha256:
-        link_or_copy(path, target)
-
-
-def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
-    """Refuse to start what cannot end, before a byte is transferred."""
-    needed = 0
-    for item in missing:
-        part = folder / f"{item.sha256}.part"
-        needed += item.size_bytes - (part.stat().st_size if part.exists() else 0)
-    free = shutil.disk_usage(folder).free
-    if missing and needed + min(needed, ROOM_LEFT) > free:
-        raise StorageError(
-            f"{folder.parent}: {needed:,} bytes are still to come and {free:,} are free; free some "
-            "space or set ORLOG_HOME to another disk, then run the same command again"
-        )
 
 
 def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:

@@ -60,11 +60,18 @@ def datasets_folder() -> Path:
 def dataset_folders() -> list[Path]:
     """Return the folders that datasets are looked for in: one's own first, then shared ones.
 
-    ORLOG_SHARED lists homes, separated as in PATH; those that are not there are passed over.
+    ORLOG_SHARED lists homes, separated as in PATH; those that cannot be read are passed over.
     """
     shared = os.environ.get("ORLOG_SHARED", "").split(os.pathsep)
     homes = [Path(home).expanduser().absolute() / "datasets" for home in shared if home.strip()]
-    return list(dict.fromkeys([datasets_folder(), *filter(Path.is_dir, homes)]))
+    return list(dict.fromkeys([datasets_folder(), *filter(_can_be_listed, homes)]))
+
+
+def _can_be_listed(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 def installed_names() -> list[str]:
@@ -83,7 +90,7 @@ def stored_versions(name: str) -> list[str]:
     """Return the versions whose folders are here, newest first, though a manifest may be missing."""
     found: set[str] = set()
     for root in dataset_folders():
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             found.update(path.name for path in (root / name).iterdir() if is_version(path.name))
     return newest_first(found)
 
@@ -93,15 +100,21 @@ def installed_versions(name: str) -> list[str]:
     return [
         version
         for version in stored_versions(name)
-        if (version_folder(name, version) / MANIFEST_FILE).is_file()
+        if _holds_manifest(version_folder(name, version))
     ]
 
 
 def version_folder(name: str, version: str) -> Path:
     """Return the folder that a version is in, or would be put in if it is not on this machine."""
     folders = [root / name / version for root in dataset_folders()]
-    there = (folder for folder in folders if (folder / MANIFEST_FILE).is_file())
-    return next(there, folders[0])
+    return next(filter(_holds_manifest, folders), folders[0])
+
+
+def _holds_manifest(folder: Path) -> bool:
+    try:
+        return (folder / MANIFEST_FILE).is_file()
+    except OSError:  # a folder that may not be looked into
+        return False
 
 
 @contextlib.contextmanager

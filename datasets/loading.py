@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orlog.datasets.build import build_dataset, builds
@@ -20,10 +20,19 @@ from orlog.datasets.home import (
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import DatasetName, did_you_mean, is_url, parse_name
+from orlog.datasets.partial import Choice, choose, open_part
+from orlog.datasets.partial_record import is_partial, partial_versions, present_objects
 from orlog.datasets.views import open_view, view_sources
 from orlog.errors import IntegrityError, ManifestError, NotFoundError
 
-__all__ = ["as_folder", "find_dataset", "folders_to_repair", "load_dataset", "stored_folders"]
+__all__ = [
+    "as_folder",
+    "find_dataset",
+    "folders_to_repair",
+    "folders_to_verify",
+    "load_dataset",
+    "stored_folders",
+]
 
 
 def load_dataset(
@@ -31,6 +40,8 @@ def load_dataset(
     *,
     build: bool = False,
     download: bool = False,
+    episodes: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Dataset:
     """Return a dataset of this machine by name, by name and version or digest, or by path.
@@ -46,6 +57,9 @@ def load_dataset(
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
         download: Download it first if it is not here (`orlog registry add` says from where).
+        episodes: Positions of episodes that are wanted, such as `range(100)`; a view of them is
+            returned. With `download`, only what holds them is brought.
+        columns: Columns that are wanted of those that may go (`Dataset.select_columns`); likewise.
         progress: Called with steps done and in all while it builds, with bytes while it downloads.
 
     Raises:
@@ -55,20 +69,21 @@ def load_dataset(
         TransferError: it could not be downloaded; what came is kept.
         LockError: `orlog.lock` pins the name to something else than asked for.
     """
-    if is_url(name):
-        return Dataset(download_dataset(str(name), progress=progress))
-    path = as_folder(name)
+    choice = choose(episodes, columns)
+    path = None if is_url(name) else as_folder(name)
     if path is not None:
-        return _open(path)
-    wanted = _pinned(parse_name(str(name)))
-    try:
-        return Dataset(*_find(str(wanted)))
-    except NotFoundError:
-        if build and wanted.name in CATALOGUE:
-            return Dataset(build_dataset(str(wanted), progress=progress))
-        if not download:
-            raise
-    return Dataset(download_dataset(str(name), progress=progress))
+        return choice.of(_open(path))
+    if not is_url(name):
+        wanted = _pinned(parse_name(str(name)))
+        try:
+            return _open_chosen(wanted, choice)
+        except NotFoundError:
+            if build and wanted.name in CATALOGUE:
+                return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
+            if not download:
+                raise
+    folder = download_dataset(str(name), episodes=episodes, columns=columns, progress=progress)
+    return open_part(folder, choice) if is_partial(folder) else choice.of(Dataset(folder))
 
 
 def _open(path: Path) -> Dataset:
@@ -76,6 +91,27 @@ def _open(path: Path) -> Dataset:
     if _is_file(path):
         return open_view(path, lambda name: Dataset(*_find(name)))
     return Dataset(*_find(path))
+
+
+def _open_chosen(wanted: DatasetName, choice: Choice) -> Dataset:
+    """Return what is wanted of a version that is here, whole or in part."""
+    try:
+        return choice.of(Dataset(*_find(str(wanted))))
+    except NotFoundError:
+        part = _find_part(wanted) if choice else None
+        if part is None:
+            raise
+        return open_part(part, choice)
+
+
+def _find_part(wanted: DatasetName) -> Path | None:
+    """Return the folder of a version of which a part is here, the newest that is meant."""
+    for version, folder in partial_versions(wanted.name).items():
+        if wanted.version in ("", version):
+            digest = read_manifest(folder / MANIFEST_FILE).digest
+            if digest.startswith(wanted.digest):
+                return folder
+    return None
 
 
 def _pinned(wanted: DatasetName) -> DatasetName:
@@ -129,6 +165,20 @@ def stored_folders(name: str | Path) -> list[Path]:
     return [find_dataset(str(_pinned(parse_name(str(name)))))]
 
 
+def folders_to_verify(name: str | Path) -> list[Path]:
+    """Return what `stored_folders` does, or where only a part of a version is here, its folder.
+
+    Raises as `stored_folders` does.
+    """
+    try:
+        return stored_folders(name)
+    except NotFoundError:
+        part = _find_part(_pinned(parse_name(str(name)))) if as_folder(name) is None else None
+        if part is None:
+            raise
+        return [part]
+
+
 def folders_to_repair(name: str) -> list[Path]:
     """Return the folders of stored versions that a name, a folder or a view's file stands for.
 
@@ -141,7 +191,7 @@ def folders_to_repair(name: str) -> list[Path]:
             is_meant = wanted.version == version or not (wanted.version or wanted.digest)
             if is_meant and not _is_readable(folder / MANIFEST_FILE):
                 return [folder]
-    return stored_folders(name)
+    return folders_to_verify(name)
 
 
 def _is_readable(manifest: Path) -> bool:
@@ -188,6 +238,14 @@ def _find(name: str | Path) -> tuple[Path, Manifest]:
 
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     entry = CATALOGUE.get(wanted.name)
+    part = _find_part(wanted)
+    if part is not None:
+        manifest = read_manifest(part / MANIFEST_FILE)
+        objects = len(present_objects(part, manifest))
+        return (
+            f"only a part of {wanted} is on this machine ({objects} of {len(manifest.objects)} "
+            f"objects); run: orlog download {wanted}   (or name the episodes or columns)"
+        )
     if versions:
         here = ", ".join(versions)
         return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"

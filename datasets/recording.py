@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +13,25 @@ from orlog.datasets.manifest import (
     MANIFEST_FILE,
     Column,
     Manifest,
+    StoredObject,
     part_folder,
     parts_of,
     read_manifest,
 )
+from orlog.datasets.partial_record import present_objects
 from orlog.datasets.schema import Block, Schema, expected_rows, schema_of
 from orlog.datasets.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.zarr_container import LARGEST_METADATA, ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 
-__all__ = ["Recording"]
+__all__ = ["Recording", "schema_of_manifest"]
 
 GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
 WINDOW_BYTES = 2**26
 
 
 class Recording:
-    """One version of a dataset in its folder.
+    """One version of a dataset in its folder, or what was downloaded of one.
 
     Opening checks the manifest's digest, place and size of every object, the bytes of all
     metadata, and that columns, spaces, totals and lengths agree. Rows are checked as they are read.
@@ -52,11 +54,14 @@ class Recording:
         self.manifest = manifest or read_manifest(folder / MANIFEST_FILE)
         self.digest = self.manifest.digest
         self._columns = {column.name: column for column in self.manifest.columns}
-        self.schema = _schema(folder, self.manifest)
+        self.schema = schema_of_manifest(self.manifest, folder)
         self._first_rows = {
             column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
         }
-        _check_objects(folder, self.manifest)
+        present = present_objects(folder, self.manifest)
+        # What lies between two wanted rows may not be here.
+        self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
+        _check_objects(folder, present)
         self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
         self._check_lengths()
 
@@ -213,7 +218,9 @@ class Recording:
         positions = counts.cumsum() - counts
         out = np.empty((int(counts.sum()), *column.shape), column.dtype)
         row_bytes = max(1, out.nbytes // max(1, len(out)))
-        for window in _windows(starts, stops, GAP_BYTES // row_bytes, WINDOW_BYTES // row_bytes):
+        for window in _windows(
+            starts, stops, self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
+        ):
             first = int(starts[window[0]])
             values = self.read(name, first, int(stops[window].max()))
             local = np.arange(int(counts[window].sum()))
@@ -298,8 +305,12 @@ def _spec(column: Column) -> ColumnSpec:
     return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
 
 
-def _schema(folder: Path, manifest: Manifest) -> Schema:
-    """Return the schema, having compared columns with spaces and totals."""
+def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
+    """Return the schema of a version, having compared columns with spaces and totals.
+
+    Raises:
+        ManifestError: they do not agree; `folder` is named.
+    """
     for column in manifest.columns:
         if offsets_of(column.name) is not None:
             continue
@@ -347,10 +358,10 @@ def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> l
     return [*windows, order[first:]]
 
 
-def _check_objects(folder: Path, manifest: Manifest) -> None:
+def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
     """Check that every object is there with its size, and the bytes of Zarr's metadata."""
-    problem = check_places(folder, manifest.objects)
-    metadata = [item for item in manifest.objects if item.path.endswith("zarr.json")]
+    problem = check_places(folder, objects)
+    metadata = [item for item in objects if item.path.endswith("zarr.json")]
     for item in metadata:
         if item.size_bytes > LARGEST_METADATA:
             raise ManifestError(

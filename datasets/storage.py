@@ -87,13 +87,21 @@ def sync_folders(folder: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or a durable copy where links are not possible."""
+    """Give a file a second name, or a durable copy where links are not possible.
+
+    A copy appears whole or not at all.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:
-        shutil.copyfile(source, target)
-        sync(target)
+        unfinished = target.with_name(f".{target.name}.copy")
+        try:
+            shutil.copyfile(source, unfinished)
+            sync(unfinished)
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def too_many_files(where: object, error: OSError) -> StorageError | None:

@@ -22,6 +22,7 @@ import numpy as np
 from orlog.datasets.damage import DamageFinder
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.partial_record import PARTIAL_FILE, present_objects
 from orlog.datasets.remembered import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.signatures import SIGNATURE_SUFFIX
 from orlog.datasets.storage import hash_file, list_files, little_endian_bytes, too_many_files
@@ -105,7 +106,7 @@ def verify_store(
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of a store; no problem means that every byte is right.
 
-    Objects are hashed side by side, by a thread for each core, in constant memory. What was right
+    Of a version that was downloaded in part, the objects that are here are checked. Objects are hashed side by side, by a thread for each core, in constant memory. What was right
     is remembered under `$ORLOG_HOME/verified/`, where that can be written.
 
     Args:
@@ -125,6 +126,7 @@ def verify_store(
         StorageError: this process has too many files open.
     """
     manifest = read_manifest(folder / MANIFEST_FILE)
+    objects = present_objects(folder, manifest)
     before = time.time_ns()
     present = _list(folder)
     stamps = {path: stamp_of(found) for path, found in present.items() if found is not None}
@@ -132,15 +134,15 @@ def verify_store(
     trusted = remembered if quick else {}
     unread = [
         item
-        for item in manifest.objects
+        for item in objects
         if item.path not in trusted or trusted[item.path] != stamps.get(item.path)
     ]
-    progress(manifest.size_bytes - sum(item.size_bytes for item in unread))
+    progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
     found = _check_all(folder, unread, present, progress)
     hashed = {item.path for item in unread}
     right = {
         item.path: stamps[item.path]
-        for item in manifest.objects
+        for item in objects
         if item.path in stamps
         and found.get(item.path) is None
         and (item.path not in hashed or is_settled(stamps[item.path], before))
@@ -148,7 +150,10 @@ def verify_store(
     if right != remembered:
         remember_files(folder, manifest.digest, right)
     problems = [problem for item in unread if (problem := found[item.path]) is not None]
-    problems += _find_strangers(manifest, present)
+    strangers = _find_strangers(manifest, present)
+    problems += [
+        one for one in strangers if objects is manifest.objects or one.file != PARTIAL_FILE
+    ]
     return manifest, locate(folder, manifest, problems)
 
 

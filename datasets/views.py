@@ -49,6 +49,7 @@ from orlog.errors import (
 
 __all__ = [
     "combine_datasets",
+    "fewer_columns",
     "filter_episodes",
     "open_view",
     "operation_text",
@@ -332,7 +333,7 @@ def _apply(operation: Operation, parents: list[Dataset]) -> Dataset:
     if kind == "combine":
         selection = _combine(parents, value)
     elif kind == "columns":
-        selection, schema = first.selection(), _fewer_columns(first, value)
+        selection, schema = first.selection(), fewer_columns(first.schema, value, first.name)
     elif kind == "filter":
         selection = first.selection().take(np.flatnonzero(_evaluate(first, value)))
     elif kind == "episodes":
@@ -430,9 +431,12 @@ def _split_part(dataset: Dataset, value: Any) -> np.ndarray:
     return np.sort(order[first : first + counts[part]])
 
 
-def _fewer_columns(dataset: Dataset, names: Any) -> Schema:
-    """Return the schema without the columns that may go and are not named."""
-    schema = dataset.schema
+def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
+    """Return a schema without the columns that may go and are not named.
+
+    Raises:
+        NotFoundError: there is no such column.
+    """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"columns takes a list of names, found {names!r:.60}")
     space = schema.observation_space
@@ -444,7 +448,7 @@ def _fewer_columns(dataset: Dataset, names: Any) -> Schema:
     for name in names:
         if name not in known:
             raise NotFoundError(
-                f"{dataset.name}: no column {name!r}"
+                f"{name_of_dataset}: no column {name!r}"
                 + did_you_mean(name, known)
                 + f" It has: {', '.join(sorted(known))}"
             )

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import CORES, Name, Workers, app
-from orlog.errors import IntegrityError, LockError, OrlogError
+from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
 from orlog.terminal import console, errors, printable, progress_bar, table
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def show(name: Name) -> None:
     from orlog.datasets.catalogue import recorded_manifest
     from orlog.datasets.loading import as_folder, load_dataset
     from orlog.datasets.names import is_url, parse_name
-    from orlog.errors import NotFoundError
     from orlog.records import read_baseline, references_of
 
     recorded = None
@@ -225,11 +224,11 @@ def verify(
     Of a view's file, the stored versions that it is made of are checked; with --json each is an
     object of its own.
     """
-    from orlog.datasets.loading import stored_folders
+    from orlog.datasets.loading import folders_to_verify
     from orlog.datasets.verify import verify_store
 
     is_right = True
-    for folder in stored_folders(name):
+    for folder in folders_to_verify(name):
         with _bytes_bar(_stored_bytes(folder)) as count:
             manifest, problems = verify_store(folder, quick=quick, progress=count)
         are_bytes_right = not problems
@@ -244,7 +243,7 @@ def verify(
         if not are_bytes_right:
             _print_damage(folder, name, manifest, len(problems))
         else:
-            _print_good_bytes(manifest, quick)
+            _print_good_bytes(folder, manifest, quick)
             if values:
                 _print_values(folder, manifest, bool(problems))
     if not is_right:
@@ -255,23 +254,33 @@ def _print_json(folder: Path, manifest: Manifest, problems: list[Problem]) -> No
     import dataclasses
     import json
 
+    from orlog.datasets.partial_record import is_partial, present_objects
+
+    objects = present_objects(folder, manifest)
     body = {
         "name": manifest.name,
         "version": manifest.version,
         "digest": manifest.digest,
         "folder": str(folder),
-        "objects": len(manifest.objects),
-        "bytes": manifest.size_bytes,
+        "partial": is_partial(folder),
+        "objects": len(objects),
+        "bytes": sum(item.size_bytes for item in objects),
         "problems": [dataclasses.asdict(problem) for problem in problems],
     }
     console.print_json(json.dumps(body), ensure_ascii=True)
 
 
-def _print_good_bytes(manifest: Manifest, quick: bool) -> None:
+def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
+    from orlog.datasets.partial_record import is_partial, present_objects
+
+    objects = present_objects(folder, manifest)
+    count = f"{len(objects)} objects"
+    if is_partial(folder):
+        count = f"a part is here, {len(objects)} of {len(manifest.objects)} objects"
     how = " (those that did not change since they were hashed were not read)" if quick else ""
     console.print(
-        f"{manifest.name}@{manifest.version}: {len(manifest.objects)} objects, "
-        f"{manifest.size_bytes:,} bytes, all as in the manifest{how}\n{manifest.digest}",
+        f"{manifest.name}@{manifest.version}: {count}, "
+        f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}",
         soft_wrap=True,
     )
 
@@ -309,9 +318,15 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return what is wrong with them."""
+    from orlog.datasets.partial_record import is_partial
     from orlog.datasets.recording import Recording
     from orlog.datasets.verify import locate
 
+    if is_partial(folder):
+        raise NotFoundError(
+            f"{folder}: only a part of the version is here, and the sums of values are those of the "
+            "whole; complete it with orlog download, or leave out --values"
+        )
     recording = Recording(folder)
     with _bytes_bar(_value_bytes(recording.manifest)) as count:
         return locate(folder, recording.manifest, recording.check_values(count))
@@ -319,8 +334,10 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
 
 def _stored_bytes(folder: Path) -> int:
     from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.partial_record import present_objects
 
-    return read_manifest(folder / MANIFEST_FILE).size_bytes
+    objects = present_objects(folder, read_manifest(folder / MANIFEST_FILE))
+    return sum(item.size_bytes for item in objects)
 
 
 def _value_bytes(manifest: Manifest) -> int:

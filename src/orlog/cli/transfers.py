@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import Name, app
-from orlog.terminal import console, errors, transfer_bar
+from orlog.terminal import console, errors, printable, transfer_bar
 
 if TYPE_CHECKING:
     from orlog.datasets.transport import Limiter
@@ -28,37 +28,50 @@ Rate = Annotated[
 ]
 
 
-@app.command(epilog="Example: orlog download lab/arm-v1 --limit-rate 20M")
+@app.command(epilog="Example: orlog download lab/arm-v1 --episodes 0:100 --limit-rate 20M")
 def download(
     name: Annotated[str, typer.Argument(help="Dataset's name, or the URL of a version's folder.")],
+    episodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B,..",
+            help="Only the files that hold these episodes: 0:100 are the first hundred.",
+            show_default="all",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,..",
+            help="Only these columns of those that may go: infos/.., parts of observations, ..",
+            show_default="all",
+        ),
+    ] = None,
     mirror: Mirrors = None,
     jobs: Jobs = 8,
     limit_rate: Rate = None,
 ) -> None:
     """Bring a version here from a registry or a URL, every byte checked.
 
-    What was interrupted goes on where it stopped; what is here is not transferred again. For a name
-    a mirror is the URL of another registry with the same versions; for a URL that of another copy of
+    What was interrupted goes on where it stopped; what is here is not transferred again. A part is
+    opened by orlog.load_dataset with the same episodes and columns, and completed by downloading
+    without them. For a name a mirror is the URL of another registry with the same versions; for a URL that of another copy of
     the folder.
     """
     from orlog.datasets.download import download_dataset
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
 
     with transfer_bar("download") as update:
         folder = download_dataset(
             name,
+            episodes=_positions(episodes),
+            columns=None if columns is None else [one for one in columns.split(",") if one],
             mirrors=mirror or (),
             jobs=jobs,
             limiter=_limiter(limit_rate),
             progress=update,
             on_wait=lambda: errors.print("another process downloads it; waiting for that"),
         )
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    console.print(
-        f"{manifest.name}@{manifest.version}: {manifest.size_bytes:,} bytes in {folder}\n"
-        f"{manifest.digest}",
-        soft_wrap=True,
-    )
+    _print_downloaded(folder)
 
 
 @app.command(epilog="Example: orlog repair lab/arm-v1")
@@ -117,6 +130,46 @@ def publish(
         with transfer_bar("publish") as update:
             url = publish_dataset(folder, target, sign=signer, jobs=jobs, progress=update)
         console.print(f"published: {url}", soft_wrap=True)
+
+
+def _print_downloaded(folder: Path) -> None:
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.origin import read_origin
+    from orlog.datasets.partial_record import is_partial, present_objects
+
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    objects = present_objects(folder, manifest)
+    size = sum(item.size_bytes for item in objects)
+    part = ""
+    if is_partial(folder):
+        part = f" (a part: {len(objects)} of {len(manifest.objects)} objects)"
+    lines = [
+        f"{manifest.name}@{manifest.version}: {size:,} bytes in {folder}{part}",
+        manifest.digest,
+    ]
+    origin = read_origin(folder)
+    if origin is not None:
+        where = f"registry {origin.registry}" if origin.registry else origin.mirrors[0]
+        lines.append(
+            f"from {where}, "
+            + (f"signed by {origin.signed_by}" if origin.signed_by else "no signature asked for")
+        )
+    console.print(escape(printable("\n".join(lines))), soft_wrap=True)
+
+
+def _positions(text: str | None) -> list[int] | None:
+    """Return the episodes that `0:100,200:300` means."""
+    if text is None:
+        return None
+    positions: list[int] = []
+    for one in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", one.strip())
+        first = int(match[1]) if match else 0
+        last = int(match[2] or first + 1) if match else 0
+        if last <= first:
+            raise typer.BadParameter(f"{text!r}: expected ranges such as 0:100 or 0:100,200:300")
+        positions += range(first, last)
+    return positions
 
 
 def _limiter(rate: str | None) -> Limiter | None:

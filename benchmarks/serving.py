@@ -1,0 +1,150 @@
+"""Stores of random bytes, and a quick server of them that counts what it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from orlog.datasets.manifest import StoredObject
+
+ROOT = Path(__file__).resolve().parents[1]
+COUNT = "/asked-bytes"
+BLOCK_BYTES = 2**24
+
+
+def write_object(folder: Path, path: str, size: int, seed: int = 0) -> StoredObject:
+    """Write random bytes, and return what a manifest says of them."""
+    from orlog.datasets.manifest import StoredObject
+
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(seed)
+    digest = hashlib.sha256()
+    with (folder / path).open("wb") as file:
+        for start in range(0, size, BLOCK_BYTES):
+            block = generator.bytes(min(BLOCK_BYTES, size - start))
+            digest.update(block)
+            file.write(block)
+    return StoredObject(path=path, size_bytes=size, sha256=digest.hexdigest())
+
+
+def make_store(folder: Path, sizes: Mapping[str, int]) -> list[str]:
+    """Write a version with objects of these sizes and no columns; return the objects' files."""
+    from orlog.datasets.manifest import MANIFEST_FILE, Manifest
+
+    # No two are alike, or one transfer would do for both.
+    items = [
+        write_object(folder, path, sizes[path], seed) for seed, path in enumerate(sorted(sizes))
+    ]
+    space = {"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
+    manifest = Manifest(
+        manifest_version=1,
+        name="bench/transfer-v0",
+        version="1.0.0",
+        description="",
+        license="CC0-1.0",
+        container="zarr",
+        format_version=1,
+        total_episodes=0,
+        total_steps=0,
+        observation_space=space,
+        action_space=space,
+        environment=None,
+        behavior_policy="",
+        recipe=None,
+        lineage=[],
+        columns=[],
+        objects=items,
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
+    return [str(folder / item.path) for item in items]
+
+
+def check_file(path: Path, item: StoredObject) -> None:
+    """Check that a downloaded file is what was served."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != item.sha256:
+            raise AssertionError(f"{path} is not what was served")
+
+
+@contextlib.contextmanager
+def serve(folder: Path, latency: float = 0.0) -> Iterator[str]:
+    """Serve a folder, each answer after so many seconds; give the URL."""
+    command = [sys.executable, "-m", "benchmarks.serving", str(folder), str(latency)]
+    with subprocess.Popen(  # noqa: S603  # our own interpreter and code
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def asked_bytes(url: str) -> int:
+    """Return how many bytes a server was asked for so far."""
+    with urllib.request.urlopen(url + COUNT) as answer:  # noqa: S310  # our own server
+        return int(answer.read())
+
+
+def main() -> None:
+    """Serve until this process is ended."""
+    folder, latency = sys.argv[1:]
+    handler = type("Bound", (_Handler,), {"folder": Path(folder), "latency": float(latency)})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    folder: Path
+    latency: float
+    asked_bytes = [0]  # noqa: RUF012 (one for all requests)
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # who is killed says no goodbye
+            super().handle()
+
+    def do_GET(self) -> None:
+        if self.path == COUNT:
+            self._begin(200, len(data := str(self.asked_bytes[0]).encode()))
+            self.wfile.write(data)
+            return
+        time.sleep(self.latency)
+        with (self.folder / self.path.lstrip("/")).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            start = int(asked[1]) if asked else 0
+            self.asked_bytes[0] += size - start
+            place = f"bytes {start}-{size - 1}/{size}" if asked else ""
+            self._begin(206 if asked else 200, size - start, place)
+            while start < size:
+                start += os.sendfile(self.connection.fileno(), file.fileno(), start, size - start)
+
+    def _begin(self, status: int, length: int, place: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        if place:
+            self.send_header("Content-Range", place)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Which objects of a version are here, where only some were downloaded.
+
+    $ORLOG_HOME/datasets/NAME/.VERSION.partial/     manifest.json and the objects
+                                                partial.json, which lists them
+
+The folder's name is hidden, so whatever does not ask for a part of a version never sees one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from orlog.datasets.home import dataset_folders
+from orlog.datasets.json_files import read_json_file, replace_json_file
+from orlog.datasets.manifest import Manifest, StoredObject
+from orlog.datasets.names import is_version, newest_first
+from orlog.errors import ManifestError
+
+__all__ = [
+    "PARTIAL_FILE",
+    "PartialRecord",
+    "files_of_part",
+    "is_partial",
+    "partial_folder",
+    "partial_versions",
+    "present_objects",
+    "read_partial",
+    "version_folder_of",
+    "write_partial",
+]
+
+PARTIAL_FILE = "partial.json"
+
+
+class PartialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What of a version is here.
+
+    Attributes:
+        digest: Digest of the version's manifest.
+        objects: Paths of the objects that are here.
+    """
+
+    partial_version: Literal[1] = 1
+    digest: str
+    objects: list[str]
+
+
+def partial_folder(folder: Path) -> Path:
+    """Return where the part of a version lies, beside the version's own folder."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def version_folder_of(folder: Path) -> Path:
+    """Return the version's own folder, for it or for the one that a part of it lies in."""
+    if is_partial(folder):
+        return folder.with_name(folder.name.removeprefix(".").removesuffix(".partial"))
+    return folder
+
+
+def is_partial(folder: Path) -> bool:
+    """Return whether a folder is one that a part of a version lies in, by its name."""
+    return folder.name.startswith(".") and folder.name.endswith(".partial")
+
+
+def partial_versions(name: str) -> dict[str, Path]:
+    """Return the folders of the versions of which a part is here, newest first."""
+    found: dict[str, Path] = {}
+    for root in reversed(dataset_folders()):
+        for record in (root / name).glob(f".*.partial/{PARTIAL_FILE}"):
+            version = version_folder_of(record.parent).name
+            if is_version(version):
+                found[version] = record.parent
+    return {version: found[version] for version in newest_first(found)}
+
+
+def read_partial(folder: Path, manifest: Manifest) -> PartialRecord | None:
+    """Return what is here of the version in a folder; None if it is whole.
+
+    Raises:
+        ManifestError: the record is malformed, or of another version.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    path = folder / PARTIAL_FILE
+    if not (is_partial(folder) and path.is_file()):
+        return None
+    repair = "remove the folder and download again"
+    record = read_json_file(path, PartialRecord, version=("partial_version", 1), repair=repair)
+    unknown = set(record.objects) - {item.path for item in manifest.objects}
+    if record.digest != manifest.digest or unknown:
+        raise ManifestError(
+            f"{path}: not a record of this manifest; {repair}",
+            file=str(path),
+            expected=manifest.digest,
+            found=record.digest,
+        )
+    return record
+
+
+def write_partial(folder: Path, record: PartialRecord) -> None:
+    """Note what is here, in one step.
+
+    Raises:
+        StorageError: the disk cannot be written.
+    """
+    replace_json_file(folder / PARTIAL_FILE, msgspec.to_builtins(record))
+
+
+def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
+    """Return the objects that the folder should have: all, unless it holds a part of a version.
+
+    Raises as `read_partial` does.
+    """
+    record = read_partial(folder, manifest)
+    if record is None:
+        return manifest.objects
+    here = set(record.objects)
+    return [item for item in manifest.objects if item.path in here]
+
+
+def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Return the files of a part that may be objects of the version, by SHA-256; unchecked."""
+    if not is_partial(folder) or not folder.is_dir():
+        return {}
+    return {
+        item.sha256: folder / item.path
+        for item in manifest.objects
+        if (folder / item.path).is_file()
+    }
