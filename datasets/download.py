@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from orlog.datasets.fetching import JOBS, Progress, download_folder, fetch_objects
+from orlog.datasets.foreign import bring_foreign
 from orlog.datasets.home import (
     dataset_folders,
     datasets_folder,
@@ -27,7 +28,7 @@ from orlog.datasets.names import DatasetName, is_url, parse_name
 from orlog.datasets.origin import origin_file, read_origin, write_origin
 from orlog.datasets.partial import choose, download_part
 from orlog.datasets.partial_record import files_of_part, partial_folder, version_folder_of
-from orlog.datasets.sources import Source, find_source, source_of_url
+from orlog.datasets.sources import ForeignSource, Source, find_source, source_of_url
 from orlog.datasets.storage import (
     link_or_copy,
     storage_errors,
@@ -139,11 +140,13 @@ def download_dataset(
     limiter: Limiter | None = None,
     progress: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
+    on_read: Callable[[], None] = lambda: None,
 ) -> Path:
     """Return the folder of a version, downloaded first as far as it is not on this machine.
 
     With `episodes` or `columns` only the objects that hold these are brought, unless all are here;
-    `load_dataset` with the same choice opens them. Without, what is missing is added.
+    `load_dataset` with the same choice opens them. Without, what is missing is added. A file of
+    others that a registry lists is brought whole, and read into a version.
 
     Args:
         name: A dataset's name, perhaps with version or digest, which the registries are asked for
@@ -156,6 +159,7 @@ def download_dataset(
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
         on_wait: Called once if another process is at it.
+        on_read: Called once if a file of others is here and is read from now on.
 
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
@@ -176,7 +180,10 @@ def download_dataset(
         if here is not None:
             return here
         found = find_source(wanted, mirrors)
-        assert isinstance(found, Source)
+        if isinstance(found, ForeignSource):
+            return bring_foreign(
+                found, limiter=limiter, progress=progress, on_wait=on_wait, on_read=on_read
+            )
         source = found
     here = version_folder(source.manifest.name, source.manifest.version)
     if choice and not _is_here(here, source.manifest):
@@ -209,6 +216,8 @@ def repair_dataset(
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
     source = _source_of_folder(folder, mirrors)
+    if isinstance(source, ForeignSource):
+        return _read_again(folder, source, limiter, progress)
     return repair_version(folder, source, jobs=jobs, limiter=limiter, progress=progress)
 
 
@@ -241,6 +250,21 @@ def repair_version(
         return _repair(folder, source, jobs, limiter, progress, patience)
 
 
+def _read_again(
+    folder: Path, source: ForeignSource, limiter: Limiter | None, progress: Progress
+) -> list[Problem]:
+    """Return what is wrong with a version that was read from a foreign file, which is read again."""
+    problems = verify_store(folder)[1]
+    if problems and folder != datasets_folder() / source.name / source.version:
+        raise NotFoundError(
+            f"{folder}: a version that is read from {source.entry.url} comes into ORLOG_HOME only; "
+            f"run: orlog download {source.name}@{source.version}"
+        )
+    if problems:
+        bring_foreign(source, limiter=limiter, progress=progress, replace=True)
+    return problems
+
+
 def _named_here(wanted: DatasetName) -> Path | None:
     """Return the folder of a version that was named exactly and is here."""
     if not wanted.version and not wanted.digest:
@@ -254,7 +278,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
     return None
 
 
-def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
+def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignSource:
     """Return where the version in a folder can be had; its own manifest decides, if it is right."""
     origin = read_origin(folder)
     places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
@@ -266,9 +290,7 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source:
         return _source_of_digest(places, "" if origin is None else origin.digest)
     if places:
         return Source(manifest=manifest, mirrors=tuple(places))
-    found = find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
-    assert isinstance(found, Source)
-    return found
+    return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
 
 
 def _source_of_digest(places: Sequence[str], digest: str) -> Source:

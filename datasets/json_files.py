@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
         with _converting:
             return msgspec.convert(body, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ManifestError(f"{path}: {error}; {repair}", file=str(path)) from error
+        raise ManifestError(f"{path}: {error!s:.1000}; {repair}", file=str(path)) from error
 
 
 def replace_json_file(path: Path, body: Any) -> None:
@@ -94,6 +95,8 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def _read_text(path: Path) -> str:
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe could be waited for without end
+        raise ValueError("it is not a file")
     with path.open("rb") as file:
         data = file.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:

@@ -22,6 +22,7 @@ from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import DatasetName, did_you_mean, is_url, parse_name
 from orlog.datasets.partial import Choice, choose, open_part
 from orlog.datasets.partial_record import is_partial, partial_versions, present_objects
+from orlog.datasets.sources import SHIPPED, shipped_index
 from orlog.datasets.views import open_view, view_sources
 from orlog.errors import IntegrityError, ManifestError, NotFoundError
 
@@ -238,6 +239,11 @@ def _find(name: str | Path) -> tuple[Path, Manifest]:
 
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     entry = CATALOGUE.get(wanted.name)
+    if any(wanted.name in shipped_index(registry).foreign for registry in SHIPPED) and not versions:
+        return (
+            f"{wanted} is not on this machine yet; run: orlog download {wanted}   "
+            f'(or in Python: orlog.load_dataset("{wanted}", download=True))'
+        )
     part = _find_part(wanted)
     if part is not None:
         manifest = read_manifest(part / MANIFEST_FILE)

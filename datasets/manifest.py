@@ -12,8 +12,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
+import math
+import re
+import stat
 import threading
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,6 +55,10 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
 STORE_FORMAT = 1
 LARGEST_MANIFEST = 64 * 2**20
+MOST_VALUES = 2**22
+LONGEST_FILE_NAME = 255  # bytes
+MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
+_HALF_CHARACTER = re.compile(r"\\u[dD]")
 _converting = threading.Lock()
 DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
@@ -236,6 +246,12 @@ class Manifest(
                     f"{where}: column {column.name} has dtype {column.dtype!r}; expected one of "
                     f"{', '.join(sorted(DTYPES))}"
                 )
+            sizes = (column.rows, *column.shape)
+            if (
+                len(column.shape) > MOST_DIMENSIONS
+                or math.prod(size or 1 for size in sizes) > 2**59
+            ):
+                raise ManifestError(f"{where}: column {column.name} is too large for any array")
         names = [column.name for column in self.columns]
         paths = [item.path for item in self.objects]
         for kind, keys in (("column", names), ("object", paths)):
@@ -248,6 +264,12 @@ class Manifest(
                     )
         if MANIFEST_FILE in paths:
             raise ManifestError(f"{where}: a manifest cannot list itself")
+        clash = _find_clash([*paths, MANIFEST_FILE, f"{MANIFEST_FILE}.sig"])
+        if clash is not None:
+            raise ManifestError(
+                f"{where}: object {clash!r} would lie in the place of another one on some disks, "
+                "which take upper for lower case"
+            )
         self._check_parts(where)
 
     def _check_parts(self, where: str) -> None:
@@ -314,14 +336,24 @@ def canonical_json(body: Any) -> bytes:
     return text.encode()
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, most_values: int | None = None) -> Any:
     """Return parsed JSON, strictly.
 
+    Args:
+        text: The JSON.
+        most_values: How many values it may hold about: an empty list takes 3 bytes of text and 64
+            of memory.
+
     Raises:
-        ValueError: it is no JSON, repeats a key, or holds NaN or an infinity.
+        ValueError: it is no JSON, repeats a key, or holds NaN, an infinity or half a character.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
+        raise ValueError(f"more than {most_values} values")
+    body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    if _HALF_CHARACTER.search(text):
+        canonical_json(body)  # which refuses half of a surrogate pair
+    return body
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -332,9 +364,11 @@ def read_manifest(path: Path) -> Manifest:
         FormatVersionError: it was written by a newer orlog.
     """
     try:
-        size = path.stat().st_size
-        if size > LARGEST_MANIFEST:
-            raise ManifestError(f"{path}: {size} bytes is too large for a manifest")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or device could give bytes without end
+            raise ManifestError(f"{path}: no readable manifest: it is not a file")
+        if found.st_size > LARGEST_MANIFEST:
+            raise ManifestError(f"{path}: {found.st_size} bytes is too large for a manifest")
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, ManifestError):
@@ -351,7 +385,7 @@ def manifest_from_text(text: str | bytes, where: str) -> Manifest:
         FormatVersionError: it was written by a newer orlog.
     """
     try:
-        body = parse_json(text.decode() if isinstance(text, bytes) else text)
+        body = parse_json(text.decode() if isinstance(text, bytes) else text, MOST_VALUES)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
     return manifest_from_json(body, where)
@@ -382,8 +416,8 @@ def manifest_from_json(body: object, where: str) -> Manifest:
         raise ManifestError(f"{where}: nested too deeply") from error
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ManifestError):
-            raise ManifestError(f"{where}: {error.__cause__}", file=MANIFEST_FILE) from None
-        raise ManifestError(f"{where}: {error}") from error
+            raise ManifestError(f"{where}: {error.__cause__!s:.1000}", file=MANIFEST_FILE) from None
+        raise ManifestError(f"{where}: {error!s:.1000}") from error
     if (manifest.manifest_version, manifest.format_version) != (MANIFEST_VERSION, STORE_FORMAT):
         raise ManifestError(
             f"{where}: manifest_version {manifest.manifest_version} and format_version "
@@ -395,10 +429,10 @@ def manifest_from_json(body: object, where: str) -> Manifest:
         raise ManifestError(f"{where}: text or a number that JSON cannot hold: {error}") from error
     if stated != digest:
         raise ManifestError(
-            f"{where}: the manifest was edited or damaged: it says its digest is {stated}, its "
+            f"{where}: the manifest was edited or damaged: it says its digest is {stated!s:.100}, its "
             f"content has {digest}; restore the file, or build the dataset again",
             file=MANIFEST_FILE,
-            expected=str(stated),
+            expected=f"{stated!s:.100}",
             found=digest,
         )
     return manifest
@@ -433,7 +467,26 @@ def _is_safe(path: str) -> bool:
         and path.isprintable()
         and "\\" not in path
         and ":" not in path
+        and all(len(part.encode()) <= LONGEST_FILE_NAME for part in path.split("/"))
     )
+
+
+def _find_clash(paths: Iterable[str]) -> str | None:
+    """Return a path that is another one, or lies below another one, where case does not count."""
+    files: set[str] = set()
+    for path in paths:
+        folded = path.lower()
+        if not path.isascii():
+            folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())
+        if folded in files:
+            return path
+        files.add(folded)
+    folders = {
+        parent
+        for folder in {path.rpartition("/")[0] for path in files}
+        for parent in itertools.accumulate(folder.split("/"), "{}/{}".format)
+    }
+    return min(files & folders, default=None)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
 _LAST = re.compile(rf"(?:{_PART}-)?v[0-9]+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-_VERSION = re.compile(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}")
+_VERSION = re.compile(r"(?:0|[1-9][0-9]{0,17})(?:\.(?:0|[1-9][0-9]{0,17})){2}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{6,64}")
 _LONGEST = 200
 

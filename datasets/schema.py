@@ -96,7 +96,7 @@ class Schema:
                 or not _NAME.fullmatch(name)
                 or name in ALWAYS
                 or len(name) > LONGEST_NAME
-                or "zarr.json" in name.split("/")
+                or "zarr.json" in name.lower().split("/")
             ):
                 raise SchemaError(
                     f"{where}: {name!r} cannot name a column: expected parts of letters, digits, "
@@ -123,6 +123,14 @@ class Schema:
                     raise SchemaError(
                         f"{where}: column {name} would lie inside of column {parent}; rename one"
                     )
+        folded: dict[str, str] = {}
+        for name in sorted(names):
+            other = folded.setdefault(name.lower(), name)
+            if other != name:
+                raise SchemaError(
+                    f"{where}: columns {other} and {name} would be one folder on disks that take "
+                    "upper for lower case; rename one"
+                )
         counters = {offsets_of(name) for name in names}
         for name in names:
             if name.endswith("@offsets") and name not in counters:

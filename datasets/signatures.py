@@ -1,6 +1,10 @@
 """Ed25519 signatures of manifests and indexes, each in a small JSON file beside what it signs.
 
-    manifest.json.sig    {"key": "ed25519:..", "signature": "..", "signature_version": 1}
+    manifest.json.sig    {"signature_version": 1, "signatures": [{"key": "ed25519:..", "signature": ".."}, ..]}
+
+One of the signatures has to fit. There may be several, by several keys and of what the file was
+before: a file and its signatures cannot be replaced in one step, so the signatures are written first
+and keep those of the old file. That proves no more than the old pair did.
 
 What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file, or the
 same with `index`: so the signature of the one is never taken for one of the other. A public key is
@@ -34,16 +38,19 @@ __all__ = [
     "LARGEST_SIGNATURE",
     "SIGNATURE_SUFFIX",
     "SignedKind",
+    "add_signature",
     "check_signature",
     "is_public_key",
     "new_key",
     "public_key",
     "sign",
+    "signers",
 ]
 
 SIGNATURE_SUFFIX = ".sig"
-SIGNATURE_VERSION = 1
+SIGNATURE_VERSION: Literal[1] = 1
 LARGEST_SIGNATURE = 4096
+MOST_SIGNATURES = 12  # about 3,200 bytes
 LARGEST_KEY_FILE = 4096
 _PUBLIC_KEY = r"ed25519:[0-9a-f]{64}"
 _converting = threading.Lock()
@@ -52,9 +59,13 @@ SignedKind = Literal["manifest", "index"]
 
 
 class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    signature_version: Literal[1]
     key: Annotated[str, Meta(pattern=rf"^{_PUBLIC_KEY}\Z")]
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
+
+
+class _Signatures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    signature_version: Literal[1]
+    signatures: Annotated[list[_Signature], Meta(min_length=1, max_length=MOST_SIGNATURES)]
 
 
 def is_public_key(text: str) -> bool:
@@ -126,12 +137,38 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
         MissingExtraError: `cryptography` is not installed.
     """
     key = _read_key(key_file)
-    body = {
-        "signature_version": SIGNATURE_VERSION,
-        "key": _public_text(key),
-        "signature": key.sign(_message(data, kind)).hex(),
-    }
-    return f"{json.dumps(body, indent=2, sort_keys=True)}\n".encode()
+    return _to_json(
+        [_Signature(key=_public_text(key), signature=key.sign(_message(data, kind)).hex())]
+    )
+
+
+def signers(signature: bytes) -> frozenset[str]:
+    """Return the public keys that a `.sig` file names; nothing is checked but its form.
+
+    Raises:
+        SignatureError: it is malformed.
+    """
+    return frozenset(one.key for one in _parse(signature, "the signature"))
+
+
+def add_signature(signature: bytes, others: bytes | None) -> bytes:
+    """Return the content of a `.sig` file with the signatures of two, the first one's in front.
+
+    Where they get too many, the last ones are left out.
+
+    Args:
+        signature: Content of a `.sig` file.
+        others: Content of the one to add to; None if there is none. What is malformed counts as
+            none, since it signs nothing.
+
+    Raises:
+        SignatureError: the first is malformed.
+    """
+    both = _parse(signature, "the signature")
+    if others is not None:
+        with contextlib.suppress(SignatureError):
+            both += [one for one in _parse(others, "") if one not in both]
+    return _to_json(both[:MOST_SIGNATURES])
 
 
 def check_signature(
@@ -166,33 +203,48 @@ def check_signature(
             found="none",
         )
     found = _parse(signature, f"{where}{SIGNATURE_SUFFIX}")
-    if found.key not in trusted:
+    keys = " and ".join(dict.fromkeys(one.key for one in found))
+    candidates = [one for one in found if one.key in trusted]
+    if not candidates:
         raise SignatureError(
             f"{where}: signed by a key that is not trusted: expected {expected}, found one by "
-            f"{found.key}; ask who publishes it, by another way than this URL, whether the key "
+            f"{keys}; ask who publishes it, by another way than this URL, whether the key "
             "was changed. If so, add the registry again with --key and the new key",
             expected=expected,
-            found=found.key,
+            found=keys,
         )
+    message = _message(data, kind)
+    for one in candidates:
+        if _is_right(one, message):
+            return one.key
+    digest = f"bytes with sha256 {hashlib.sha256(data).hexdigest()}"
+    raise SignatureError(
+        f"{where}: wrong signature: expected {candidates[0].key} to have signed this {kind}, found "
+        f"{digest}, which it has not; the {kind} or its signature was changed, or one of them "
+        "is older than the other: run the same command again, then ask who publishes it",
+        expected=expected,
+        found=digest,
+    )
+
+
+def _is_right(signature: _Signature, message: bytes) -> bool:
     with _needs_cryptography():
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(found.key.partition(":")[2]))
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.key.partition(":")[2]))
     try:
-        key.verify(bytes.fromhex(found.signature), _message(data, kind))
+        key.verify(bytes.fromhex(signature.signature), message)
     except InvalidSignature:
-        digest = f"bytes with sha256 {hashlib.sha256(data).hexdigest()}"
-        raise SignatureError(
-            f"{where}: wrong signature: expected {found.key} to have signed this {kind}, found "
-            f"{digest}, which it has not; the {kind} or its signature was changed, or one of them "
-            "is older than the other: run the same command again, then ask who publishes it",
-            expected=expected,
-            found=digest,
-        ) from None
-    return found.key
+        return False
+    return True
 
 
-def _parse(data: bytes, where: str) -> _Signature:
+def _to_json(signatures: list[_Signature]) -> bytes:
+    body = _Signatures(signature_version=SIGNATURE_VERSION, signatures=signatures)
+    return f"{json.dumps(msgspec.to_builtins(body), indent=1, sort_keys=True)}\n".encode()
+
+
+def _parse(data: bytes, where: str) -> list[_Signature]:
     advice = "; ask who publishes it to sign it again"
     if len(data) > LARGEST_SIGNATURE:
         raise SignatureError(
@@ -212,7 +264,7 @@ def _parse(data: bytes, where: str) -> _Signature:
     try:
         # msgspec (0.22) can crash where two threads are the first to use a type.
         with _converting:
-            return msgspec.convert(body, _Signature, strict=True)
+            return msgspec.convert(body, _Signatures, strict=True).signatures
     except (msgspec.ValidationError, RecursionError) as error:
         raise SignatureError(f"{where}: not a signature: {error}{advice}") from error
 

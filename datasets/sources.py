@@ -2,24 +2,30 @@
 
 A registry is a folder that any static file server can serve (`datasets/publish.py` writes it):
 
-    index.json, index.json.sig              which versions there are, and their digests
+    index.json, index.json.sig              which versions there are, and their digests; URLs and
+                                            checksums of foreign files that are versions once read
     NAME/VERSION/manifest.json(.sig)        and beside it the objects that the manifest lists
 
 Registries are asked in their order and the first one that has the name answers. One that does not
 answer ends the search unless the digest is known: the next one could mean other data by the name.
+The last one is asked without a network: indexes of well-known foreign files that ship with orlog.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import time
+import urllib.parse
 from collections.abc import Sequence
 
+from orlog.datasets.catalogue import records_folder
 from orlog.datasets.history import choose_version, read_history
 from orlog.datasets.index import (
     INDEX_FILE,
     LARGEST_INDEX,
+    ForeignEntry,
     Index,
     index_from_json,
 )
@@ -29,18 +35,28 @@ from orlog.datasets.manifest import (
     Manifest,
     manifest_from_text,
 )
-from orlog.datasets.names import DatasetName, did_you_mean, newest_first
+from orlog.datasets.names import DatasetName, did_you_mean, is_url, newest_first
 from orlog.datasets.registries import Registry, check_serial, read_registries
 from orlog.datasets.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 from orlog.datasets.transport import read_small
 from orlog.errors import (
     IntegrityError,
+    ManifestError,
     NotFoundError,
     SignatureError,
     TransferError,
 )
 
-__all__ = ["Source", "find_source", "source_of_url"]
+__all__ = [
+    "SHIPPED",
+    "ForeignSource",
+    "Source",
+    "find_source",
+    "shipped_index",
+    "source_of_url",
+]
+
+SHIPPED = ("d4rl",)
 
 PAUSE = 0.5  # seconds
 WHOLE_DIGEST = len("sha256:") + 64
@@ -63,6 +79,29 @@ class Source:
     signed_by: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSource:
+    """Where a file of others can be had that is a version once it is read.
+
+    Attributes:
+        name: Name of the dataset.
+        version: Its version.
+        entry: What the registry says of the file.
+        urls: URLs of the file, in the order in which they are tried.
+        registry: Which registry lists it.
+        signed_by: Key that signed the registry's index; empty where none was asked for.
+        digest: Start of the digest that the version is to have; empty where none was asked for.
+    """
+
+    name: str
+    version: str
+    entry: ForeignEntry
+    urls: tuple[str, ...]
+    registry: str = ""
+    signed_by: str = ""
+    digest: str = ""
+
+
 def source_of_url(url: str, mirrors: Sequence[str] = ()) -> Source:
     """Return the version whose folder, or manifest, is at a URL; mirrors are folders like it.
 
@@ -77,8 +116,8 @@ def source_of_url(url: str, mirrors: Sequence[str] = ()) -> Source:
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
 
 
-def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source:
-    """Return what the first registry offers that has the name.
+def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source | ForeignSource:
+    """Return what the first registry offers that has the name: a version, or a file of others.
 
     Args:
         wanted: Name, perhaps with a version or a digest; without, the newest version that this
@@ -89,19 +128,14 @@ def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source:
         NotFoundError: no registry has it.
         TransferError: a registry cannot be read.
         SignatureError: a registry promises signatures, and one is missing, wrong or of the past.
-        IntegrityError: a manifest is not the one that the index names.
+        IntegrityError: a manifest is not the one that the index names, or a registry elsewhere
+            names a file of this machine.
     """
-    registries = read_registries()
-    if not registries:
-        raise NotFoundError(
-            f"{wanted}: no registry is known to ask; run: orlog registry add NAME URL, or give the "
-            "URL of the version"
-        )
     asked = []
     unreachable: TransferError | NotFoundError | None = None
-    for registry in registries:
+    for registry in read_registries():
         try:
-            index = _read_index(registry)
+            index, signed_by = _read_index(registry)
         except (TransferError, NotFoundError) as error:
             if len(wanted.digest) < WHOLE_DIGEST:
                 raise TransferError(
@@ -114,20 +148,50 @@ def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source:
             asked.append(f"{registry.name} does not answer")
             continue
         version = _choose(index, wanted)
-        if version is not None:
+        if version is None:
+            asked.append(registry.name + _absence(index, wanted))
+        elif version in index.foreign.get(wanted.name, {}):
+            roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
+            return _listed(registry.name, roots, wanted, version, index, signed_by)
+        else:
             return _offered(registry, wanted.name, version, index, mirrors)
-        there = index.datasets.get(wanted.name)
-        versions = f" has {', '.join(sorted(there))} of it" if there else " does not have it"
-        asked.append(registry.name + versions + did_you_mean(wanted.name, index.datasets))
+    for name in SHIPPED:
+        index = shipped_index(name)
+        version = _choose(index, wanted)
+        if version is not None:
+            return _listed(name, (), wanted, version, index, "")
+        if index.foreign.get(wanted.name) or wanted.name.startswith(f"{name}/"):
+            asked.append(name + _absence(index, wanted))
+    if not asked:
+        raise NotFoundError(
+            f"{wanted}: no registry is known to ask; run: orlog registry add NAME URL, or give the "
+            "URL of the version"
+        )
     raise NotFoundError(f"{wanted}: {'; '.join(asked)}") from unreachable
 
 
-def _read_index(registry: Registry) -> Index:
-    """Return the index from the first place of a registry that has a good one.
+@functools.cache
+def shipped_index(name: str) -> Index:
+    """Return the index of one of the registries that ship with orlog."""
+    path = records_folder() / "foreign" / f"{name}.json"
+    return index_from_json(path.read_bytes(), str(path))
+
+
+def _absence(index: Index, wanted: DatasetName) -> str:
+    """Say what an index has instead of the version that is wanted."""
+    there = {**index.datasets.get(wanted.name, {}), **index.foreign.get(wanted.name, {})}
+    if there:
+        return f" has {', '.join(sorted(there))} of it"
+    return " does not have it" + did_you_mean(wanted.name, {**index.datasets, **index.foreign})
+
+
+def _read_index(registry: Registry) -> tuple[Index, str]:
+    """Return the index from the first place of a registry that has a good one, and who signed it.
 
     One of these may lag behind or be replaced right now, so a bad signature is no end yet.
     """
     attempts = []
+    signed_by = ""
     refused: SignatureError | None = None
     for root in (registry.url, *registry.mirrors):
         where = f"{root}/{INDEX_FILE}"
@@ -135,7 +199,8 @@ def _read_index(registry: Registry) -> Index:
             try:
                 data = read_small(where, LARGEST_INDEX)
                 if registry.keys:
-                    check_signature(data, "index", _signature(where), registry.keys, where)
+                    found = _signature(where)
+                    signed_by = check_signature(data, "index", found, registry.keys, where)
                 index = index_from_json(data, where)
                 check_serial(registry, index.serial, hashlib.sha256(data).hexdigest())
             except SignatureError as error:
@@ -148,7 +213,7 @@ def _read_index(registry: Registry) -> Index:
                 attempts.append(str(error))
                 break
             else:
-                return index
+                return index, signed_by
     if refused is not None:
         raise refused
     raise TransferError("; ".join(attempts), attempts=attempts)
@@ -162,6 +227,10 @@ def _choose(index: Index, wanted: DatasetName) -> str | None:
         for version, entry in offered.items()
         if wanted.version in ("", version) and entry.digest.startswith(wanted.digest)
     ]
+    # What digest a foreign file has when it is read nobody knows before; so it is compared then.
+    if wanted.version or not wanted.digest:
+        foreign = index.foreign.get(wanted.name, {})
+        good += [version for version in foreign if wanted.version in ("", version)]
     good = newest_first(good)
     if wanted.version or wanted.digest:
         return good[0] if good else None
@@ -188,6 +257,48 @@ def _offered(
             found=manifest.digest,
         )
     return Source(manifest=manifest, mirrors=folders, registry=registry.name, signed_by=signed_by)
+
+
+def _listed(
+    registry: str,
+    roots: Sequence[str],
+    wanted: DatasetName,
+    version: str,
+    index: Index,
+    signed_by: str,
+) -> ForeignSource:
+    """Return a foreign file that a registry with these roots lists.
+
+    Raises:
+        ManifestError: it is a file of this machine, and the registry is not.
+    """
+    entry = index.foreign[wanted.name][version]
+    urls: tuple[str, ...] = (entry.url,)
+    if entry.is_relative:
+        urls = tuple(f"{root}/{_quoted(root, entry.url)}" for root in roots)
+    elif entry.url.startswith("file:") and not all(map(_is_local, roots)):
+        raise ManifestError(
+            f"{wanted.name}@{version}: the registry {registry} names {entry.url}, a file of this "
+            "machine, and is not on it itself; tell who publishes it",
+            file=INDEX_FILE,
+        )
+    return ForeignSource(
+        name=wanted.name,
+        version=version,
+        entry=entry,
+        urls=urls,
+        registry=registry,
+        signed_by=signed_by,
+        digest=wanted.digest,
+    )
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith("file:") or not is_url(url)
+
+
+def _quoted(root: str, path: str) -> str:
+    return urllib.parse.quote(path) if root.startswith(("http://", "https://")) else path
 
 
 def _read_first(roots: Sequence[str], path: str, limit: int) -> tuple[bytes, str]:

@@ -216,7 +216,7 @@ def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
                 folders.add(below)
             found = os.lstat(f"{root}/{item.path}")
         except OSError:
-            return check_place(folder, item)
+            return check_object(folder, item)
         if not stat.S_ISREG(found.st_mode) or found.st_size != item.size_bytes:
             return check_place(folder, item)
     return None

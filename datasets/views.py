@@ -25,6 +25,7 @@ import itertools
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -254,7 +255,10 @@ def view_sources(path: Path) -> list[str]:
 def _read_view(path: Path) -> tuple[dict[str, Any], object]:
     """Return what a view's file says, and the digest that it states."""
     try:
-        if path.stat().st_size > LARGEST_VIEW:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or device could give bytes without end
+            raise ManifestError(f"{path}: no readable view: it is not a file")
+        if found.st_size > LARGEST_VIEW:
             raise ManifestError(f"{path}: a view has at most {LARGEST_VIEW} bytes")
         body = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:

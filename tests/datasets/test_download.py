@@ -456,7 +456,9 @@ def test_a_registry_with_a_key_refuses_what_is_unsigned_altered_or_older(
         writer.add_episode(first[0])
     newer = orlog.load_dataset(MINI).folder
     publish_dataset(newer, str(served.registry), sign=signer("lab.key"))
-    assert find_source(parse_name(MINI)).manifest.version == "1.1.0"
+    found = find_source(parse_name(MINI))
+    assert isinstance(found, Source)
+    assert found.manifest.version == "1.1.0"
     for name, data in older.items():
         (served.registry / name).write_bytes(data)
     with pytest.raises(SignatureError, match="expected serial 2 or more, found 1"):

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from orlog.datasets.index import LARGEST_INDEX, Index, IndexEntry, index_from_json
+from orlog.datasets.index import (
+    LARGEST_INDEX,
+    ForeignEntry,
+    Index,
+    IndexEntry,
+    index_from_json,
+)
 from orlog.datasets.manifest import read_manifest
 from orlog.errors import FormatVersionError, ManifestError, VersionExistsError
 
@@ -60,6 +66,107 @@ def test_a_version_is_added_once_and_never_changed(built_mini: Path) -> None:
         Index(datasets={manifest.name: {manifest.version: other}}).with_version(manifest)
     with pytest.raises(ManifestError, match="cannot grow"):
         Index(serial=2**53).with_version(manifest)
+
+
+FILE = ForeignEntry(url="https://data.example/a.hdf5", format="d4rl-hdf5", md5="a" * 32)
+
+
+def test_foreign_files_are_listed_beside_versions(built_mini: Path) -> None:
+    index = index_from_json(json.dumps(BODY).encode(), "here")
+    more = index.with_foreign("lab/arm-v1", "2.0.0", FILE)
+    assert (more.serial, more.datasets) == (8, index.datasets)
+    assert more.foreign == {"lab/arm-v1": {"2.0.0": FILE}}
+    assert more.with_foreign("lab/arm-v1", "2.0.0", FILE) is more
+    assert index_from_json(more.to_json(), "here") == more
+    said = json.loads(more.to_json())["foreign"]["lab/arm-v1"]["2.0.0"]
+    assert said == {"url": FILE.url, "format": "d4rl-hdf5", "md5": "a" * 32}
+    manifest = read_manifest(built_mini / "manifest.json")
+    both = more.with_version(manifest)
+    assert (both.serial, both.foreign) == (9, more.foreign)
+    for name, version in (("lab/arm-v1", "1.0.0"), ("lab/arm-v1", "2.0.0")):
+        other = ForeignEntry(url="other.hdf5", format="d4rl-hdf5")
+        with pytest.raises(VersionExistsError, match="a version never changes"):
+            more.with_foreign(name, version, other)
+    taken = Index().with_foreign(manifest.name, manifest.version, FILE)
+    with pytest.raises(VersionExistsError, match="foreign file"):
+        taken.with_version(manifest)
+    with pytest.raises(ManifestError, match="cannot grow"):
+        Index(serial=2**53).with_foreign("lab/arm-v1", "1.0.0", FILE)
+    with pytest.raises(ManifestError, match="not a dataset name"):
+        index.with_foreign("../escape-v1", "1.0.0", FILE)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:80/a%20b.hdf5",
+        "https://data.example/a.hdf5?download=1",
+        "s3://bucket/a.hdf5",
+        "hf://datasets/lab/a/b.hdf5",
+        "file:///data/a.hdf5",
+        "sources/größe/a.hdf5",
+    ],
+)
+def test_urls_and_paths_inside_the_registry_are_taken(url: str) -> None:
+    entry = ForeignEntry(url=url, format="d4rl-hdf5")
+    assert entry.is_relative == ("://" not in url)
+
+
+FOREIGN: dict[str, Any] = {"url": "https://data.example/a.hdf5", "format": "d4rl-hdf5"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": ""},
+        {"url": "/etc/passwd"},
+        {"url": "../a.hdf5"},
+        {"url": "a/../../a.hdf5"},
+        {"url": "a//b"},
+        {"url": "./a"},
+        {"url": "a\\b"},
+        {"url": "C:a"},
+        {"url": "a%2e%2e/b"},
+        {"url": "a\x1b[31m"},
+        {"url": "https://"},
+        {"url": "https://user:secret@data.example/a"},
+        {"url": "https://data.example/a b"},
+        {"url": "https://data.example/" + "a" * 2000},
+        {"url": "zip://a::https://data.example/b"},
+        {"url": "simplecache::https://data.example/b"},
+        {"url": "ssh://data.example/b"},
+        {"format": "../x"},
+        {"format": "D4RL"},
+        {"sha256": "ab"},
+        {"sha256": "A" * 64},
+        {"md5": "a" * 64},
+        {"size_bytes": -1},
+        {"size_bytes": "7"},
+        {"description": 7},
+        {"description": "a" * 10_001},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_foreign_file_is_refused(change: dict[str, Any]) -> None:
+    body = {**BODY, "foreign": {"lab/x-v1": {"1.0.0": {**FOREIGN, **change}}}}
+    with pytest.raises(ManifestError, match=r"^https://there: "):
+        index_from_json(json.dumps(body).encode(), "https://there")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        [],
+        {"lab/x-v1": {}},
+        {"../escape-v1": {"1.0.0": FOREIGN}},
+        {"lab/x-v1": {"1.0": FOREIGN}},
+        {"lab/arm-v1": {"1.0.0": FOREIGN}},
+        {"lab/x-v1": {"1.0.0": {"url": FOREIGN["url"]}}},
+    ],
+)
+def test_names_of_foreign_files_are_checked(foreign: Any) -> None:
+    with pytest.raises(ManifestError, match=r"^there: "):
+        index_from_json(json.dumps({**BODY, "foreign": foreign}).encode(), "there")
 
 
 @pytest.mark.parametrize(

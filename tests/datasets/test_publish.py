@@ -1,14 +1,15 @@
-"""Publishing into folders, memory and a real S3 server on loopback: whole, once, or an error."""
+"""Publishing into folders and memory: whole, once, or an error, also killed at any instant."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import errno
 import os
 import shutil
 import signal
 import sys
-import time
-import warnings
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,11 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from filelock import FileLock
 
 import orlog
-from orlog.datasets import publish
-from orlog.datasets.index import Index, index_from_json
 from orlog.datasets.manifest import read_manifest
-from orlog.datasets.publish import publish_dataset
+from orlog.datasets.publish import Sign, publish_dataset
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -29,59 +29,23 @@ from orlog.errors import (
     MissingExtraError,
     NotFoundError,
     OrlogError,
-    SignatureError,
     StorageError,
     VersionExistsError,
 )
+from tests.publishing import (
+    MINI,
+    PLACE,
+    SOME,
+    assert_signed,
+    ending,
+    in_child,
+    index_of,
+    tree,
+)
 
-MINI = "pointmaze/umaze-mini-v1"
-PLACE = f"{MINI}/1.0.0"
+pytest_plugins = ["tests.publishing_fixtures"]
+
 KILLS = 45
-SOME = "rewards/c.0"
-
-Read = Callable[[str], bytes | None]
-
-
-def sign(data: bytes, kind: str) -> bytes:
-    """Return what a test can check as a signature."""
-    return f"{kind} {len(data)} {hash(data)}".encode()
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(".lock")
-    }
-
-
-def index_of(registry: Path) -> Index:
-    return index_from_json((registry / "index.json").read_bytes(), "test")
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Path:
-    return tmp_path / "registry"
-
-
-@pytest.fixture
-def variant(built_mini: Path, tmp_path: Path, reseal: Callable[..., Path]) -> Callable[..., Path]:
-    """Return a function that copies the small dataset with another manifest."""
-
-    def make(folder: str, **changes: Any) -> Path:
-        copy = shutil.copytree(built_mini, tmp_path / folder)
-        reseal(copy, lambda body: body.update(changes))
-        return copy
-
-    return make
-
-
-@pytest.fixture
-def other(variant: Callable[..., Path], replace_object: Callable[..., None]) -> Path:
-    """Return the same version with other bytes, and the digest that fits them."""
-    folder = variant("other")
-    replace_object(folder, SOME, b"other bytes")
-    return folder
 
 
 @pytest.fixture
@@ -90,49 +54,6 @@ def memory() -> Iterator[Any]:
     system.store.clear()
     yield system
     system.store.clear()
-
-
-@pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    """Return the URL of an S3 server on loopback."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return a fresh file system for the S3 server, which has an empty bucket `data`."""
-    import s3fs
-
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()
-    system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    system.call_s3("create_bucket", Bucket="data")
-    yield system
-    system.rm("data", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return a list that every request to S3 is put in: its method and path."""
-    seen: list[tuple[str, str]] = []
-    call = publish._Bucket._call
-
-    def record(self: Any, method: str, path: str, **arguments: Any) -> Any:
-        seen.append((method, path))
-        return call(self, method, path, **arguments)
-
-    monkeypatch.setattr(publish._Bucket, "_call", record)
-    return seen
 
 
 # --- folders ----------------------------------------------------------------------------------
@@ -148,7 +69,7 @@ def test_a_folder_becomes_a_registry(built_mini: Path, registry: Path) -> None:
     assert tree(registry / PLACE) == tree(built_mini)
     assert set(tree(registry)) == {"index.json", *(f"{PLACE}/{path}" for path in tree(built_mini))}
     assert told[-1] == (manifest.size_bytes, manifest.size_bytes)
-    assert len(told) == len(manifest.objects)
+    assert len(told) == len(manifest.objects) + 1
     entry = index_of(registry).entry(MINI, "1.0.0")
     assert entry is not None
     assert (entry.digest, entry.size_bytes) == (manifest.digest, manifest.size_bytes)
@@ -235,30 +156,6 @@ def test_what_is_there_is_believed_only_by_its_content(built_mini: Path, registr
     assert kept.stat().st_mtime_ns == before
 
 
-def test_signatures_lie_beside_what_they_sign(
-    built_mini: Path, variant: Callable[..., Path], registry: Path
-) -> None:
-    publish_dataset(built_mini, str(registry), sign=sign)
-    files = tree(registry)
-    assert files["index.json.sig"] == sign(files["index.json"], "index")
-    manifest = files[f"{PLACE}/manifest.json"]
-    assert files[f"{PLACE}/manifest.json.sig"] == sign(manifest, "manifest")
-    with pytest.raises(SignatureError, match="publish with the key"):
-        publish_dataset(variant("next", version="1.1.0"), str(registry))
-    assert tree(registry) == files
-
-
-def test_what_was_published_unsigned_can_be_signed(built_mini: Path, registry: Path) -> None:
-    publish_dataset(built_mini, str(registry))
-    unsigned = tree(registry)
-    publish_dataset(built_mini, str(registry), sign=sign)
-    files = tree(registry)
-    assert {path: data for path, data in files.items() if path in unsigned} == unsigned
-    assert files["index.json.sig"] == sign(files["index.json"], "index")
-    manifest = files[f"{PLACE}/manifest.json"]
-    assert files[f"{PLACE}/manifest.json.sig"] == sign(manifest, "manifest")
-
-
 def test_a_signature_of_what_never_came_goes_away(built_mini: Path, registry: Path) -> None:
     (registry / PLACE).mkdir(parents=True)
     (registry / PLACE / "manifest.json.sig").write_bytes(b"of other bytes")
@@ -325,63 +222,41 @@ def test_targets_that_nothing_writes(built_mini: Path, monkeypatch: pytest.Monke
         assert caught.value.extra == scheme
 
 
+def test_it_says_once_that_it_waits(built_mini: Path, registry: Path) -> None:
+    paths = [registry / MINI / ".1.0.0.lock", registry / ".index.json.lock"]
+    paths[0].parent.mkdir(parents=True)
+    is_held, is_told = threading.Event(), threading.Event()
+    told = []
+
+    def hold() -> None:
+        with contextlib.ExitStack() as held:
+            for path in paths:
+                held.enter_context(FileLock(path))
+            is_held.set()
+            is_told.wait(60)
+
+    def tell() -> None:
+        told.append("waits")
+        is_told.set()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        assert is_held.wait(60)
+        publish_dataset(built_mini, str(registry), on_wait=tell)
+    publish_dataset(built_mini, str(registry), on_wait=tell)
+    assert told == ["waits"]
+    assert index_of(registry).serial == 1
+
+
 # --- killed, and two at once ------------------------------------------------------------------
 
 
-def in_child(work: Callable[[], object], instant: int = 0) -> int:
-    """Start a fork that does the work, killed at one of its accesses to files; return its id.
-
-    It ends with 0, with 17 where the version exists, or with the signal. No disk loses power here,
-    so none is waited for.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
-        child = os.fork()
-    if child:
-        return child
-    signal.alarm(30)  # whatever hangs is not waited for
-    left = instant
-    checked_blocks = publish._checked_blocks
-
-    def access() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("open", "os.mkdir", "os.rename", "os.remove") and "registry" in str(
-            arguments[0]
-        ):
-            access()
-
-    def blocks_one_by_one(*arguments: Any) -> Iterator[bytes]:
-        for block in checked_blocks(*arguments):
-            yield block
-            access()
-
-    os.fsync = lambda _: access()  # type: ignore[assignment]
-    publish._checked_blocks = blocks_one_by_one  # type: ignore[assignment]
-    publish.BLOCK_BYTES = 2**14  # more than a file's buffer, so half a file gets to the disk
-    sys.addaudithook(hook)
-    try:
-        work()
-    except VersionExistsError:
-        os._exit(17)
-    except BaseException as error:  # noqa: BLE001 (nothing may leave the child)
-        os.write(2, f"{error!r}\n".encode())
-        os._exit(1)
-    if instant < 0:
-        os.write(-instant, b"%d" % (instant - left))
-    os._exit(0)
-
-
-def ending(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(
-    built_mini: Path, tmp_path: Path, registry: Path, monkeypatch: pytest.MonkeyPatch
+    built_mini: Path,
+    tmp_path: Path,
+    registry: Path,
+    sign: Sign,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def work() -> str:
         return publish_dataset(built_mini, str(registry), sign=sign, jobs=1)
@@ -452,10 +327,10 @@ def test_all_that_publish_at_once_are_listed(variant: Callable[..., Path], regis
     assert sorted(index_of(registry).datasets) == [f"lab/d{number}-v1" for number in range(4)]
 
 
-# --- memory, and S3 ---------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
-def test_memory_holds_a_registry(built_mini: Path, other: Path, memory: Any) -> None:
+def test_memory_holds_a_registry(built_mini: Path, other: Path, memory: Any, sign: Sign) -> None:
     url = publish_dataset(built_mini, "memory://registry", sign=sign)
     assert url == f"memory://registry/{PLACE}"
     held = {path.removeprefix("/registry/"): memory.cat(path) for path in memory.find("/registry")}
@@ -464,182 +339,7 @@ def test_memory_holds_a_registry(built_mini: Path, other: Path, memory: Any) -> 
         for path, data in held.items()
         if path.startswith(PLACE) and not path.endswith(".sig")
     } == tree(built_mini)
-    assert held["index.json.sig"] == sign(held["index.json"], "index")
+    assert_signed(held, sign)
     assert orlog.load_dataset(url).name == MINI
     with pytest.raises(VersionExistsError):
         publish_dataset(other, "memory://registry", sign=sign)
-
-
-def bucket_tree(bucket: Any) -> dict[str, bytes]:
-    bucket.invalidate_cache()
-    return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
-
-
-def test_s3_holds_a_registry(built_mini: Path, other: Path, bucket: Any) -> None:
-    url = publish_dataset(built_mini, "s3://data/lab/", sign=sign)
-    assert url == f"s3://data/lab/{PLACE}"
-    held = bucket_tree(bucket)
-    assert {
-        path.removeprefix(PLACE + "/"): data
-        for path, data in held.items()
-        if path.startswith(PLACE) and not path.endswith(".sig")
-    } == tree(built_mini)
-    assert held["index.json.sig"] == sign(held["index.json"], "index")
-    assert orlog.load_dataset(url).name == MINI
-    with pytest.raises(VersionExistsError, match="never changes"):
-        publish_dataset(other, "s3://data/lab", sign=sign)
-    assert publish_dataset(built_mini, "s3://data/lab", sign=sign) == url
-    assert bucket_tree(bucket) == held
-
-
-def test_s3_never_gets_damaged_bytes(mini_folder: Path, bucket: Any) -> None:
-    data = (mini_folder / SOME).read_bytes()
-    (mini_folder / SOME).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(IntegrityError, match=SOME):
-        publish_dataset(mini_folder, "s3://data/lab")
-    assert not any(path.endswith((SOME, "manifest.json")) for path in bucket_tree(bucket))
-
-
-def test_s3_goes_on_from_what_it_can_vouch_for(
-    built_mini: Path, bucket: Any, calls: list[tuple[str, str]]
-) -> None:
-    def stop(done: int, total: int) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        publish_dataset(built_mini, "s3://data/lab", jobs=2, progress=stop)
-    held = bucket_tree(bucket)
-    assert f"{PLACE}/.publishing" in held
-    assert f"{PLACE}/manifest.json" not in held
-    sent = sorted(path for path in held if not path.endswith(".publishing"))
-    altered, unchecked = sent[:2]
-    wrong = bytes(len(held[altered]))
-    publish._open_registry("s3://data/lab").write_if(f"{PLACE}/x", b"", "")
-    bucket.call_s3(
-        "put_object", Bucket="data", Key=f"lab/{altered}", Body=wrong, **publish._checksum(wrong)
-    )
-    bucket.pipe_file(f"data/lab/{unchecked}", held[unchecked])
-    bucket.rm_file(f"data/lab/{PLACE}/x")
-    calls.clear()
-    publish_dataset(built_mini, "s3://data/lab")
-    again = {path for method, path in calls if method == "put_object" and path in sent}
-    assert again == {altered, unchecked}
-    files = bucket_tree(bucket)
-    assert files.pop("index.json")
-    assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
-
-
-def test_large_objects_go_in_parts_and_are_known_again(
-    variant: Callable[..., Path],
-    replace_object: Callable[..., None],
-    bucket: Any,
-    calls: list[tuple[str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(publish, "PART_BYTES", 5 * 2**20)
-    folder = variant("large")
-    data = np.random.default_rng(1).bytes(11 * 2**20)
-    replace_object(folder, SOME, data)
-    (folder / SOME).write_bytes(data[:-1] + b"\0")
-    with pytest.raises(IntegrityError):
-        publish_dataset(folder, "s3://data/lab")
-    assert f"{PLACE}/{SOME}" not in bucket_tree(bucket)
-    assert ("abort_multipart_upload", f"{PLACE}/{SOME}") in calls
-    (folder / SOME).write_bytes(data)
-    publish_dataset(folder, "s3://data/lab")
-    assert bucket_tree(bucket)[f"{PLACE}/{SOME}"] == data
-    bucket.rm_file(f"data/lab/{PLACE}/manifest.json")
-    calls.clear()
-    publish_dataset(folder, "s3://data/lab")
-    assert not any(method == "upload_part" for method, _ in calls)
-
-
-def test_s3_merges_an_index_that_changed_meanwhile(
-    variant: Callable[..., Path], bucket: Any
-) -> None:
-    first, *others = (
-        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
-    )
-
-    def overtaken(data: bytes, kind: str) -> bytes:
-        if kind == "index" and others:
-            publish_dataset(others.pop(), "s3://data/lab", sign=sign)
-        return sign(data, kind)
-
-    publish_dataset(first, "s3://data/lab", sign=overtaken)
-    held = bucket_tree(bucket)
-    index = index_from_json(held["index.json"], "test")
-    assert index.serial == len(index.datasets) == 3
-    assert held["index.json.sig"] == sign(held["index.json"], "index")
-
-
-def test_s3_gives_up_on_an_index_that_never_rests(
-    variant: Callable[..., Path], bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish, "INDEX_ATTEMPTS", 2)
-    folders = [
-        variant(f"copy{number}", name=f"lab/d{number}-v1", objects=[]) for number in range(3)
-    ]
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-
-    def overtaken(data: bytes, kind: str) -> bytes:
-        if kind == "index":
-            publish_dataset(folders.pop(), "s3://data/lab", sign=sign)
-        return sign(data, kind)
-
-    with pytest.raises(StorageError, match="published but not listed"):
-        publish_dataset(folders.pop(0), "s3://data/lab", sign=overtaken)
-    assert index_from_json(bucket_tree(bucket)["index.json"], "test").serial == 2
-
-
-def test_s3_lets_one_publisher_of_a_version_win(built_mini: Path, other: Path, bucket: Any) -> None:
-    """The second begins while the first sends; the same bytes may, other bytes may not."""
-    refused: list[object] = []
-
-    def meanwhile(done: int, total: int) -> None:
-        if done == total:
-            publish_dataset(built_mini, "s3://data/lab")
-        elif not refused:
-            with pytest.raises(VersionExistsError, match="another publisher has begun") as caught:
-                publish_dataset(other, "s3://data/lab")
-            refused.append(caught)
-
-    publish_dataset(built_mini, "s3://data/lab", progress=meanwhile)
-    assert refused
-    files = bucket_tree(bucket)
-    assert index_from_json(files.pop("index.json"), "test").serial == 1
-    assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
-
-
-def test_s3_never_overwrites_a_manifest(built_mini: Path, other: Path, bucket: Any) -> None:
-    """Even where somebody removed the claim of a publisher who had not given up."""
-
-    def meanwhile(done: int, total: int) -> None:
-        if done == total:
-            bucket.rm_file(f"data/lab/{PLACE}/.publishing")
-            publish_dataset(other, "s3://data/lab")
-
-    with pytest.raises(VersionExistsError, match="never changes"):
-        publish_dataset(built_mini, "s3://data/lab", progress=meanwhile)
-    held = bucket_tree(bucket)
-    assert (
-        held[f"{PLACE}/manifest.json"] == read_manifest(other / "manifest.json").to_json().encode()
-    )
-    assert index_from_json(held["index.json"], "test").serial == 1
-
-
-def test_errors_of_s3_are_said(
-    built_mini: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(StorageError, match=r"s3://nowhere/lab/.*no such bucket or folder"):
-        publish_dataset(built_mini, "s3://nowhere/lab")
-
-    def denied(*_: Any, **__: Any) -> None:
-        raise PermissionError("Access Denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(publish._Bucket, "_call", denied)
-        with pytest.raises(StorageError, match="Access Denied; no permission: check"):
-            publish_dataset(built_mini, "s3://data/lab")
-    assert bucket_tree(bucket) == {}

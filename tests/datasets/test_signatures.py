@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from orlog.datasets.signatures import (
     LARGEST_SIGNATURE,
+    MOST_SIGNATURES,
     SignedKind,
+    add_signature,
     check_signature,
     is_public_key,
     new_key,
     public_key,
     sign,
+    signers,
 )
 from orlog.errors import MissingExtraError, NotFoundError, OrlogError, SignatureError, StorageError
 
@@ -31,7 +34,9 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["signature_version", "key", "signature", "other"]), inner, max_size=4
+            st.sampled_from(["signature_version", "signatures", "key", "signature", "other"]),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=8,
@@ -53,7 +58,14 @@ def flip(data: bytes, bit: int) -> bytes:
 
 
 def altered(good: bytes, **fields: object) -> bytes:
-    return json.dumps({**json.loads(good), **fields}).encode()
+    """Return a file with one signature, its fields or those around it changed."""
+    body = json.loads(good)
+    (one,) = body["signatures"]
+    inner = {
+        name: value for name, value in fields.items() if name in ("key", "signature", "comment")
+    }
+    outer = {name: value for name, value in fields.items() if name not in inner}
+    return json.dumps({**body, "signatures": [{**one, **inner}], **outer}).encode()
 
 
 def refusal(
@@ -82,8 +94,12 @@ def test_a_signature_is_of_the_documented_message(key_file: Path) -> None:
     digest = bytes.fromhex("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     assert json.loads(sign(b"abc", "manifest", key_file)) == {
         "signature_version": 1,
-        "key": f"ed25519:{key.public_key().public_bytes_raw().hex()}",
-        "signature": key.sign(b"orlog manifest signature 1\n" + digest).hex(),
+        "signatures": [
+            {
+                "key": f"ed25519:{key.public_key().public_bytes_raw().hex()}",
+                "signature": key.sign(b"orlog manifest signature 1\n" + digest).hex(),
+            }
+        ],
     }
 
 
@@ -109,10 +125,64 @@ def test_an_unsigned_file_and_an_unknown_key_are_told_apart(key_file: Path, tmp_
     assert "wrong signature" in str(refusal(forged, known))
 
 
+def test_any_of_several_signatures_will_do(key_file: Path, tmp_path: Path) -> None:
+    ours, other = public_key(key_file), new_key(tmp_path / "other.pem")
+    old, new = sign(b"old", "index", key_file), sign(DATA, "index", key_file)
+    both = add_signature(new, add_signature(old, None))
+    assert signers(both) == {ours}
+    for data in (b"old", DATA):
+        assert check_signature(data, "index", both, [ours], WHERE) == ours
+    assert "wrong signature" in str(refusal(both, ours, data=b"older"))
+    assert "not trusted" in str(refusal(both, other))
+    by_both = add_signature(sign(DATA, "index", tmp_path / "other.pem"), both)
+    assert signers(by_both) == {ours, other}
+    for key in (ours, other):
+        assert check_signature(DATA, "index", by_both, [key], WHERE) == key
+    # A right one by a key that is not trusted does not help a wrong one by a key that is.
+    assert "wrong signature" in str(
+        refusal(add_signature(old, sign(DATA, "index", tmp_path / "other.pem")), ours)
+    )
+
+
+def test_signatures_add_up_to_a_bound_and_the_newest_stay(key_file: Path) -> None:
+    trusted = public_key(key_file)
+    signature: bytes | None = None
+    for number in range(MOST_SIGNATURES + 3):
+        newest = sign(b"%d" % number, "index", key_file)
+        signature = add_signature(newest, signature)
+        assert add_signature(newest, signature) == signature
+    assert signature is not None
+    assert len(signature) <= LARGEST_SIGNATURE
+    for number in range(MOST_SIGNATURES + 3):
+        if number < 3:
+            refusal(signature, trusted, data=b"%d" % number)
+        else:
+            assert check_signature(b"%d" % number, "index", signature, [trusted], WHERE) == trusted
+    body = json.loads(signature)
+    body["signatures"] += body["signatures"][:1]
+    too_many = json.dumps(body, separators=(",", ":")).encode()
+    assert "length <=" in str(refusal(too_many, trusted, data=b"5"))
+
+
+def test_what_is_malformed_is_not_added_to(key_file: Path) -> None:
+    good = sign(DATA, "index", key_file)
+    for wrong in (b"", b"{}", b"x" * 5000):
+        assert add_signature(good, wrong) == good
+        with pytest.raises(SignatureError):
+            add_signature(wrong, good)
+        with pytest.raises(SignatureError):
+            signers(wrong)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"comment": "x"}, "unknown field"),
+        ({"more": "x"}, "unknown field"),
+        ({"signatures": []}, "length >= 1"),
+        ({"signatures": {}}, "signatures"),
+        ({"signatures": None}, "signatures"),
+        ({"signatures": [None]}, "signatures[0]"),
         ({"signature_version": 2}, "pip install --upgrade"),
         ({"signature_version": 0}, "signature_version"),
         ({"signature_version": True}, "signature_version"),
@@ -135,10 +205,13 @@ def test_a_malformed_field_is_refused(
 
 def test_missing_and_repeated_keys_and_excess_are_refused(key_file: Path) -> None:
     good = sign(DATA, "index", key_file)
-    for field in json.loads(good):
-        body = {key: value for key, value in json.loads(good).items() if key != field}
-        missing = refusal(json.dumps(body).encode(), public_key(key_file))
-        assert f"missing required field `{field}`" in str(missing)
+    for body, part in ((json.loads(good),) * 2, (json.loads(good)["signatures"][0], None)):
+        for field in body:
+            left = {key: value for key, value in body.items() if key != field}
+            if part is None:
+                left = {"signature_version": 1, "signatures": [left]}
+            missing = refusal(json.dumps(left).encode(), public_key(key_file))
+            assert f"missing required field `{field}`" in str(missing)
     repeated = good.replace(b"{", b'{"signature_version": 1,', 1)
     assert "repeated" in str(refusal(repeated, public_key(key_file)))
     padding = b" " * (LARGEST_SIGNATURE + 1 - len(good))

@@ -616,6 +616,9 @@ def test_packages_that_are_missing_are_named(
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+    # Another test may have opened such a URL, and fsspec keeps the class that it imported then.
+    known = vars(sys.modules["fsspec.registry"])["_registry"]
+    monkeypatch.delitem(known, url.partition("://")[0], raising=False)
     with pytest.raises(MissingExtraError, match=module) as caught:
         fetch_object([Mirror(url)], object_of(), part, patience=QUICK)
     assert caught.value.extra == extra

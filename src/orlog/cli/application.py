@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,17 @@ import typer
 import orlog
 from orlog.terminal import console
 
-__all__ = ["CORES", "Algorithm", "Debug", "Name", "Workers", "app"]
+__all__ = [
+    "CORES",
+    "Algorithm",
+    "Debug",
+    "Name",
+    "SignExisting",
+    "Trust",
+    "Workers",
+    "app",
+    "check_signing",
+]
 
 app = typer.Typer(
     name="orlog",
@@ -28,6 +39,18 @@ Name = Annotated[
 Algorithm = Annotated[str, typer.Argument(help="bc, cql or iql.")]
 Workers = Annotated[
     int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY", help="Public key of another who signs this registry. May be repeated."
+    ),
+]
+SignExisting = Annotated[
+    bool,
+    typer.Option(
+        "--sign-existing", help="Sign the index that is there, and all it lists, unchecked."
+    ),
 ]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -49,6 +72,14 @@ def _options(
     debug: Annotated[bool, typer.Option(help="Show where an error came from.")] = False,
 ) -> None:
     Debug.on = debug
+
+
+def check_signing(sign: Path | None, trust: list[str] | None, sign_existing: bool) -> None:
+    """Refuse options about signing where nothing is signed."""
+    if sign is None and (trust or sign_existing):
+        raise typer.BadParameter(
+            "--trust and --sign-existing are for signing: name --sign FILE too"
+        )
 
 
 class Debug:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from orlog.cli.application import SignExisting, Trust, check_signing
 from orlog.terminal import console, table
 
 __all__ = ["keys", "registries"]
@@ -65,9 +66,11 @@ def add(
 
 @registries.command("list", epilog="Example: orlog registry list")
 def list_registries() -> None:
-    """List the registries in the order in which they are asked."""
+    """List the registries in the order in which they are asked; the last ones ship with orlog."""
     from orlog.datasets.registries import read_registries, registries_file
+    from orlog.datasets.sources import SHIPPED
 
+    registered = read_registries()
     rows = [
         (
             one.name,
@@ -75,12 +78,13 @@ def list_registries() -> None:
             escape("\n".join(one.mirrors) or "-"),
             "\n".join(f"{key[:DIGITS]}.." for key in one.keys) or "not signed",
         )
-        for one in read_registries()
+        for one in registered
     ]
-    if not rows:
-        console.print("no registries; add one: orlog registry add NAME URL", soft_wrap=True)
-        return
+    rows += [(name, "shipped with orlog", "-", "-") for name in SHIPPED]
     console.print(table(("name", "URL", "mirrors", "signed by"), rows))
+    if not registered:
+        console.print("\nadd one: orlog registry add NAME URL", soft_wrap=True)
+        return
     console.print(escape(f"\nfile: {registries_file()}"), soft_wrap=True)
 
 
@@ -91,6 +95,61 @@ def remove(name: Annotated[str, typer.Argument(help="What it is called here.")])
 
     removed = remove_registry(name)
     console.print(escape(f"removed {removed.name}: {removed.url}"), soft_wrap=True)
+
+
+@registries.command(
+    epilog="Example: orlog registry link s3://our-bucket/datasets lab/hopper-v2@1.0.0 "
+    "https://data.example.org/hopper.hdf5 --format d4rl-hdf5 --sha256 .."
+)
+def link(
+    target: Annotated[
+        str, typer.Argument(help="The registry to list it in: a folder, or a URL such as s3://..")
+    ],
+    name: Annotated[str, typer.Argument(help="Name and version that it gets, NAME@VERSION.")],
+    url: Annotated[str, typer.Argument(help="Where the file is, or its path in the registry.")],
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="What reads it: d4rl-hdf5.")
+    ],
+    sha256: Annotated[str | None, typer.Option(help="SHA-256 that upstream states.")] = None,
+    md5: Annotated[str | None, typer.Option(help="MD5, where it states nothing better.")] = None,
+    size: Annotated[int | None, typer.Option(min=0, help="Its size in bytes.")] = None,
+    description: Annotated[str | None, typer.Option(help="What the data are.")] = None,
+    license: Annotated[  # noqa: A002 (the word of the manifest)
+        str | None, typer.Option(help="SPDX identifier of the data.")
+    ] = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
+    ] = None,
+    trust: Trust = None,
+    sign_existing: SignExisting = False,
+) -> None:
+    """List a file of others in a registry; it stays where it is, and nothing is fetched yet.
+
+    Who uses it downloads it from there; without --sha256 or --md5 the first download is trusted.
+    """
+    import functools
+
+    from orlog.datasets import signatures
+    from orlog.datasets.foreign import check_format
+    from orlog.datasets.linking import foreign_entry, link_foreign
+
+    check_format(name, file_format)
+    entry = foreign_entry(
+        url=url,
+        format=file_format,
+        size_bytes=size,
+        sha256=sha256,
+        md5=md5,
+        description=description,
+        license=license,
+    )
+    signer = None if sign is None else functools.partial(signatures.sign, key_file=sign)
+    check_signing(sign, trust, sign_existing)
+    registry = link_foreign(
+        target, name, entry, sign=signer, trusted=trust or (), sign_existing=sign_existing
+    )
+    note = "" if sha256 or md5 else "; without a checksum the first download will be trusted"
+    console.print(escape(f"listed in {registry}: {name} at {url}{note}"), soft_wrap=True)
 
 
 @keys.command(epilog="Example: orlog key new lab.pem")

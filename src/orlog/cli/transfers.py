@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import Name, app
+from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
 from orlog.terminal import console, errors, printable, transfer_bar
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def download(
             limiter=_limiter(limit_rate),
             progress=update,
             on_wait=lambda: errors.print("another process downloads it; waiting for that"),
+            on_read=lambda: errors.print("the file is here; reading it into a version"),
         )
     _print_downloaded(folder)
 
@@ -94,7 +95,7 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 8, limit_rate: Rate 
                 progress=update,
             )
         for problem in problems:
-            console.print(escape(str(problem)), soft_wrap=True)
+            console.print(escape(printable(str(problem))), soft_wrap=True)
         console.print(
             f"{folder}: {len(problems)} problems, all mended" if problems else f"{folder}: sound",
             soft_wrap=True,
@@ -110,17 +111,21 @@ def publish(
     sign: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
     ] = None,
+    trust: Trust = None,
+    sign_existing: SignExisting = False,
     jobs: Jobs = 8,
 ) -> None:
     """Put a version into a registry, so that any static file server of that folder is a mirror.
 
-    A version that is there is never changed. What was interrupted goes on where it stopped.
+    A version that is there is never changed. What was interrupted goes on where it stopped. With
+    --sign, an index that is there must be signed by that key or one that --trust names.
     """
     import functools
 
     from orlog.datasets.loading import stored_folders
     from orlog.datasets.publish import publish_dataset
 
+    check_signing(sign, trust, sign_existing)
     signer = None
     if sign is not None:
         from orlog.datasets import signatures
@@ -128,7 +133,16 @@ def publish(
         signer = functools.partial(signatures.sign, key_file=sign)
     for folder in stored_folders(name):
         with transfer_bar("publish") as update:
-            url = publish_dataset(folder, target, sign=signer, jobs=jobs, progress=update)
+            url = publish_dataset(
+                folder,
+                target,
+                sign=signer,
+                trusted=trust or (),
+                sign_existing=sign_existing,
+                jobs=jobs,
+                progress=update,
+                on_wait=lambda: errors.print("another process publishes there; waiting for that"),
+            )
         console.print(f"published: {url}", soft_wrap=True)
 
 

@@ -1,0 +1,317 @@
+"""Damaged and hostile documents of every kind: a typed error or a right answer, and nothing else.
+
+All are opened in a child process, so that a crash, a hang, a large allocation or a path outside of
+the child's folder is seen. `tests/fuzz/fuzz_documents.py` looks for more of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.child import PROBES, Child
+from tests.fuzz.damage import DEEP, Step, damaged
+from tests.fuzz.documents import KINDS, NAME
+
+Body: TypeAlias = dict[str, Any]
+Reseal: TypeAlias = Callable[[Path, Callable[[Body], object]], Path]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
+
+NUMBERS = st.integers(0, 2**20)
+STEPS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=4)
+REFUSED = {
+    *(
+        "ManifestError",
+        "IntegrityError",
+        "SignatureError",
+        "FormatVersionError",
+        "NotFoundError",
+        "TransferError",
+    ),
+}
+watched = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """Return a process that opens documents."""
+    with Child(tmp_path_factory.mktemp("child")) as made:
+        yield made
+
+
+def check_many(child: Child, examples: int) -> None:
+    """Open that many damaged documents, as many of each kind."""
+    found: dict[str, collections.Counter[str]] = {kind: collections.Counter() for kind in KINDS}
+
+    @settings(watched, max_examples=-(-examples // len(KINDS)))
+    @given(STEPS)
+    def check_each(steps: list[Step]) -> None:
+        for kind in KINDS:
+            answer = child.check(kind, steps)
+            assert answer.is_good, f"{kind} after {steps}: {answer.outcome}"
+            found[kind][answer.outcome] += 1
+
+    check_each()
+    for kind, outcomes in found.items():
+        sys.stdout.write(f"{kind}: {dict(outcomes)}\n")
+    totals = sum(found.values(), collections.Counter[str]())
+    sys.stdout.write(f"{totals.total()} in all: {dict(totals)}\n")
+    assert totals.total() >= examples
+    assert totals.keys() <= {"right", *REFUSED}
+    for kind in set(KINDS) - {
+        "verified"
+    }:  # which is only a memory: what is wrong with it is dropped
+        assert found[kind]["right"], kind
+        assert found[kind].total() > found[kind]["right"], kind
+
+
+def test_some_damaged_documents_are_refused_or_right(child: Child) -> None:
+    check_many(child, 600)
+
+
+@pytest.mark.slow
+def test_ten_thousand_damaged_documents_are_refused_or_right(child: Child) -> None:
+    check_many(child, 10_000)
+
+
+@pytest.mark.parametrize("kind", PROBES)
+def test_what_must_not_happen_would_be_seen(child: Child, kind: str) -> None:
+    assert not child.check(kind, b"").is_good
+    assert child.check("lock", b"").outcome == "ManifestError"
+
+
+# --- hand-picked
+
+
+def sealed(folder: Path, change: Callable[[Body], object]) -> bytes:
+    """Return the manifest in a folder, changed, with lists in order and a digest that fits."""
+    body = json.loads((folder / "manifest.json").read_text("utf-8"))
+    change(body)
+    body["columns"].sort(key=lambda column: column["name"])
+    body["objects"].sort(key=lambda item: item["path"])
+    body.pop("digest")
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return json.dumps({"digest": f"sha256:{digest}", **body}).encode()
+
+
+def with_object(path: str) -> Callable[[Body], object]:
+    item = {"path": path, "size_bytes": 1, "sha256": "0" * 64}
+    return lambda body: body["objects"].append(item)
+
+
+PATHS = {
+    "outside": "../outside/secret",
+    "outside from below": "rewards/../../outside/secret",
+    "absolute": "/etc/passwd",
+    "two slashes": "//etc/passwd",
+    "home": "~/../x",
+    "drive": "C:/x",
+    "backslashes": "..\\outside",
+    "nothing": "rewards//x",
+    "null": "a\0b",
+    "escape": "a\x1b[2Jb",
+    "right to left": "a\u202eb",
+    "no width": "a\u200bb",
+    "no break": "a\xa0b",
+    "half a pair": "a\ud800b",
+    "another case": "REWARDS/C.0",
+    "composed and not": "\xe9/e\u0301",
+    "ligature": "metadata \ufb01",
+    "below a file": "rewards/c.0/x",
+    "the manifest": "manifest.json",
+    "the manifest in capitals": "MANIFEST.JSON",
+    "below the manifest": "manifest.json/x",
+    "its signature": "manifest.json.sig",
+    "a part too long": "\xe9" * 200,
+    "too long": "x/" * 300 + "x",
+}
+LINKED = {"composed and not": "\xe9/\xe9", "ligature": "metadata fi"}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_that_no_disk_could_hold_apart_is_refused(
+    child: Child, mini_folder: Path, name: str
+) -> None:
+    def change(body: Body) -> None:
+        with_object(PATHS[name])(body)
+        if name in LINKED:
+            with_object(LINKED[name])(body)
+
+    assert child.check("manifest", sealed(mini_folder, change)).outcome == "ManifestError"
+
+
+def with_shape(shape: list[int]) -> Callable[[Body], object]:
+    def change(body: Body) -> None:
+        (column,) = (one for one in body["columns"] if one["name"] == "infos/behavior_goal")
+        column.update(shape=shape)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "shape", [[0] * 64, [0, 2**53, 2**53], [2**53] * 500], ids=lambda shape: str(shape[:3])
+)
+def test_a_row_that_no_array_could_hold_is_refused(
+    child: Child, mini_folder: Path, shape: list[int]
+) -> None:
+    data = sealed(mini_folder, with_shape(shape))
+    answer = child.check("manifest", data)
+    assert answer.outcome == "ManifestError"
+
+
+TEXTS = {
+    "nothing": b"",
+    "null": b"null",
+    "a list": b"[]",
+    "a number": b"1e400",
+    "a long number": b"9" * 10_000,
+    "deep lists": b"[" * DEEP + b"]" * DEEP,
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "unclosed": b"[" * 10**6,
+    "keys twice": b'{"digest": 1, "digest": 1}',
+    "half a pair": rb'"\ud800"',
+    "half a pair as key": rb'{"\udc00": 1}',
+    "overlong": b'"\xc0\xaf"',
+    "a raw surrogate": b'"\xed\xa0\x80"',
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "UTF-32": '{"a": 1}'.encode("utf-32"),
+    "not a number": b'{"a": NaN}',
+    "infinity": b'{"a": -Infinity}',
+    "zeros": b"\0" * 10**6,
+    "a long text": b'"' + b"x" * 10**6 + b'"',
+    "many keys": b"{" + b",".join(b'"%d":0' % number for number in range(10**4)) + b"}",
+    "many lists": b"[" + b"[]," * 10**5 + b"[]]",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_is_no_document_is_refused(child: Child, name: str) -> None:
+    for kind in KINDS:
+        answer = child.check(kind, TEXTS[name])
+        assert answer.outcome in ({"right"} if kind == "verified" else REFUSED), kind
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e400", "-1e400", "9" * 5000, '"\\ud800"'])
+def test_a_number_or_text_that_json_cannot_hold_is_refused_wherever_it_stands(
+    child: Child, mini_folder: Path, value: str
+) -> None:
+    text = (mini_folder / "manifest.json").read_text("utf-8")
+    for old in ('"noise": 0.5', '"low": -1.0', '"seed": 0', '"max_episode_steps": 100'):
+        key = old.partition(":")[0]
+        if old in text:
+            data = text.replace(old, f"{key}: {value}").encode()
+            assert child.check("manifest", data).outcome == "ManifestError", old
+
+
+def test_a_version_with_thousands_of_digits_is_refused_in_an_index(child: Child) -> None:
+    entry = {"digest": f"sha256:{'0' * 64}", "size_bytes": 0, "episodes": 0, "steps": 0}
+    body = {"index_version": 1, "serial": 1, "datasets": {NAME: {"9" * 5000 + ".0.0": entry}}}
+    assert child.check("index", json.dumps(body).encode()).outcome == "ManifestError"
+
+
+def test_steps_damage_a_document_in_the_same_way_each_time() -> None:
+    data = b'{"a": [1, 2, {"b": "c"}], "d": null}'
+    steps = [(operation, 3, 5) for operation in range(15)]
+    assert damaged(data, steps) == damaged(data, steps) != data
+
+
+# --- what is no file
+
+
+OPENS = """
+import resource, sys
+from orlog import OrlogError, load_dataset, verify_store
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for opened in (load_dataset, verify_store):
+    try:
+        opened(Path(sys.argv[1]))
+    except OrlogError as error:
+        print(type(error).__name__)
+"""
+STRANGE: dict[str, Callable[[Path], object]] = {
+    "a link to zeros without end": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("place", ["manifest.json", "rewards/zarr.json", "rewards/c.0"])
+def test_what_is_no_file_is_never_read(mini_folder: Path, name: str, place: str) -> None:
+    (mini_folder / place).unlink()
+    STRANGE[name](mini_folder / place)
+    done = subprocess.run(
+        [sys.executable, "-c", OPENS, str(mini_folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    refused = done.stdout.split()
+    assert len(refused) == (2 if place == "manifest.json" else 1)
+    assert set(refused) <= REFUSED
+
+
+# --- through the command line
+
+
+def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
+    path = folder / "manifest.json"
+    text = path.read_bytes()
+    return {
+        "escape": lambda: reseal(folder, with_object("../../secret")),
+        "deep": lambda: path.write_bytes(TEXTS["deep lists"]),
+        "half a pair": lambda: path.write_bytes(TEXTS["half a pair as key"]),
+        "cut": lambda: path.write_bytes(text[: len(text) // 2]),
+        "UTF-16": lambda: path.write_bytes(TEXTS["UTF-16"]),
+        "long": lambda: path.write_bytes(TEXTS["a long text"]),
+        "steered": lambda: reseal(folder, lambda body: body.update(name="\x1b[2J\x07")),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["escape", "deep", "half a pair", "cut", "UTF-16", "long", "steered"]
+)
+def test_the_command_line_refuses_in_one_paragraph(
+    mini_folder: Path, reseal: Reseal, name: str
+) -> None:
+    damages(mini_folder, reseal)[name]()
+    done = subprocess.run(
+        [sys.executable, "-m", "orlog.cli", "verify", str(mini_folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode in (1, 3)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 5000
+    assert all(letter.isprintable() for letter in done.stderr.removesuffix("\n"))

@@ -1,0 +1,97 @@
+"""Helpers for tests of publishing: what a registry holds, and children that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets import targets
+from orlog.datasets.index import Index, index_from_json
+from orlog.datasets.publish import Sign
+from orlog.datasets.signatures import SignedKind, check_signature, signers
+from orlog.errors import VersionExistsError
+
+__all__ = ["MINI", "PLACE", "SOME", "assert_signed", "ending", "in_child", "index_of", "tree"]
+
+MINI = "pointmaze/umaze-mini-v1"
+PLACE = f"{MINI}/1.0.0"
+SOME = "rewards/c.0"
+
+
+def assert_signed(files: Mapping[str, bytes], sign: Sign) -> None:
+    """Assert that every index and manifest has a right signature by a key."""
+    signed = [path for path in files if path.endswith(("index.json", "manifest.json"))]
+    assert signed
+    for path in signed:
+        kind: SignedKind = "index" if path.endswith("index.json") else "manifest"
+        trusted = signers(sign(b"", kind))
+        check_signature(files[path], kind, files.get(f"{path}.sig"), trusted, path)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".lock")
+    }
+
+
+def index_of(registry: Path) -> Index:
+    return index_from_json((registry / "index.json").read_bytes(), "test")
+
+
+def in_child(work: Callable[[], object], instant: int = 0) -> int:
+    """Start a fork that does the work, killed at one of its accesses to files; return its id.
+
+    It ends with 0, with 17 where the version exists, or with the signal. No disk loses power here,
+    so none is waited for.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
+        child = os.fork()
+    if child:
+        return child
+    signal.alarm(30)  # whatever hangs is not waited for
+    left = instant
+    checked_blocks = targets.checked_blocks
+
+    def access() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "os.mkdir", "os.rename", "os.remove") and "registry" in str(
+            arguments[0]
+        ):
+            access()
+
+    def blocks_one_by_one(*arguments: Any) -> Iterator[bytes]:
+        for block in checked_blocks(*arguments):
+            yield block
+            access()
+
+    os.fsync = lambda _: access()  # type: ignore[assignment]
+    targets.checked_blocks = blocks_one_by_one  # type: ignore[assignment]
+    targets.BLOCK_BYTES = 2**14  # more than a file's buffer, so half a file gets to the disk
+    sys.addaudithook(hook)
+    try:
+        work()
+    except VersionExistsError:
+        os._exit(17)
+    except BaseException as error:  # noqa: BLE001 (nothing may leave the child)
+        os.write(2, f"{error!r}\n".encode())
+        os._exit(1)
+    if instant < 0:
+        os.write(-instant, b"%d" % (instant - left))
+    os._exit(0)
+
+
+def ending(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
