@@ -354,7 +354,12 @@ def _repair(
 def _is_here(destination: Path, manifest: Manifest) -> bool:
     if not (destination / MANIFEST_FILE).is_file():
         return False
-    here = read_manifest(destination / MANIFEST_FILE).digest
+    try:
+        here = read_manifest(destination / MANIFEST_FILE).digest
+    except ManifestError:
+        if destination.is_dir():
+            raise
+        return False  # another process has removed it just now
     if here != manifest.digest:
         raise IntegrityError(
             f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {destination} is "

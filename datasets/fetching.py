@@ -9,6 +9,7 @@ A transfer that ends early, however it ends, goes on from there.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -143,8 +144,10 @@ def _objects_here(damaged: Path | None) -> dict[str, Path]:
 
 def _take(path: Path, item: StoredObject, target: Path) -> None:
     """Link or copy an object from another version if its bytes are right."""
-    if path.is_file() and path.stat().st_size == item.size_bytes and hash_file(path) == item.sha256:
-        link_or_copy(path, target)
+    with contextlib.suppress(FileNotFoundError):  # another process may remove that version now
+        is_alike = path.is_file() and path.stat().st_size == item.size_bytes
+        if is_alike and hash_file(path) == item.sha256:
+            link_or_copy(path, target)
 
 
 def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:

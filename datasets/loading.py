@@ -11,6 +11,7 @@ from orlog.datasets.catalogue import CATALOGUE
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.download import download_dataset
 from orlog.datasets.history import choose_version, read_history, status_message
+from orlog.datasets.holdings import mark_used
 from orlog.datasets.home import (
     installed_names,
     installed_versions,
@@ -84,20 +85,21 @@ def load_dataset(
             if not download:
                 raise
     folder = download_dataset(str(name), episodes=episodes, columns=columns, progress=progress)
+    mark_used(folder)
     return open_part(folder, choice) if is_partial(folder) else choice.of(Dataset(folder))
 
 
 def _open(path: Path) -> Dataset:
     """Return the dataset in a folder, or the view in a file."""
     if _is_file(path):
-        return open_view(path, lambda name: Dataset(*_find(name)))
-    return Dataset(*_find(path))
+        return open_view(path, lambda name: Dataset(*_find(name, opens=True)))
+    return Dataset(*_find(path, opens=True))
 
 
 def _open_chosen(wanted: DatasetName, choice: Choice) -> Dataset:
     """Return what is wanted of a version that is here, whole or in part."""
     try:
-        return choice.of(Dataset(*_find(str(wanted))))
+        return choice.of(Dataset(*_find(str(wanted), opens=True)))
     except NotFoundError:
         part = _find_part(wanted) if choice else None
         if part is None:
@@ -203,12 +205,14 @@ def _is_readable(manifest: Path) -> bool:
     return True
 
 
-def _find(name: str | Path) -> tuple[Path, Manifest]:
-    """Return folder and manifest of a stored version."""
+def _find(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
+    """Return folder and manifest of a stored version, which is marked as used if it is opened."""
     folder = as_folder(name)
     if folder is not None:
         if not _holds_manifest(folder):
             raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
+        if opens:
+            mark_used(folder)
         return folder, read_manifest(folder / MANIFEST_FILE)
     wanted = parse_name(str(name))
     versions = installed_versions(wanted.name)
@@ -220,7 +224,14 @@ def _find(name: str | Path) -> tuple[Path, Manifest]:
         candidates = [version for version in versions if wanted.version in ("", version)]
     for version in candidates:
         folder = version_folder(wanted.name, version)
-        manifest = read_manifest(folder / MANIFEST_FILE)
+        if opens:
+            mark_used(folder)  # before a look at it, so that who removes versions sees it in time
+        try:
+            manifest = read_manifest(folder / MANIFEST_FILE)
+        except ManifestError:
+            if folder.is_dir():
+                raise
+            continue  # another process has removed it just now
         if (manifest.name, manifest.version) != (wanted.name, version):
             raise ManifestError(
                 f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"

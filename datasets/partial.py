@@ -15,6 +15,7 @@ import numpy as np
 from orlog.datasets.damage import DamageFinder, column_of
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.fetching import JOBS, Progress, download_folder, fetch_objects
+from orlog.datasets.holdings import mark_used
 from orlog.datasets.home import datasets_folder, sole_access
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.origin import write_origin
@@ -127,6 +128,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
         SchemaError: episodes that the version has not.
         IntegrityError: an object is missing, cut or altered.
     """
+    mark_used(folder)
     manifest = read_manifest(folder / MANIFEST_FILE)
     columns = _check(manifest, choice, folder)
     record = read_partial(folder, manifest)

@@ -38,7 +38,7 @@ from orlog.datasets.manifest import (
 from orlog.datasets.names import DatasetName, did_you_mean, is_url, newest_first
 from orlog.datasets.registries import Registry, check_serial, read_registries
 from orlog.datasets.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
-from orlog.datasets.transport import read_small
+from orlog.datasets.transport import Patience, read_small
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -52,6 +52,7 @@ __all__ = [
     "ForeignSource",
     "Source",
     "find_source",
+    "read_index",
     "shipped_index",
     "source_of_url",
 ]
@@ -102,7 +103,9 @@ class ForeignSource:
     digest: str = ""
 
 
-def source_of_url(url: str, mirrors: Sequence[str] = ()) -> Source:
+def source_of_url(
+    url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+) -> Source:
     """Return the version whose folder, or manifest, is at a URL; mirrors are folders like it.
 
     Raises:
@@ -112,7 +115,7 @@ def source_of_url(url: str, mirrors: Sequence[str] = ()) -> Source:
     """
     base = url.rstrip("/").removesuffix(f"/{MANIFEST_FILE}")
     where = f"{base}/{MANIFEST_FILE}"
-    manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST), where)
+    manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST, patience=patience), where)
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
 
 
@@ -135,7 +138,7 @@ def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source | Fo
     unreachable: TransferError | NotFoundError | None = None
     for registry in read_registries():
         try:
-            index, signed_by = _read_index(registry)
+            index, signed_by = read_index(registry)
         except (TransferError, NotFoundError) as error:
             if len(wanted.digest) < WHOLE_DIGEST:
                 raise TransferError(
@@ -185,7 +188,7 @@ def _absence(index: Index, wanted: DatasetName) -> str:
     return " does not have it" + did_you_mean(wanted.name, {**index.datasets, **index.foreign})
 
 
-def _read_index(registry: Registry) -> tuple[Index, str]:
+def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Index, str]:
     """Return the index from the first place of a registry that has a good one, and who signed it.
 
     One of these may lag behind or be replaced right now, so a bad signature is no end yet.
@@ -197,9 +200,9 @@ def _read_index(registry: Registry) -> tuple[Index, str]:
         where = f"{root}/{INDEX_FILE}"
         for is_last in (False, True):
             try:
-                data = read_small(where, LARGEST_INDEX)
+                data = read_small(where, LARGEST_INDEX, patience=patience)
                 if registry.keys:
-                    found = _signature(where)
+                    found = _signature(where, patience)
                     signed_by = check_signature(data, "index", found, registry.keys, where)
                 index = index_from_json(data, where)
                 check_serial(registry, index.serial, hashlib.sha256(data).hexdigest())
@@ -313,9 +316,9 @@ def _read_first(roots: Sequence[str], path: str, limit: int) -> tuple[bytes, str
     raise TransferError("; ".join(attempts), attempts=attempts)
 
 
-def _signature(where: str) -> bytes | None:
+def _signature(where: str, patience: Patience = Patience()) -> bytes | None:
     try:
-        return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE)
+        return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE, patience=patience)
     except NotFoundError:
         return None
 

@@ -17,8 +17,9 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orlog.datasets.watchdog import ends_within
 from orlog.errors import MissingExtraError, NotFoundError, TransferError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ BLOCK_BYTES = 2**20
 MOST_REDIRECTS = 5
 LARGEST_ERROR_PAGE = 2**16
 LONGEST_REASON = 300
+LONGEST_ANSWER = 4  # times the timeout: for the head of an answer, and for each block of its body
 MISSING = frozenset({404, 410})
 TEMPORARY = frozenset({408, 425, 429})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -123,8 +125,10 @@ def opened(url: str, start: int, patience: Patience) -> Iterator[Stream]:
 def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
     response = _request(url, start, patience)
 
+    longest = LONGEST_ANSWER * patience.timeout
+
     def read(size: int) -> bytes:
-        with _http_errors(patience):
+        with _http_errors(patience), ends_within(longest, getattr(response, "socket_read", None)):
             return response.read(size)
 
     try:
@@ -166,8 +170,10 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
             if response.status in (200, 206):
                 return response
             # The connection can be used again once the page that tells the error was read.
+            longest = LONGEST_ANSWER * patience.timeout
             with contextlib.closing(response):
-                response.read(LARGEST_ERROR_PAGE)
+                with ends_within(longest, getattr(response, "socket_read", None)):
+                    response.read(LARGEST_ERROR_PAGE)
                 seen.append(_redirected(response, seen))
 
 
@@ -220,10 +226,41 @@ def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:  # noqa: ARG0
 
     # More threads than that are served too; their connections are closed after each answer.
     if proxy is None:
-        return urllib3.PoolManager(num_pools=32, maxsize=32)
-    account = urllib3.util.parse_url(proxy).auth
-    headers = urllib3.make_headers(proxy_basic_auth=account) if account else None
-    return urllib3.ProxyManager(proxy, num_pools=32, maxsize=32, proxy_headers=headers)
+        pools = urllib3.PoolManager(num_pools=32, maxsize=32)
+    else:
+        account = urllib3.util.parse_url(proxy).auth
+        headers = urllib3.make_headers(proxy_basic_auth=account) if account else None
+        pools = urllib3.ProxyManager(proxy, num_pools=32, maxsize=32, proxy_headers=headers)
+    pools.pool_classes_by_scheme = _watched_pools()
+    return pools
+
+
+@functools.cache
+def _watched_pools() -> dict[str, type[Any]]:
+    """Return kinds of connections that end when a server draws out the head of an answer."""
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    def watched(kind: type[Any]) -> type[Any]:
+        def getresponse(self: Any) -> Any:
+            waited, response = self.sock, None
+            try:
+                with ends_within(LONGEST_ANSWER * (waited.gettimeout() or LONGEST_ANSWER), waited):
+                    response = kind.getresponse(self)
+            except TimeoutError:
+                if response is not None:
+                    response.close()
+                raise
+            response.socket_read = waited
+            return response
+
+        return type(kind.__name__, (kind,), {"getresponse": getresponse})
+
+    kinds = ((HTTPConnectionPool, HTTPConnection), (HTTPSConnectionPool, HTTPSConnection))
+    return {
+        pool.scheme or "": type(pool.__name__, (pool,), {"ConnectionCls": watched(connection)})
+        for pool, connection in kinds
+    }
 
 
 def _proxy_of(url: str) -> str | None:

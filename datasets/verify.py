@@ -212,20 +212,23 @@ def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
                 parts = below.split("/") if below else []
                 for count in range(1, len(parts) + 1):
                     if not stat.S_ISDIR(os.lstat(f"{root}/{'/'.join(parts[:count])}").st_mode):
-                        return check_place(folder, item)
+                        return check_object(folder, item)
                 folders.add(below)
             found = os.lstat(f"{root}/{item.path}")
         except OSError:
             return check_object(folder, item)
         if not stat.S_ISREG(found.st_mode) or found.st_size != item.size_bytes:
-            return check_place(folder, item)
+            return check_object(folder, item)
     return None
 
 
 def check_bytes(folder: Path, item: StoredObject) -> Problem | None:
     """Return what is wrong with the bytes of a small object whose place was checked already."""
-    with open(f"{folder}/{item.path}", "rb") as file:  # noqa: PTH123 (a path object costs more)
-        found = hashlib.sha256(file.read(item.size_bytes + 1)).hexdigest()
+    try:
+        with open(f"{folder}/{item.path}", "rb") as file:  # noqa: PTH123 (a path object costs more)
+            found = hashlib.sha256(file.read(item.size_bytes + 1)).hexdigest()
+    except OSError as error:
+        return _unreadable(item, error)
     if found != item.sha256:
         return Problem(item.path, "damaged", f"sha256 {item.sha256}", f"sha256 {found}")
     return None

@@ -429,7 +429,7 @@ def test_a_registry_that_does_not_answer_ends_the_search_unless_the_digest_is_kn
     assert download_dataset(f"{MINI}@{digest}").is_dir()
 
 
-def quick_read_small(url: str, limit: int) -> bytes:
+def quick_read_small(url: str, limit: int, **_: Any) -> bytes:
     return read_small(url, limit, patience=QUICK)
 
 

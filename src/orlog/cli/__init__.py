@@ -7,7 +7,7 @@ import warnings
 
 from rich.markup import escape
 
-from orlog.cli import experiments, registries, stores, transfers, versions
+from orlog.cli import cache, experiments, registries, stores, transfers, versions
 from orlog.cli.application import Debug, app
 from orlog.errors import OrlogError
 from orlog.terminal import errors, printable
@@ -18,6 +18,7 @@ PANELS = {
     stores.__name__: "Datasets",
     transfers.__name__: "Download and publish",
     versions.__name__: "Versions and views",
+    cache.__name__: "Disk space",
     experiments.__name__: "Training and scores",
 }
 for _command in app.registered_commands:
@@ -29,6 +30,7 @@ app.registered_commands.sort(
 
 for _group in (registries.registries, registries.keys):
     app.add_typer(_group, rich_help_panel=PANELS[transfers.__name__])
+app.add_typer(cache.cache, rich_help_panel=PANELS[cache.__name__])
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
 from orlog.terminal import console, errors, printable, progress_bar, table
 
 if TYPE_CHECKING:
+    from orlog.datasets.confirm import Confirmation
     from orlog.datasets.dataset import Dataset
     from orlog.datasets.manifest import Column, Manifest
     from orlog.datasets.verify import Problem
@@ -25,7 +26,8 @@ def list_datasets() -> None:
     """List the datasets of the catalogue and those on this machine."""
     from orlog.datasets.catalogue import CATALOGUE
     from orlog.datasets.home import datasets_folder, installed_names, installed_versions
-    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
 
     rows = []
     for name in sorted({*CATALOGUE, *installed_names()}):
@@ -34,7 +36,7 @@ def list_datasets() -> None:
         state = "not here; orlog build builds it"
         if versions:
             try:
-                manifest = load_dataset(name).manifest
+                manifest = read_manifest(find_dataset(name) / MANIFEST_FILE)
                 size, steps = f"{manifest.size_bytes / 1e6:.1f} MB", f"{manifest.total_steps:,}"
                 state = "here"
             except OrlogError as error:
@@ -215,16 +217,23 @@ def verify(
         bool,
         typer.Option("--values", help="Decode every value too, and check the columns' BLAKE3."),
     ] = False,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Do not ask its origin whether it offers this digest."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for scripts, and nothing else.")
     ] = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
 
-    Of a view's file, the stored versions that it is made of are checked; with --json each is an
+    Where it was downloaded from is asked too, if it answers, whether it still offers this digest;
+    that it does not also gives exit code 3. Of a view's file, the stored versions that it is made of are checked; with --json each is an
     object of its own.
     """
+    from orlog.datasets.confirm import confirm_version
     from orlog.datasets.loading import folders_to_verify
+    from orlog.datasets.origin import was_downloaded
     from orlog.datasets.verify import verify_store
 
     is_right = True
@@ -234,9 +243,10 @@ def verify(
         are_bytes_right = not problems
         if values and are_bytes_right:
             problems = _find_wrong_values(folder)
-        is_right = is_right and not problems
+        origin = confirm_version(folder, manifest, offline=offline)
+        is_right = is_right and not problems and origin.state != "other"
         if as_json:
-            _print_json(folder, manifest, problems)
+            _print_json(folder, manifest, problems, origin)
             continue
         for problem in problems:
             errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
@@ -246,11 +256,17 @@ def verify(
             _print_good_bytes(folder, manifest, quick)
             if values:
                 _print_values(folder, manifest, bool(problems))
+        if origin.state == "other":
+            errors.print(f"[red]{escape(printable(origin.text))}[/red]", soft_wrap=True)
+        elif was_downloaded(folder):
+            console.print(escape(printable(origin.text)), soft_wrap=True)
     if not is_right:
         raise typer.Exit(3)
 
 
-def _print_json(folder: Path, manifest: Manifest, problems: list[Problem]) -> None:
+def _print_json(
+    folder: Path, manifest: Manifest, problems: list[Problem], origin: Confirmation
+) -> None:
     import dataclasses
     import json
 
@@ -265,6 +281,7 @@ def _print_json(folder: Path, manifest: Manifest, problems: list[Problem]) -> No
         "partial": is_partial(folder),
         "objects": len(objects),
         "bytes": sum(item.size_bytes for item in objects),
+        "origin": dataclasses.asdict(origin),
         "problems": [dataclasses.asdict(problem) for problem in problems],
     }
     console.print_json(json.dumps(body), ensure_ascii=True)

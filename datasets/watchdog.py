@@ -1,0 +1,91 @@
+"""Ends what a server draws out: socket timeouts count silence only, and a byte now and then is none.
+
+One thread looks at the sockets that are being waited for, and shuts those down whose time is over.
+It ends by itself when there have been none for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+__all__ = ["ends_within"]
+
+PERIOD = 0.1
+IDLE_PERIODS = 50
+
+
+@contextlib.contextmanager
+def ends_within(seconds: float, watched: socket.socket | None) -> Iterator[None]:
+    """Shut a socket down if what is done with it inside takes longer.
+
+    Raises:
+        TimeoutError: it took longer; whatever else that led to is its cause.
+    """
+    if watched is None:
+        yield
+        return
+    wait = _Wait(watched, time.monotonic() + seconds)
+    watcher = _watcher(os.getpid())
+    watcher.add(wait)
+    try:
+        yield
+    except Exception as error:
+        if wait.is_over:
+            raise TimeoutError(f"drew an answer out for more than {seconds:g} seconds") from error
+        raise
+    finally:
+        watcher.remove(wait)
+    if wait.is_over:
+        raise TimeoutError(f"drew an answer out for more than {seconds:g} seconds")
+
+
+class _Wait:
+    def __init__(self, watched: socket.socket, deadline: float) -> None:
+        self.watched = watched
+        self.deadline = deadline
+        self.is_over = False
+
+
+class _Watcher:
+    def __init__(self) -> None:
+        self._waits: set[_Wait] = set()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def add(self, wait: _Wait) -> None:
+        with self._lock:
+            self._waits.add(wait)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="orlog-watchdog", daemon=True).start()
+
+    def remove(self, wait: _Wait) -> None:
+        with self._lock:
+            self._waits.discard(wait)
+
+    def _run(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(PERIOD)
+            now = time.monotonic()
+            with self._lock:
+                idle = 0 if self._waits else idle + 1
+                if idle > IDLE_PERIODS:
+                    self._is_running = False
+                    return
+                for wait in self._waits:
+                    if now > wait.deadline and not wait.is_over:
+                        wait.is_over = True
+                        with contextlib.suppress(OSError):
+                            wait.watched.shutdown(socket.SHUT_RDWR)
+
+
+@functools.cache
+def _watcher(process: int) -> _Watcher:  # noqa: ARG001 (a process that forked off has no thread)
+    return _Watcher()

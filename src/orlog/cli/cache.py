@@ -1,0 +1,246 @@
+"""Commands about the disk space that datasets take: what is here, what may go, and deleting."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import app
+from orlog.terminal import console, errors, printable, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.cache import CachedVersion
+
+__all__ = ["cache"]
+
+cache = typer.Typer(
+    name="cache",
+    help="The datasets on this machine, and the space that they take.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+Which = Annotated[
+    str,
+    typer.Argument(metavar="NAME[@VERSION]", help="Dataset; without a version all that are here."),
+]
+
+
+@cache.command("list", epilog="Example: orlog cache list")
+def list_versions(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """List every version here, its size, where it came from and when it was last opened."""
+    from orlog.datasets.cache import cached_versions, total_bytes
+    from orlog.datasets.home import datasets_folder
+
+    found = cached_versions()
+    if as_json:
+        body = {
+            "folder": str(datasets_folder()),
+            "total_bytes": total_bytes(),
+            "versions": [_as_json(one) for one in found],
+        }
+        print(json.dumps(body, indent=2))  # noqa: T201 (as it is, for scripts)
+        return
+    if found:
+        console.print(_table(found))
+        console.print()
+    console.print(escape(f"folder: {datasets_folder()}"), soft_wrap=True)
+    console.print(f"in all: {_size(total_bytes())}, shared files counted once")
+
+
+@cache.command(epilog="Example: orlog cache gc --unused 60 --max-size 50G --dry-run")
+def gc(
+    unused: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DAYS",
+            min=0,
+            help="Also remove downloaded versions not opened for so many days, and interrupted "
+            "downloads and files moved aside not touched for so long.",
+        ),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Also remove downloaded versions, the least recently opened first, until all "
+            "versions fit: 500M, 50G.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove what killed processes left, and downloaded versions if you say which.
+
+    Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
+    orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
+    those of shared homes.
+    """
+    from orlog.datasets.cache import collect_garbage
+
+    limit = None if max_size is None else _bytes(max_size)
+    report = collect_garbage(unused_days=unused, max_bytes=limit, dry_run=dry_run)
+    for gone in report.removed:
+        verb = "would remove" if dry_run else "removed"
+        _say(f"{verb} {gone.path} ({_size(gone.freed_bytes)}): {gone.why}")
+    for kept in report.kept:
+        _say(f"kept {kept.path}: {kept.why}")
+    freed = _size(sum(one.freed_bytes for one in report.removed))
+    _say(
+        f"{freed} {'would be freed' if dry_run else 'freed'}; versions take {_size(report.left_bytes)}"
+    )
+    if limit is not None and report.left_bytes > limit:
+        _say(f"that is more than {max_size}, but nothing else may go: orlog cache list")
+
+
+@cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
+def pin(name: Which) -> None:
+    """Keep versions whatever gc is asked for."""
+    from orlog.datasets.cache import own_versions, pin_version
+
+    for one in own_versions(name):
+        pin_version(
+            one.name,
+            one.version,
+            on_wait=lambda: errors.print("another process is writing it; waiting for that"),
+        )
+        _say(f"{one} is pinned")
+
+
+@cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
+def unpin(name: Which) -> None:
+    """Let gc remove versions again."""
+    from orlog.datasets.cache import own_versions, unpin_version
+
+    for one in own_versions(name):
+        was_pinned = unpin_version(one.name, one.version)
+        _say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
+
+
+@cache.command(epilog="Example: orlog cache path lab/arm-v1")
+def path(
+    name: Annotated[
+        str | None, typer.Argument(help="Dataset; without one the folder of all is printed.")
+    ] = None,
+) -> None:
+    """Print the folder that a dataset is in, or that all are in, for scripts."""
+    from orlog.datasets.home import datasets_folder
+    from orlog.datasets.loading import find_dataset
+
+    print(datasets_folder() if name is None else find_dataset(name))  # noqa: T201 (as it is)
+
+
+@app.command(epilog="Example: orlog delete lab/arm-v1@1.0.0")
+def delete(
+    name: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Delete versions from your home, after showing what goes and whether it can be had again.
+
+    Interrupted recordings and versions in shared homes are left alone.
+    """
+    from orlog.datasets.cache import (
+        cached_versions,
+        check_deletable,
+        delete_version,
+        own_versions,
+        plan_deletion,
+    )
+
+    wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
+    for one in wanted:
+        check_deletable(one.name, one.version)
+    found, freed = plan_deletion(wanted)
+    console.print(_table(found))
+    console.print()
+    for version in found:
+        if version.kind in ("version", "strange"):
+            _say(f"{version.folder}: {_comes_again(version)}")
+    for there in cached_versions():
+        if there.kind == "recording" and there.name == wanted[0].name:
+            _say(f"{there.folder}: an interrupted recording, left alone")
+    _say(f"{_size(freed)} become free")
+    if not yes:
+        if not _is_terminal():
+            raise ValueError("deleting is asked about first, and here is no terminal; add --yes")
+        typer.confirm("Delete?", abort=True)
+    for one in wanted:
+        freed = delete_version(one.name, one.version)
+        _say(f"deleted {one} ({_size(freed)})")
+
+
+def _comes_again(version: CachedVersion) -> str:
+    if version.again:
+        return f"comes again with: {version.again}"
+    return f"CANNOT BE HAD AGAIN ({version.came_from or 'moved aside by orlog repair'})"
+
+
+def _table(versions: Sequence[CachedVersion]) -> Any:
+    rows = [
+        (
+            one.name,
+            one.version,
+            "" if one.kind == "version" else one.kind,
+            _size(one.size_bytes),
+            _size(one.shared_bytes) if one.shared_bytes else "-",
+            escape(one.came_from) or "-",
+            _days_ago(one.last_used),
+            "pinned" if one.is_pinned else "",
+            escape(str(one.home)),
+        )
+        for one in versions
+    ]
+    headings = ("name", "version", "what", "size", "shared", "from", "last used", "pin", "home")
+    return table(headings, rows, numbers=(3, 4))
+
+
+def _days_ago(time: dt.datetime) -> str:
+    days = max(0, (dt.datetime.now(dt.UTC) - time).days)
+    return "within a day" if days == 0 else f"{days} days ago"
+
+
+def _as_json(version: CachedVersion) -> dict[str, object]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "kind": version.kind,
+        "folder": str(version.folder),
+        "home": str(version.home),
+        "size_bytes": version.size_bytes,
+        "shared_bytes": version.shared_bytes,
+        "came_from": version.came_from,
+        "again": version.again,
+        "last_used": version.last_used.isoformat(timespec="seconds"),
+        "is_pinned": version.is_pinned,
+    }
+
+
+def _say(text: str) -> None:
+    console.print(escape(printable(text)), soft_wrap=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _bytes(text: str) -> int:
+    """Return bytes from text such as 500M or 50G."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMGT]?)B?", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def _size(count: int) -> str:
+    for unit, size in reversed(UNITS.items()):
+        if count >= size and unit:
+            return f"{count / size:.1f} {unit}B"
+    return f"{count} B"

@@ -1,0 +1,111 @@
+"""Small homes for the tests of the cache: versions made from one tiny recording."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.home import datasets_folder
+from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+from orlog.datasets.origin import origin_file
+from orlog.datasets.partial_record import partial_folder
+
+DAY = 86_400.0
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def record_template(home: Path) -> Path:
+    """Record a version of a few kilobytes in a home of its own; return its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(home))
+        with orlog.DatasetWriter(
+            "lab/template-v1", observation_space=BOX, action_space=BOX
+        ) as writer:
+            writer.add_episode(
+                orlog.Episode(
+                    observations=np.zeros((4, 2), np.float32),
+                    actions=np.ones((3, 2), np.float32),
+                    rewards=np.arange(3.0),
+                    terminations=np.zeros(3, np.bool_),
+                    truncations=np.array([False, False, True]),
+                )
+            )
+        return writer.folder
+
+
+def place(
+    template: Path,
+    name: str,
+    version: str,
+    *,
+    partial: bool = False,
+    downloaded: bool = True,
+    days: float = 0.0,
+    linked: bool = False,
+) -> Path:
+    """Put the template under another name into this test's home, last opened so many days ago."""
+    own = datasets_folder() / name / version
+    folder = partial_folder(own) if partial else own
+    shutil.copytree(template, folder, copy_function=os.link if linked else shutil.copy2)
+    body: dict[str, Any] = json.loads((template / MANIFEST_FILE).read_text("utf-8"))
+    body.pop("digest")
+    body.update(name=name, version=version)
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    (folder / MANIFEST_FILE).unlink()
+    (folder / MANIFEST_FILE).write_text(json.dumps({"digest": digest, **body}), "utf-8")
+    if partial:
+        record = {"partial_version": 1, "digest": digest, "objects": []}
+        (folder / "partial.json").write_text(json.dumps(record), "utf-8")
+    if downloaded:
+        write_origin_of(folder)
+    age(folder, days)
+    return folder
+
+
+def write_origin_of(folder: Path, registry: str = "lab") -> None:
+    origin = {
+        "origin_version": 1,
+        "digest": read_manifest(folder / MANIFEST_FILE).digest,
+        "mirrors": ["http://127.0.0.1:9/x"],
+        "registry": registry,
+        "signed_by": "",
+    }
+    origin_file(folder).write_text(json.dumps(origin), "utf-8")
+
+
+def put(folder: Path, days: float = 0.0, size: int = 1000) -> Path:
+    """Make a folder with a file, last changed so many days ago."""
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"x" * size)
+    age(folder / "file", days)
+    age(folder, days)
+    return folder
+
+
+def age(path: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    os.utime(path, (then, then))
+
+
+def beside(folder: Path, kind: str) -> Path:
+    return folder.with_name(f".{folder.name}.{kind}")
+
+
+def snapshot(*folders: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of every file below folders."""
+    return {
+        str(path): (path.lstat().st_size, path.lstat().st_mtime_ns)
+        for folder in folders
+        for path in [folder, *sorted(folder.rglob("*"))]
+    }

@@ -1,0 +1,151 @@
+"""The commands about disk space, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from orlog.cli import app
+from orlog.cli import cache as commands
+from orlog.datasets.cache import cached_versions
+from orlog.datasets.home import datasets_folder
+from orlog.errors import NotFoundError, StorageError
+from tests.datasets.cached_homes import beside, place, put, record_template
+
+ARM, LEG = "lab/arm-v1", "lab/leg-v1"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a tiny recorded version; do not write to it."""
+    return record_template(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture(autouse=True)
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORLOG_LOCK", "0")
+
+
+def run(*arguments: object, answer: str | None = None, raw: bool = False) -> str:
+    """Run a command that must succeed; return what it printed as one line."""
+    found = CliRunner().invoke(app, list(map(str, arguments)), input=answer, env={"COLUMNS": "300"})
+    if found.exception is not None:
+        raise found.exception
+    return found.output if raw else " ".join(found.output.split())
+
+
+def test_versions_are_listed_for_people_and_for_scripts(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"folder: {datasets_folder()} in all: 0 B" in run("cache", "list")
+    folder = place(template, ARM, "1.0.0", days=40, linked=True)
+    place(template, LEG, "2.0.0", downloaded=False, linked=True)
+    put(beside(folder.with_name("1.1.0"), "download"), size=2_500_000)
+    shared = tmp_path / "[group]"
+    shutil.copytree(folder, shared / "datasets" / ARM / "3.0.0")
+    monkeypatch.setenv("ORLOG_SHARED", str(shared))
+    run("cache", "pin", ARM)
+    shown = run("cache", "list")
+    for words in ("downloaded from lab", "40 days ago", "pinned", "recorded", "within a day"):
+        assert words in shown
+    for words in ("1.1.0 download 2.5 MB", str(shared / "datasets"), "in all: 2.5 MB"):
+        assert words in shown
+    body = json.loads(run("cache", "list", "--json", raw=True))
+    assert body["folder"] == str(datasets_folder())
+    assert [(one["version"], one["kind"]) for one in body["versions"]] == [
+        ("1.1.0", "download"),
+        ("1.0.0", "version"),
+        ("2.0.0", "version"),
+        ("3.0.0", "version"),
+    ]
+    assert 2_500_000 < body["total_bytes"] < 2_600_000
+    assert body["versions"][1]["shared_bytes"] > 0
+
+
+def test_garbage_is_collected_and_told(template: Path) -> None:
+    old = place(template, ARM, "1.0.0", days=40)
+    pinned = place(template, ARM, "2.0.0", days=40)
+    left = put(beside(old, "unfinished"))
+    assert run("cache", "pin", f"{ARM}@2.0.0") == f"{ARM}@2.0.0 is pinned"
+    told = run("cache", "gc", "--unused", 30, "--dry-run")
+    assert f"would remove {left} (1.0 kB): left by a process that ended early" in told
+    assert f"would remove {old}" in told
+    assert old.exists()
+    told = run("cache", "gc")
+    assert told.startswith(f"removed {left}")
+    assert "1.0 kB freed" in told
+    told = run("cache", "gc", "--max-size", "1k")
+    assert f"removed {old}" in told
+    assert f"kept {pinned}: is pinned" in told
+    assert "that is more than 1k" in told
+    assert run("cache", "unpin", ARM) == f"{ARM}@2.0.0 is no longer pinned"
+    assert run("cache", "unpin", ARM) == f"{ARM}@2.0.0 is not pinned"
+    assert "not opened for 40 days" in run("cache", "gc", "--unused", 30)
+    assert cached_versions() == []
+    for size in ("much", "-1G", "1E", ""):
+        with pytest.raises((SystemExit, typer.BadParameter)):
+            run("cache", "gc", "--max-size", size)
+
+
+def test_the_path_is_printed_as_it_is(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / ("[red]" + "long" * 40)))
+    folder = place(template, ARM, "1.0.0")
+    assert run("cache", "path", raw=True) == f"{datasets_folder()}\n"
+    assert run("cache", "path", ARM, raw=True) == f"{folder}\n"
+    with pytest.raises(NotFoundError):
+        run("cache", "path", LEG)
+
+
+def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place(template, ARM, "1.0.0")
+    place(template, ARM, "2.0.0", downloaded=False)
+    put(beside(folder, "strange"))
+    put(beside(folder, "recording"))
+    with pytest.raises(ValueError, match="add --yes"):
+        run("delete", ARM)
+    monkeypatch.setattr(commands, "_is_terminal", lambda: True)
+    with pytest.raises(SystemExit):
+        run("delete", ARM, answer="n\n")
+    assert len(cached_versions()) == 4
+    told = run("delete", ARM, answer="y\n")
+    for words in (
+        f"{folder}: comes again with: orlog download {ARM}@1.0.0",
+        f"{folder.with_name('2.0.0')}: CANNOT BE HAD AGAIN (recorded)",
+        f"{beside(folder, 'strange')}: CANNOT BE HAD AGAIN (moved aside by orlog repair)",
+        f"{beside(folder, 'recording')}: an interrupted recording, left alone",
+        f"deleted {ARM}@1.0.0",
+        f"deleted {ARM}@2.0.0",
+    ):
+        assert words in told
+    assert [one.kind for one in cached_versions()] == ["recording"]
+
+
+def test_only_the_version_named_is_deleted(template: Path) -> None:
+    place(template, ARM, "1.0.0")
+    place(template, ARM, "2.0.0")
+    assert f"deleted {ARM}@1.0.0" in run("delete", f"{ARM}@1.0.0", "--yes")
+    assert [one.version for one in cached_versions()] == ["2.0.0"]
+    run("cache", "pin", ARM)
+    with pytest.raises(StorageError, match="orlog cache unpin"):
+        run("delete", ARM, "--yes")
+    with pytest.raises(NotFoundError, match="not on this machine"):
+        run("delete", LEG, "--yes")
+
+
+COMMANDS: Sequence[Sequence[str]] = [
+    *(("cache", name) for name in ("list", "gc", "pin", "unpin", "path")),
+    ("delete",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example(command: Sequence[str]) -> None:
+    assert f"Example: orlog {' '.join(command)}" in run(*command, "--help")
