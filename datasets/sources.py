@@ -119,13 +119,16 @@ def source_of_url(
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
 
 
-def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source | ForeignSource:
+def find_source(
+    wanted: DatasetName, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+) -> Source | ForeignSource:
     """Return what the first registry offers that has the name: a version, or a file of others.
 
     Args:
         wanted: Name, perhaps with a version or a digest; without, the newest version that this
             machine does not know to be yanked.
         mirrors: Further URLs of registries with the same tree, tried first.
+        patience: How long to try each place.
 
     Raises:
         NotFoundError: no registry has it.
@@ -138,7 +141,7 @@ def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source | Fo
     unreachable: TransferError | NotFoundError | None = None
     for registry in read_registries():
         try:
-            index, signed_by = read_index(registry)
+            index, signed_by = read_index(registry, patience)
         except (TransferError, NotFoundError) as error:
             if len(wanted.digest) < WHOLE_DIGEST:
                 raise TransferError(
@@ -157,7 +160,7 @@ def find_source(wanted: DatasetName, mirrors: Sequence[str] = ()) -> Source | Fo
             roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
             return _listed(registry.name, roots, wanted, version, index, signed_by)
         else:
-            return _offered(registry, wanted.name, version, index, mirrors)
+            return _offered(registry, wanted.name, version, index, mirrors, patience)
     for name in SHIPPED:
         index = shipped_index(name)
         version = _choose(index, wanted)
@@ -241,15 +244,22 @@ def _choose(index: Index, wanted: DatasetName) -> str | None:
 
 
 def _offered(
-    registry: Registry, name: str, version: str, index: Index, mirrors: Sequence[str]
+    registry: Registry,
+    name: str,
+    version: str,
+    index: Index,
+    mirrors: Sequence[str],
+    patience: Patience,
 ) -> Source:
     entry = index.datasets[name][version]
     roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
     folders = tuple(f"{root}/{name}/{version}" for root in roots)
-    data, where = _read_first(folders, MANIFEST_FILE, LARGEST_MANIFEST)
+    data, where = _read_first(folders, MANIFEST_FILE, LARGEST_MANIFEST, patience)
     signed_by = ""
     if registry.keys:
-        signed_by = check_signature(data, "manifest", _signature(where), registry.keys, where)
+        signed_by = check_signature(
+            data, "manifest", _signature(where, patience), registry.keys, where
+        )
     manifest = manifest_from_text(data, where)
     if (manifest.name, manifest.version, manifest.digest) != (name, version, entry.digest):
         raise IntegrityError(
@@ -304,19 +314,21 @@ def _quoted(root: str, path: str) -> str:
     return urllib.parse.quote(path) if root.startswith(("http://", "https://")) else path
 
 
-def _read_first(roots: Sequence[str], path: str, limit: int) -> tuple[bytes, str]:
+def _read_first(
+    roots: Sequence[str], path: str, limit: int, patience: Patience
+) -> tuple[bytes, str]:
     """Return a small file and its URL from the first place that has it."""
     attempts = []
     for root in roots:
         where = f"{root}/{path}"
         try:
-            return read_small(where, limit), where
+            return read_small(where, limit, patience=patience), where
         except (NotFoundError, TransferError) as error:
             attempts.append(str(error))
     raise TransferError("; ".join(attempts), attempts=attempts)
 
 
-def _signature(where: str, patience: Patience = Patience()) -> bytes | None:
+def _signature(where: str, patience: Patience) -> bytes | None:
     try:
         return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE, patience=patience)
     except NotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import random
 import socket
@@ -253,12 +252,11 @@ def test_a_small_file_from_any_server_is_within_its_limit_or_a_typed_error(
 @given(SCRIPTS)
 def test_no_server_makes_a_registry_offer_anything(home: Path, script: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch, RawServer(script) as server:
-        patch.setattr(sources, "read_small", functools.partial(read_small, patience=QUICK))
         patch.setattr(sources, "PAUSE", 0)
         add_registry("raw", server.url)
         try:
             with pytest.raises(OrlogError) as caught:
-                sources.find_source(parse_name("tests/tiny-v1"))
+                sources.find_source(parse_name("tests/tiny-v1"), patience=QUICK)
         finally:
             remove_registry("raw")
             seen_file().unlink(missing_ok=True)
