@@ -1,4 +1,4 @@
-"""The batch that loaders give and algorithms take."""
+"""The batches that loaders give and algorithms take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from jaxtyping import Float32
 from torch import Tensor
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "NStepBatch", "StructuredBatch"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +32,44 @@ class Batch:
     next_observations: Float32[Tensor, "batch obs"]
     terminations: Float32[Tensor, " batch"]
     truncations: Float32[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NStepBatch(Batch):
+    """Transitions over several steps: `n`, or as many as the episode has left.
+
+    The value of an item is `rewards + discounts * (1 - terminations) * V(next_observations)`.
+
+    Attributes:
+        rewards: Discounted sum of the rewards of the steps.
+        next_observations: The observation after the last of the steps.
+        terminations: 1 where the task ended at the last of the steps.
+        truncations: 1 where the episode was cut after the last of the steps.
+        discounts: The discount to the power of the number of steps.
+    """
+
+    discounts: Float32[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredBatch:
+    """Transitions of spaces that are not one flat vector of floats.
+
+    Attributes:
+        observations: A tensor by key of the observation space, or one tensor where it has no keys:
+            float32, uint8 images as stored, or integers, `[batch, ...]`.
+        actions: float32 `[batch, act]`, or int64 `[batch]` or `[batch, parts]`.
+        rewards: As in `Batch`, `[batch]`; so are `terminations` and `truncations`.
+        next_observations: As `observations`.
+        terminations: See `Batch`.
+        truncations: See `Batch`.
+        discounts: As in `NStepBatch`.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    rewards: Float32[Tensor, " batch"]
+    next_observations: Tensor | dict[str, Tensor]
+    terminations: Float32[Tensor, " batch"]
+    truncations: Float32[Tensor, " batch"]
+    discounts: Float32[Tensor, " batch"]

@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of (digest, seed, position): no state to keep or to lose.
+"""Random numbers as a pure function of (kind, digest, seed, position): no state to keep or to lose.
 
     draw n of a stream = floor( u(n) * range ),   u(n) = (Philox(key, n) >> 11) / 2^53
-    key                = SHA-256(dataset digest, seed)
+    key                = SHA-256(kind of sample, dataset digest, seed)
 
 Philox (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is counter-based: any
 position is reached without those before it. Only its raw 64-bit words are used, since those are
@@ -21,9 +21,9 @@ __all__ = ["draw", "draw_uniform", "stream_key"]
 _WORDS_PER_COUNT = 4  # Philox4x64 makes four words for each value of its counter
 
 
-def stream_key(digest: str, seed: int) -> int:
-    """Return the 128-bit key of the stream of (digest, seed)."""
-    text = f"orlog transitions 1\n{digest}\n{seed}"
+def stream_key(digest: str, seed: int, kind: str = "transitions 1") -> int:
+    """Return the 128-bit key of the stream of (kind of sample, digest, seed)."""
+    text = f"orlog {kind}\n{digest}\n{seed}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
 
 

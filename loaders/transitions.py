@@ -1,82 +1,43 @@
-"""Random transitions of a dataset as an endless stream of batches: uniform, or as a mixture says.
-
-Batch `b` is a pure function of (dataset digest, seed, batch size, b): there is no sampler state,
-and resuming is starting at `b`.
-"""
+"""Random transitions of a dataset as an endless stream of batches: uniform, or as a mixture says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw, draw_uniform, stream_key
-from orlog.loaders.packed import Mixture, PackedTransitions, pack
+from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
+from orlog.loaders.batches import BLOCK as BLOCK
+from orlog.loaders.batches import Batches
 
-__all__ = ["Transitions", "transitions"]
-
-BLOCK = 64  # batches whose rows are drawn at once: the cost of a generator is shared by them
+__all__ = ["NStepSampler", "TransitionSampler", "Transitions", "choose_steps", "transitions"]
 
 
-class Transitions:
-    """An endless stream of uniform batches over transitions in RAM. `transitions` makes it.
+class TransitionSampler:
+    """Chooses steps and gathers them with what followed."""
 
-    Iterating starts at batch `start` each time; `batch(b)` gives any batch.
+    kind = "transitions 1"
 
-    Attributes:
-        packed: The transitions in memory.
-        batch_size: Transitions in a batch.
-        seed: Seed of the stream.
-        start: First batch of an iteration.
-    """
-
-    def __init__(
-        self, packed: PackedTransitions, digest: str, *, batch_size: int, seed: int, start: int = 0
-    ) -> None:
-        if batch_size < 1 or seed < 0 or start < 0:
-            raise ValueError(
-                "batch_size must be >= 1, seed and start >= 0, found "
-                f"{batch_size}, {seed} and {start}"
-            )
-        self.packed = packed
-        self.batch_size = batch_size
-        self.seed = seed
-        self.start = start
-        self._key = stream_key(digest, seed)
-        self._view = packed.transitions
-        obs, act = packed.obs_dim, packed.action_dim
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.draws = 1 if arrays.mixture is None else 2
+        self._view = arrays.transitions
+        obs, act = arrays.obs_dim, arrays.action_dim
         self._sizes = [obs, act, 1, 1, 1, obs]
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield batch `start`, `start + 1`, ... without end."""
-        index = self.start
-        while True:
-            rows = self._rows(index, BLOCK - index % BLOCK)
-            for one in torch.split(rows, self.batch_size):
-                yield self._gather(one)
-            index += len(rows) // self.batch_size
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
+        """Return the row of each item's step."""
+        return torch.from_numpy(np.take(self.arrays.step_rows, choose_steps(self.arrays, uniform)))
 
-    def batch(self, index: int) -> Batch:
-        """Return batch `index`: the same as iterating to it."""
-        return self._gather(self._rows(index, 1))
-
-    def _rows(self, first: int, batches: int) -> torch.Tensor:
-        """Return the rows of some batches, one after the other."""
-        first, count = first * self.batch_size, batches * self.batch_size
-        mixture = self.packed.mixture
-        if mixture is None:
-            steps = draw(self._key, first, count, len(self.packed.step_rows))
-        else:
-            steps = _draw_from(mixture, self._key, first, count)
-        return torch.from_numpy(np.take(self.packed.step_rows, steps))
-
-    def _gather(self, rows: torch.Tensor) -> Batch:
-        obs, act, reward, term, trunc, next_obs = self._view.index_select(0, rows).split_with_sizes(
-            self._sizes, 1
-        )
+    def gather(self, chosen: torch.Tensor) -> Batch:
+        """Return the transitions of some rows."""
+        obs, act, reward, term, trunc, next_obs = self._view.index_select(
+            0, chosen
+        ).split_with_sizes(self._sizes, 1)
         return Batch(
             observations=obs,
             actions=act,
@@ -87,34 +48,171 @@ class Transitions:
         )
 
 
-def _draw_from(mixture: Mixture, key: int, first: int, count: int) -> np.ndarray:
-    """Return steps: each takes two draws, one for its component and one inside of it."""
-    words = draw_uniform(key, 2 * first, 2 * count)
-    component = np.searchsorted(mixture.up_to, words[0::2], side="right")
-    inside = (words[1::2] * mixture.sizes[component]).astype(np.int64)
+class NStepSampler:
+    """Chooses steps and gathers them with what came of the next `n_steps`, ends of episodes kept.
+
+    Rewards are summed once, in float64, for every step.
+    """
+
+    def __init__(self, arrays: Arrays, n_steps: int, discount: float) -> None:
+        """Prepare the sums.
+
+        Raises:
+            ValueError: less than one step, or a discount outside [0, 1].
+        """
+        if n_steps < 1 or not 0 <= discount <= 1:
+            raise ValueError(
+                f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
+            )
+        self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
+        self.draws = 1 if arrays.mixture is None else 2
+        self.arrays = arrays
+        self._behind, self._ends = _sum_steps(arrays, n_steps, discount)
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
+        """Return the row of each item's step."""
+        return torch.from_numpy(np.take(self.arrays.step_rows, choose_steps(self.arrays, uniform)))
+
+    def gather(self, chosen: torch.Tensor) -> NStepBatch | StructuredBatch:
+        """Return the transitions of some rows."""
+        arrays = self.arrays
+        behind = self._behind.index_select(0, chosen)
+        rewards, terminations, truncations, discounts = self._ends.index_select(0, chosen).unbind(1)
+        ends = {
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "discounts": discounts,
+        }
+        if not arrays.is_flat:
+            return StructuredBatch(
+                observations=arrays.observations(chosen),
+                actions=arrays.actions(chosen),
+                next_observations=arrays.observations(behind),
+                **ends,
+            )
+        numbers = arrays.obs_dim + arrays.action_dim
+        observations, actions = (
+            arrays.rows[:, :numbers]
+            .index_select(0, chosen)
+            .split_with_sizes([arrays.obs_dim, arrays.action_dim], 1)
+        )
+        return NStepBatch(
+            observations=observations,
+            actions=actions,
+            next_observations=arrays.rows[:, : arrays.obs_dim].index_select(0, behind),
+            **ends,
+        )
+
+
+def _sum_steps(arrays: Arrays, n_steps: int, discount: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return for each row the row behind its steps, and their (reward, end flags, discount)."""
+    columns = arrays.columns
+    rows = np.arange(len(arrays.rows))
+    behind = np.minimum(rows + n_steps, arrays.last_rows)
+    values = arrays.rows.cpu().numpy()
+    rewards = values[:, columns["rewards"]].astype(np.float64).squeeze(1)
+    total = np.zeros(len(rows))
+    for ahead in range(n_steps):
+        inside = np.flatnonzero(rows + ahead < arrays.last_rows)
+        total[inside] += discount**ahead * rewards[inside + ahead]
+    ends = np.zeros((len(rows), 4), np.float32)
+    ends[:, 0] = total
+    last = np.maximum(behind - 1, 0)
+    ends[:, 1] = values[last, columns["terminations"].start]
+    ends[:, 2] = values[last, columns["truncations"].start]
+    ends[:, 3] = np.power(discount, behind - rows)
+    device = arrays.rows.device
+    return torch.from_numpy(behind).to(device), torch.from_numpy(ends).to(device)
+
+
+class Transitions(Batches[Any]):
+    """An endless stream of batches of transitions: `Batch`, `NStepBatch` or `StructuredBatch`.
+
+    `transitions` makes it.
+
+    Attributes:
+        packed: The transitions in memory.
+    """
+
+    def __init__(
+        self,
+        packed: Arrays,
+        digest: str,
+        *,
+        n_steps: int = 1,
+        discount: float = 0.99,
+        **place: int,
+    ) -> None:
+        is_plain = n_steps == 1 and packed.is_flat
+        sampler: Any = (
+            TransitionSampler(packed) if is_plain else NStepSampler(packed, n_steps, discount)
+        )
+        super().__init__(sampler, digest, **place)
+        self.packed = packed
+
+
+def choose_steps(arrays: Arrays, uniform: np.ndarray) -> np.ndarray:
+    """Return a random step for each row of uniform numbers, as the mixture says if there is one.
+
+    Without a mixture the first number of a row decides, with one the first two.
+    """
+    mixture = arrays.mixture
+    if mixture is None:
+        steps: np.ndarray = (uniform[:, 0] * len(arrays.step_rows)).astype(np.int64)
+        return steps
+    return _choose_from(mixture, uniform)
+
+
+def _choose_from(mixture: Mixture, uniform: np.ndarray) -> np.ndarray:
+    """Return steps: one number for the component and one inside of it."""
+    component = np.searchsorted(mixture.up_to, uniform[:, 0], side="right")
+    inside = (uniform[:, 1] * mixture.sizes[component]).astype(np.int64)
     steps: np.ndarray = np.take(mixture.steps, mixture.first[component] + inside)
     return steps
 
 
 def transitions(
-    dataset: Dataset, batch_size: int = 256, *, seed: int, start: int = 0
+    data: Dataset | Arrays,
+    batch_size: int = 256,
+    *,
+    seed: int,
+    start: int = 0,
+    n_steps: int = 1,
+    discount: float = 0.99,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> Transitions:
     """Return an endless stream of random transitions, with replacement.
 
     Every step is as likely as any other, unless the dataset is a weighted mixture
-    (`orlog.combine_datasets`).
-
-    Reads all transitions into RAM once (4 bytes a number). Give the same `Transitions` to several
-    runs, or pass its `packed` on, rather than calling this twice.
+    (`orlog.combine_datasets`). Of a dataset all steps are read into RAM first (4 bytes a number):
+    for several streams call `load_arrays` once and give them its result.
 
     Args:
-        dataset: What to sample from.
-        batch_size: Transitions in a batch.
+        data: What to sample from.
+        batch_size: Transitions in a batch, of all ranks together.
         seed: Seed of the stream.
         start: First batch, to go on where a run stopped.
+        n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
+        discount: Discount of a step, for `n_steps` over 1.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
 
     Raises:
-        SchemaError: spaces other than Box, or numbers that are not finite.
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
+        ValueError: a number is out of range.
     """
-    return Transitions(pack(dataset), dataset.digest, batch_size=batch_size, seed=seed, start=start)
+    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    return Transitions(
+        arrays,
+        data.digest,
+        n_steps=n_steps,
+        discount=discount,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        rank=rank,
+        ranks=ranks,
+    )

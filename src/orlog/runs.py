@@ -35,7 +35,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.datasets.storage import hash_file
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.loaders.packed import PackedTransitions, pack
+from orlog.loaders.arrays import Arrays, load_arrays
 from orlog.loaders.transitions import Transitions
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Policy, episode_returns
@@ -136,7 +136,12 @@ def train_run(
     if algorithm == "iql" and chosen.setdefault("steps", steps) != steps:
         raise ValueError("the number of steps is that of the run: use --steps, not --set steps")
     config = make_config(algorithm, chosen)
-    packed = pack(dataset)
+    packed = load_arrays(dataset)
+    if not packed.is_flat:
+        raise SchemaError(
+            f"{dataset.name}: the algorithms take observations and actions that are vectors of "
+            f"floats, found {dataset.observation_space} and {dataset.action_space}"
+        )
     mean, std = packed.observation_statistics()
     record = RunRecord(
         algorithm=algorithm,
@@ -172,7 +177,7 @@ def train_run(
 
 def _train_and_log(
     algorithm: Algorithm,
-    packed: PackedTransitions,
+    packed: Arrays,
     dataset: Dataset,
     folder: Path,
     record: RunRecord,

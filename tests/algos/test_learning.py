@@ -10,7 +10,7 @@ import torch
 from orlog.algos.algorithms import make_algorithm, make_config
 from orlog.algos.networks import Scaling
 from orlog.algos.train import train
-from orlog.loaders.packed import PackedTransitions
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.transitions import Transitions
 
 STEPS = 300
@@ -24,7 +24,7 @@ GRID = torch.linspace(-1, 1, 41)[:, None]
 
 
 @pytest.fixture(scope="module")
-def one_choice() -> PackedTransitions:
+def one_choice() -> Arrays:
     """Return episodes of one step: the data's actions spread around s, the best one is s + 0.8."""
     rng = np.random.default_rng(0)
     states = rng.uniform(-1, 1, 4000)
@@ -34,7 +34,7 @@ def one_choice() -> PackedTransitions:
 
 
 @pytest.fixture(scope="module")
-def two_steps() -> PackedTransitions:
+def two_steps() -> Arrays:
     """Return episodes of two steps: a > 0 costs a little at once and earns much at the end.
 
     The state is -1 at first and the sign of the first action, 0 or 1, then; the reward of the
@@ -57,16 +57,16 @@ def packed(
     *,
     terminated: np.ndarray,
     length: int = 1,
-) -> PackedTransitions:
+) -> Arrays:
     steps = len(states)
     step_rows = np.arange(steps) + np.arange(steps) // length
     rows = torch.zeros(steps + steps // length, 5)
     columns = np.stack([states, actions, rewards, terminated], 1)
     rows[step_rows, :4] = torch.from_numpy(columns.astype(np.float32))
-    return PackedTransitions(rows=rows, step_rows=step_rows, obs_dim=1, action_dim=1)
+    return Arrays(rows=rows, step_rows=step_rows, obs_dim=1, action_dim=1)
 
 
-def trained(name: str, data: PackedTransitions, settings: dict[str, Any]) -> Any:
+def trained(name: str, data: Arrays, settings: dict[str, Any]) -> Any:
     config = make_config(name, {"hidden": [32, 32], **settings})
     algorithm = make_algorithm(name, config, SCALING, seed=0)
     stream = Transitions(data, "sha256:toy", batch_size=128, seed=0)
@@ -96,20 +96,20 @@ FAST: dict[str, dict[str, Any]] = {
 }
 
 
-def test_cloning_finds_the_mean_action(one_choice: PackedTransitions) -> None:
+def test_cloning_finds_the_mean_action(one_choice: Arrays) -> None:
     before = trained_error("bc", one_choice, offset=0.0, steps=0)
     after = trained_error("bc", one_choice, offset=0.0, steps=STEPS)
     assert after < 0.15 < before
 
 
 @pytest.mark.parametrize("name", ["iql", "cql"])
-def test_values_find_the_rewarded_action(one_choice: PackedTransitions, name: str) -> None:
+def test_values_find_the_rewarded_action(one_choice: Arrays, name: str) -> None:
     error = trained_error(name, one_choice, offset=0.8, steps=STEPS)
     cloned = trained_error("bc", one_choice, offset=0.8, steps=STEPS)
     assert error < 0.4 < 0.7 < cloned
 
 
-def trained_error(name: str, data: PackedTransitions, *, offset: float, steps: int) -> float:
+def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> float:
     """Return the mean distance of a trained policy's actions from s + offset."""
     config = make_config(name, {"hidden": [32, 32], **FAST[name]})
     algorithm = make_algorithm(name, config, SCALING, seed=0)
@@ -120,7 +120,7 @@ def trained_error(name: str, data: PackedTransitions, *, offset: float, steps: i
 
 
 @pytest.mark.parametrize("name", ["iql", "cql"])
-def test_values_reach_back_over_a_step_that_costs(two_steps: PackedTransitions, name: str) -> None:
+def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) -> None:
     algorithm = trained(name, two_steps, FAST[name])
     assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
     cloned = trained("bc", two_steps, FAST["bc"])
@@ -128,8 +128,8 @@ def test_values_reach_back_over_a_step_that_costs(two_steps: PackedTransitions, 
 
 
 @pytest.mark.parametrize("name", ["iql", "cql"])
-def test_values_without_a_future_avoid_the_cost(two_steps: PackedTransitions, name: str) -> None:
-    ended = PackedTransitions(
+def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
+    ended = Arrays(
         rows=two_steps.rows.clone(), step_rows=two_steps.step_rows, obs_dim=1, action_dim=1
     )
     ended.rows[ended.step_rows, 3] = 1.0

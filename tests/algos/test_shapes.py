@@ -14,18 +14,18 @@ from jaxtyping import install_import_hook
 beartype.beartype = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 # A Protocol that is not runtime_checkable cannot be checked: `algorithms` and `train` are left out.
 rooms = {"algos": ["bc", "checkpoint", "cql", "iql", "networks"],
-         "loaders": ["batch", "draws", "packed", "transitions"],
+         "loaders": ["arrays", "batch", "batches", "draws", "transitions"],
          "normalize": ["intervals", "references", "rollouts", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
     from orlog.algos import algorithms, bc, checkpoint, networks, recipes, train
-    from orlog.loaders import batch, draws, packed, transitions
+    from orlog.loaders import arrays, batch, batches, draws, transitions
     from orlog.normalize import intervals, references, rollouts, verdicts
 import numpy as np
 
 torch.set_num_threads(1)
 rows = torch.zeros(9, 3 + 2 + 3)
-data = packed.PackedTransitions(rows=rows, step_rows=np.arange(8), obs_dim=3, action_dim=2)
+data = arrays.Arrays(rows=rows, step_rows=np.arange(8), obs_dim=3, action_dim=2)
 data.observation_statistics()
 stream = transitions.Transitions(data, "sha256:", batch_size=4, seed=0)
 scaling = networks.Scaling(

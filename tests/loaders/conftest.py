@@ -102,11 +102,13 @@ def make() -> Make:
 
 
 def random_rows(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> Columns:
-    """Return random rows of a space of Box, Discrete and Dict."""
+    """Return random rows of a space of Box, Discrete, Text and Dict."""
     if isinstance(space, spaces.Dict):
         return {key: random_rows(value, rows, rng) for key, value in sorted(space.items())}
     if isinstance(space, spaces.Discrete):
         return rng.integers(space.n, size=rows)
+    if isinstance(space, spaces.Text):
+        return ["word"] * rows
     assert isinstance(space, spaces.Box)
     scale = 1 if np.issubdtype(space.dtype, np.floating) else 100
     return np.asarray(rng.normal(size=(rows, *space.shape)) * scale).astype(space.dtype)

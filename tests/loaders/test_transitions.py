@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.loading import load_dataset
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.draws import draw, stream_key
-from orlog.loaders.packed import PackedTransitions
 from orlog.loaders.transitions import BLOCK, Transitions, transitions
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -42,11 +42,11 @@ def dataset(write: Write, make: Make) -> Dataset:
     return write(episodes, OBS, ACTION)
 
 
-def numbered(steps: int) -> PackedTransitions:
+def numbered(steps: int) -> Arrays:
     """Return transitions of one episode whose observations and rewards are 0, 1, 2, ..."""
     rows = torch.zeros(steps + 1, 1 + 1 + 3)
     rows[:, 0] = rows[:, 2] = torch.arange(steps + 1)
-    return PackedTransitions(rows=rows, step_rows=np.arange(steps), obs_dim=1, action_dim=1)
+    return Arrays(rows=rows, step_rows=np.arange(steps), obs_dim=1, action_dim=1)
 
 
 def same(one: Batch, other: Batch) -> bool:

@@ -1,0 +1,330 @@
+"""A dataset's transitions as one float32 matrix in memory, nothing stored twice.
+
+    row of step t of episode e  =  t + e           columns: | observation | action | r | term | trunc |
+                                                            |<--- width -------------------------->|
+    the row behind an episode's last step holds its final observation and zeros
+
+A transition is `width + observation` numbers in a row of memory: its own row and the observation at
+the start of the next. One gather over an overlapping view therefore gives a whole batch, with half
+of the memory that stored next observations would take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+
+import gymnasium
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.spaces import leaf_spaces
+from orlog.errors import SchemaError
+
+__all__ = ["Arrays", "Leaf", "Mixture", "load_arrays"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """The components of a weighted mixture of datasets.
+
+    Attributes:
+        steps: Every step, component by component.
+        first: Where each component starts in `steps`.
+        sizes: Number of steps of each component.
+        up_to: Sum of the weights up to and with each component; the last one is 1.
+    """
+
+    steps: Int64[np.ndarray, " steps"]
+    first: Int64[np.ndarray, " components"]
+    sizes: Int64[np.ndarray, " components"]
+    up_to: Float64[np.ndarray, " components"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """Where a part of an observation is: a column by name, or a place and shape in the matrix."""
+
+    column: str = ""
+    first: int = 0
+    shape: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> slice:
+        """Its numbers in a row of the matrix."""
+        return slice(self.first, self.first + math.prod(self.shape))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Arrays:
+    """The steps of a dataset in memory, one row each, and one for each final observation.
+
+    Attributes:
+        rows: The matrix drawn above.
+        step_rows: Row of each step.
+        obs_dim: Numbers of observations in the matrix, flattened.
+        action_dim: Numbers of actions in the matrix, flattened.
+        mixture: How steps are weighted; None where each is as likely as any other.
+        name: Name of the dataset, for messages.
+        digest: Its digest.
+        others: Columns that are not packed as float32 (images, integers), by name, aligned to
+            the same rows; those of steps hold zeros at final observations.
+        observation_leaves: How observations are given, where not as one flat vector: by key, the
+            column in `others`, or place and shape in the matrix. The key is empty where the
+            observation space is a single leaf.
+    """
+
+    rows: Float32[Tensor, "steps_and_episodes width"]
+    step_rows: Int64[np.ndarray, " steps"]
+    obs_dim: int
+    action_dim: int
+    mixture: Mixture | None = None
+    name: str = ""
+    digest: str = ""
+    others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether observations and actions are flat vectors of float32."""
+        return not self.observation_leaves and not self.others
+
+    @property
+    def transitions(self) -> Float32[Tensor, "steps_and_episodes width_and_obs"]:
+        """The overlapping view; its last row is left out, since nothing follows it."""
+        return self.windows(1, self.obs_dim)
+
+    def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
+        """Return the overlapping view of `length` rows each, and `more` numbers of the next."""
+        count, width = self.rows.shape
+        kept = max(0, count - length + (not more))
+        return self.rows.as_strided((kept, length * width + more), (width, 1))
+
+    @functools.cached_property
+    def lengths(self) -> Int64[np.ndarray, " episodes"]:
+        """Steps of each episode."""
+        ends = np.flatnonzero(np.diff(self.step_rows, append=self.step_rows[-1] + 2) > 1)
+        return np.diff(ends, prepend=-1)
+
+    @functools.cached_property
+    def first_rows(self) -> Int64[np.ndarray, " episodes"]:
+        """Row of each episode's first step."""
+        steps: np.ndarray = self.lengths.cumsum() - self.lengths
+        rows: np.ndarray = self.step_rows[steps]
+        return rows
+
+    @functools.cached_property
+    def last_rows(self) -> Int64[np.ndarray, " steps_and_episodes"]:
+        """Row of the final observation of the episode that each row belongs to."""
+        return np.repeat(self.first_rows + self.lengths, self.lengths + 1)
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Places of the packed columns in a row of the matrix."""
+        ends = [self.obs_dim, self.action_dim, 1, 1, 1]
+        stops = np.cumsum(ends).tolist()
+        names = ("observations", "actions", "rewards", "terminations", "truncations")
+        return {
+            name: slice(stop - size, stop)
+            for name, size, stop in zip(names, ends, stops, strict=True)
+        }
+
+    def observations(self, rows: Int64[Tensor, " batch"]) -> Tensor | dict[str, Tensor]:
+        """Return the observations of some rows: flat float32, or a tensor by key."""
+        if not self.observation_leaves:
+            return self.rows[:, : self.obs_dim].index_select(0, rows)
+        found = {key: self._leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
+        return found.get("", found)
+
+    def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
+        """Return the actions of some rows: flat float32, or integers."""
+        if "actions" in self.others:
+            return self.others["actions"].index_select(0, rows)
+        return self.rows[:, self.columns["actions"]].index_select(0, rows)
+
+    def _leaf(self, leaf: Leaf, rows: Tensor) -> Tensor:
+        if leaf.column:
+            return self.others[leaf.column].index_select(0, rows)
+        return self.rows[:, leaf.place].index_select(0, rows).reshape(len(rows), *leaf.shape)
+
+    def to(self, device: torch.device | str) -> Arrays:
+        """Return the same on another device; batches are gathered there."""
+        return dataclasses.replace(
+            self,
+            rows=self.rows.to(device),
+            others={name: values.to(device) for name, values in self.others.items()},
+        )
+
+    def observation_statistics(
+        self,
+    ) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
+        """Return mean and standard deviation over the observation of every step."""
+        total = np.zeros(self.obs_dim)
+        squares = np.zeros(self.obs_dim)
+        matrix = self.rows.numpy()
+        # Two passes in blocks of float64: a sum of float32 over millions of rows would drift.
+        for first in range(0, len(self.step_rows), 65536):
+            total += matrix[self.step_rows[first : first + 65536], : self.obs_dim].sum(
+                0, dtype=np.float64
+            )
+        mean = total / len(self.step_rows)
+        for first in range(0, len(self.step_rows), 65536):
+            block = matrix[self.step_rows[first : first + 65536], : self.obs_dim] - mean
+            squares += np.square(block).sum(0)
+        std = np.sqrt(squares / len(self.step_rows))
+        return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+
+
+def load_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
+    """Read a dataset's steps into memory: floats into one float32 matrix, all else as it is.
+
+    Observations and actions of Box spaces with floats or small integers are packed and given as
+    flat vectors. Where an observation has images (uint8 of three dimensions) or other spaces,
+    observations are given by key, or as they are where there is but one. Discrete, MultiDiscrete
+    and MultiBinary actions are integers.
+
+    Args:
+        dataset: What to read.
+        allow_non_finite: Take NaN and infinity as they are.
+
+    Raises:
+        SchemaError: a space whose values are no numbers of a fixed shape, numbers that are not
+            finite, or end flags inside an episode.
+        IntegrityError: an object is damaged.
+    """
+    if dataset.total_steps == 0:
+        raise SchemaError(f"{dataset.name}: no steps to sample from")
+    obs = [_leaf(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
+    actions = [_leaf(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
+    packed_obs = [one for one in obs if one.is_packed]
+    packed_actions = [one for one in actions if one.is_packed]
+    if packed_actions and len(packed_actions) < len(actions):
+        raise SchemaError(
+            f"{dataset.name}: actions of floats and integers together are not sampled"
+        )
+    if len(actions) > 1 and not packed_actions:
+        raise SchemaError(f"{dataset.name}: several integer actions in one are not sampled")
+    obs_dim = sum(one.size for one in packed_obs)
+    action_dim = sum(one.size for one in packed_actions)
+    lengths = dataset.episode_lengths
+    step_rows = np.arange(dataset.total_steps) + np.repeat(np.arange(len(lengths)), lengths)
+    matrix = np.zeros((dataset.total_steps + len(lengths), obs_dim + action_dim + 3), np.float32)
+    others: dict[str, Tensor] = {}
+    leaves: dict[str, Leaf] = {}
+
+    position = 0
+    is_flat = len(packed_obs) == len(obs)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
+        for one in obs:
+            key = one.name.partition("/")[2]
+            values = dataset.column(one.name)
+            if one.is_packed:
+                leaves[key] = Leaf(first=position, shape=one.shape)
+                matrix[:, leaves[key].place] = values.reshape(len(matrix), one.size)
+                position += one.size
+            else:
+                others[one.name] = torch.from_numpy(values)
+                leaves[key] = Leaf(column=one.name)
+        for one in actions:
+            if not one.is_packed:
+                values = dataset.column(one.name)
+                spread = np.zeros((len(matrix), *one.shape), np.int64)
+                spread[step_rows] = values
+                others["actions"] = torch.from_numpy(spread)
+        for name, size in [
+            *((one.name, one.size) for one in packed_actions),
+            *(("rewards", 1), ("terminations", 1), ("truncations", 1)),
+        ]:
+            values = dataset.column(name)
+            if name in ("terminations", "truncations"):
+                _check_flags(dataset, name, values)
+            matrix[step_rows, position : position + size] = values.reshape(len(step_rows), size)
+            position += size
+    if not allow_non_finite and not np.isfinite(matrix).all():
+        row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
+        episode = (
+            int(np.searchsorted(dataset.episode_starts + np.arange(len(lengths)), row, "right")) - 1
+        )
+        raise SchemaError(
+            f"{dataset.name}: a number that is not finite in float32 in episode {episode}, step "
+            f"{row - int(dataset.episode_starts[episode]) - episode}; filter the episode out first"
+        )
+    return Arrays(
+        rows=torch.from_numpy(matrix),
+        step_rows=step_rows,
+        obs_dim=obs_dim,
+        action_dim=action_dim,
+        mixture=_mixture(dataset),
+        name=dataset.name,
+        digest=dataset.digest,
+        others=others,
+        observation_leaves={} if is_flat else leaves,
+    )
+
+
+def _mixture(dataset: Dataset) -> Mixture | None:
+    if dataset.mixture is None:
+        return None
+    component, weights = dataset.mixture
+    of_step = np.repeat(component, dataset.episode_lengths)
+    sizes = np.bincount(of_step, minlength=len(weights))
+    if ((sizes == 0) & (np.array(weights) > 0)).any():
+        empty = int(((sizes == 0) & (np.array(weights) > 0)).argmax())
+        raise SchemaError(
+            f"{dataset.name}: component {empty} of the mixture has weight {weights[empty]:g} but no "
+            "steps left; filter before combine_datasets, or leave it out"
+        )
+    up_to = np.cumsum(weights) / np.sum(weights)
+    up_to[-1] = 1.0
+    return Mixture(
+        steps=np.argsort(of_step, kind="stable"),
+        first=sizes.cumsum() - sizes,
+        sizes=sizes,
+        up_to=up_to,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    shape: tuple[int, ...]
+    is_packed: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def _leaf(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _Column:
+    """Return how the column of a leaf is kept."""
+    match leaf:
+        case gymnasium.spaces.Box():
+            is_image = leaf.dtype == np.uint8 and len(leaf.shape) >= 2
+            return _Column(name, leaf.shape, not is_image)
+        case gymnasium.spaces.Discrete():
+            return _Column(name, (), False)
+        case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            return _Column(name, leaf.shape or (), False)
+    raise SchemaError(
+        f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are no numbers of "
+        "a fixed shape; sample a view without it (select_columns)"
+    )
+
+
+def _check_flags(dataset: Dataset, name: str, flags: np.ndarray) -> None:
+    """An episode ends where a flag is true, so a flag elsewhere would leak the next episode."""
+    last = np.zeros(len(flags), np.bool_)
+    last[dataset.episode_starts + dataset.episode_lengths - 1] = True
+    wrong = flags & ~last
+    if wrong.any():
+        step = int(wrong.argmax())
+        episode = int(np.searchsorted(dataset.episode_starts, step, "right")) - 1
+        raise SchemaError(
+            f"{dataset.name}: column {name} is true at step "
+            f"{step - int(dataset.episode_starts[episode])} of episode {episode}, which goes on"
+        )

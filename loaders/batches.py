@@ -1,0 +1,162 @@
+"""Endless streams of batches: batch `b` is a pure function of what is sampled, the seed and `b`.
+
+    key      = SHA-256(kind of sample and its settings, dataset digest, seed)
+    item i   = sampler.choose(draws i * draws_per_item, .. of the key's stream)
+    batch b  = sampler.gather(items b * batch_size, .., (b + 1) * batch_size - 1)
+
+There is no sampler state to lose: going on is starting at `b`. A rank takes its slice of each batch
+and a worker every n-th batch, so the stream is the same for any number of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch.utils.data import IterableDataset, get_worker_info
+
+from orlog.loaders.draws import draw_uniform, stream_key
+
+__all__ = ["Batches", "Sampler"]
+
+BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
+
+BatchT = TypeVar("BatchT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+@runtime_checkable
+class Sampler(Protocol[BatchT_co]):
+    """What makes batches of one kind.
+
+    Attributes:
+        kind: Name of the kind and its settings: samplers that choose differently differ in it.
+        draws: Uniform numbers that the choice of one item takes.
+    """
+
+    kind: str
+    draws: int
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
+        """Return what `gather` needs of each item, int64, an item in each row."""
+        ...
+
+    def gather(self, chosen: torch.Tensor) -> BatchT_co:
+        """Return the batch of some items."""
+        ...
+
+
+class Batches(IterableDataset[BatchT], Generic[BatchT]):
+    """An endless stream of batches. `orlog.transitions` and its kin make it.
+
+    Iterating starts at batch `start` each time; `batch(b)` gives any batch. It is a PyTorch
+    `IterableDataset` that makes whole batches: give it to a `DataLoader` with `batch_size=None`.
+
+    Attributes:
+        sampler: What chooses and gathers.
+        digest: Digest of the dataset.
+        batch_size: Items in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch of an iteration.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler[BatchT],
+        digest: str,
+        *,
+        batch_size: int,
+        seed: int,
+        start: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        """Start a stream.
+
+        Raises:
+            ValueError: a number is out of range, or the batch size is no multiple of the ranks.
+        """
+        if batch_size < 1 or seed < 0 or start < 0:
+            raise ValueError(
+                "batch_size must be >= 1, seed and start >= 0, found "
+                f"{batch_size}, {seed} and {start}"
+            )
+        if not 0 <= rank < ranks or batch_size % ranks:
+            raise ValueError(
+                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
+                "ranks, and batch_size (of all ranks together) a multiple of their number"
+            )
+        self.sampler = sampler
+        self.digest = digest
+        self.batch_size = batch_size
+        self.seed = seed
+        self.start = start
+        self.rank = rank
+        self.ranks = ranks
+        self._next = start
+        self._worker = 0
+        self._key = stream_key(digest, seed, sampler.kind)
+
+    def __iter__(self) -> Iterator[BatchT]:
+        """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
+        worker = get_worker_info()
+        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._next, self._worker = self.start + own, own
+        size = self.batch_size // self.ranks
+        index = self.start
+        while True:
+            stop = index + BLOCK - index % BLOCK
+            chosen = torch.split(self._choose(index, stop - index), size)
+            for one in range(index, stop):
+                if (one - self.start) % workers == own:
+                    self._next = one + workers
+                    yield self.sampler.gather(chosen[one - index])
+            index = stop
+
+    def batch(self, index: int) -> BatchT:
+        """Return batch `index`: the same as iterating to it."""
+        return self.sampler.gather(self._choose(index, 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is, small and plain; see `load_state_dict`."""
+        return {
+            "cursor_version": 1,
+            "kind": self.sampler.kind,
+            "digest": self.digest,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "batch": self._next,
+            "worker": self._worker,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
+
+        Raises:
+            ValueError: it is of another dataset, view, seed, batch size or kind of sample.
+        """
+        ours = self.state_dict()
+        for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
+            if state.get(field) != ours[field]:
+                raise ValueError(
+                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
+                    f"{ours[field]!r} here"
+                )
+        batch, worker = state.get("batch"), state.get("worker")
+        if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
+            raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")
+        # A worker's first batch lies as far behind the start as its number says.
+        self.start, self._next, self._worker = batch - worker, batch, worker
+
+    def _choose(self, first: int, batches: int) -> torch.Tensor:
+        """Return this rank's items of some batches, one after the other."""
+        count, draws = batches * self.batch_size, self.sampler.draws
+        uniform = draw_uniform(self._key, first * self.batch_size * draws, count * draws)
+        if self.ranks > 1:
+            uniform = uniform.reshape(batches, self.ranks, -1)[:, self.rank]
+        return self.sampler.choose(uniform.reshape(-1, draws))
