@@ -1,0 +1,203 @@
+"""Streams as data loaders use them: workers, ranks, cursors, processes."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import orlog
+from orlog.datasets.dataset import Dataset
+from orlog.loaders.batches import Batches
+from orlog.loaders.transitions import transitions
+
+SIZE = 12
+BATCHES = 150  # more than two blocks of choices
+
+
+def rewards(batches: Iterable[Any], count: int) -> list[list[float]]:
+    return [batch.rewards.tolist() for batch in itertools.islice(batches, count)]
+
+
+@pytest.fixture(scope="module")
+def expected(built_mini: Path) -> list[list[float]]:
+    stream = transitions(orlog.load_dataset(built_mini), SIZE, seed=3)
+    return rewards(stream, BATCHES)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # few cores
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_the_stream_is_the_same_for_any_number_of_workers(
+    mini: Dataset, expected: list[list[float]], workers: int, method: str
+) -> None:
+    stream = transitions(mini, SIZE, seed=3)
+    loader = DataLoader(
+        stream,
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=method if workers else None,
+    )
+    assert rewards(loader, BATCHES) == expected
+
+
+@pytest.mark.parametrize("start", [0, 1, 63, 64, 100])
+def test_a_state_goes_on_where_it_was_taken(
+    mini: Dataset, expected: list[list[float]], start: int
+) -> None:
+    first = transitions(mini, SIZE, seed=3)
+    rewards(first, start)
+    state = first.state_dict()
+    assert len(repr(state)) < 300
+    second = transitions(mini, SIZE, seed=3)
+    second.load_state_dict(state)
+    assert rewards(second, 20) == expected[start : start + 20]
+    assert second.state_dict()["batch"] == start + 20
+
+
+def test_ranks_take_complete_and_disjoint_slices(
+    mini: Dataset, expected: list[list[float]]
+) -> None:
+    for ranks in (1, 2, 3, 4, 6, 12):
+        slices = [
+            rewards(transitions(mini, SIZE, seed=3, rank=rank, ranks=ranks), BATCHES)
+            for rank in range(ranks)
+        ]
+        for number, parts in enumerate(zip(*slices, strict=True)):
+            assert list(itertools.chain(*parts)) == expected[number]
+
+
+def test_a_state_goes_on_with_another_number_of_ranks(
+    mini: Dataset, expected: list[list[float]]
+) -> None:
+    first = transitions(mini, SIZE, seed=3, rank=1, ranks=2)
+    rewards(first, 70)
+    others = [transitions(mini, SIZE, seed=3, rank=rank, ranks=3) for rank in range(3)]
+    for one in others:
+        one.load_state_dict(first.state_dict())
+    parts = [rewards(one, 5) for one in others]
+    for number in range(5):
+        assert [value for part in parts for value in part[number]] == expected[70 + number]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call:UserWarning")  # torchdata
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("stop", [0, 1, 65, 90])
+def test_a_stateful_loader_goes_on(
+    mini: Dataset, expected: list[list[float]], workers: int, stop: int
+) -> None:
+    def loader() -> StatefulDataLoader[Any]:
+        stream = transitions(mini, SIZE, seed=3)
+        return StatefulDataLoader(stream, batch_size=None, num_workers=workers)
+
+    first = loader()
+    assert rewards(first, stop) == expected[:stop]
+    state = first.state_dict()
+    second = loader()
+    second.load_state_dict(state)
+    assert rewards(second, 9) == expected[stop : stop + 9]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("digest", "sha256:" + "0" * 64),
+        ("batch_size", SIZE + 1),
+        ("seed", 4),
+        ("kind", "transitions 1 n_steps=2"),
+        ("cursor_version", 2),
+        ("digest", None),
+    ],
+)
+def test_a_state_of_another_stream_is_refused_with_both_values(
+    mini: Dataset, field: str, value: object
+) -> None:
+    stream = transitions(mini, SIZE, seed=3)
+    state = {**stream.state_dict(), field: value}
+    with pytest.raises(ValueError, match=f"{field} is .* there and .* here") as caught:
+        stream.load_state_dict(state)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": -1}, {"batch": "1"}, {"worker": 3}, {"batch": None}])
+def test_a_state_that_is_none_is_refused(mini: Dataset, wrong: dict[str, object]) -> None:
+    stream = transitions(mini, SIZE, seed=3)
+    with pytest.raises(ValueError, match="no state of a stream"):
+        stream.load_state_dict({**stream.state_dict(), **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rank": 2, "ranks": 2}, {"rank": -1}, {"ranks": 5}, {"ranks": 0}]
+)
+def test_ranks_that_cannot_be_are_refused(mini: Dataset, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        transitions(mini, SIZE, seed=3, **wrong)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def gather_on_rank(rank: int, port: int, folder: Path, queue: Any) -> None:
+    """Sample a slice of each batch and give all slices of it to rank 0."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    stream: Batches[Any] = transitions(
+        orlog.load_dataset(folder),
+        SIZE,
+        seed=3,
+        rank=rank,
+        ranks=torch.distributed.get_world_size(),
+    )
+    found = []
+    for batch in itertools.islice(stream, 10):
+        parts = [torch.empty(SIZE // 2) for _ in range(2)]
+        torch.distributed.all_gather(parts, batch.rewards.contiguous())
+        found.append(torch.cat(parts).tolist())
+    if rank == 0:
+        queue.put(found)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_distributed_processes_share_the_stream(
+    mini: Dataset, expected: list[list[float]]
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue, port = context.Queue(), free_port()
+    children = [
+        context.Process(target=gather_on_rank, args=(rank, port, mini.folder, queue))
+        for rank in range(2)
+    ]
+    for child in children:
+        child.start()
+    found = queue.get(timeout=120)
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert found == expected[:10]
+
+
+def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
+    small = transitions(mini[:1], 50, seed=0)
+    steps = len(small.packed.step_rows)
+    drawn = small._choose(0, 4000).numpy()
+    counts = np.bincount(drawn, minlength=steps)
+    expectation = len(drawn) / steps
+    chi_square = float(((counts - expectation) ** 2 / expectation).sum())
+    assert abs(chi_square - steps) < 5 * np.sqrt(2 * steps)
+    pairs = np.corrcoef(drawn[:-1], drawn[1:])[0, 1]
+    assert abs(pairs) < 5 / np.sqrt(len(drawn))
