@@ -27,7 +27,12 @@ from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_
 from orlog.datasets.names import DatasetName, is_url, parse_name
 from orlog.datasets.origin import origin_file, read_origin, write_origin
 from orlog.datasets.partial import choose, download_part
-from orlog.datasets.partial_record import files_of_part, partial_folder, version_folder_of
+from orlog.datasets.partial_record import (
+    discard_part,
+    files_of_part,
+    partial_folder,
+    version_folder_of,
+)
 from orlog.datasets.sources import ForeignSource, Source, find_source, source_of_url
 from orlog.datasets.storage import (
     link_or_copy,
@@ -125,7 +130,7 @@ def _download(
         write_origin(destination, source)
         publish_new(store, destination)
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(part, ignore_errors=True)
+        discard_part(part)
         origin_file(part).unlink(missing_ok=True)
     return destination
 

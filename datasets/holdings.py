@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "deleted": "leftover",
     "manifest": "leftover",
     "partial.manifest": "leftover",
+    "partial.record": "leftover",
     "origin.json.unfinished": "leftover",
     "partial.origin.json.unfinished": "leftover",
 }

@@ -8,20 +8,24 @@ The folder's name is hidden, so whatever does not ask for a part of a version ne
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from orlog.datasets.home import dataset_folders
-from orlog.datasets.json_files import read_json_file, replace_json_file
+from orlog.datasets.json_files import read_json_file
 from orlog.datasets.manifest import Manifest, StoredObject
 from orlog.datasets.names import is_version, newest_first
+from orlog.datasets.storage import storage_errors, sync, write_durably
 from orlog.errors import ManifestError
 
 __all__ = [
     "PARTIAL_FILE",
     "PartialRecord",
+    "discard_part",
     "files_of_part",
     "is_partial",
     "partial_folder",
@@ -105,7 +109,12 @@ def write_partial(folder: Path, record: PartialRecord) -> None:
     Raises:
         StorageError: the disk cannot be written.
     """
-    replace_json_file(folder / PARTIAL_FILE, msgspec.to_builtins(record))
+    # Written beside the folder, so that a process that is killed leaves nothing in it.
+    unfinished = folder.with_name(f"{folder.name}.record")
+    with storage_errors(unfinished):
+        write_durably(unfinished, msgspec.json.encode(record))
+        unfinished.replace(folder / PARTIAL_FILE)
+        sync(folder)
 
 
 def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
@@ -129,3 +138,12 @@ def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
         for item in manifest.objects
         if (folder / item.path).is_file()
     }
+
+
+def discard_part(folder: Path) -> None:
+    """Remove a part of a version that is whole now; what cannot be removed stays as a leftover."""
+    with contextlib.suppress(OSError):
+        # The record goes first: without it nobody takes what is left for a part.
+        (folder / PARTIAL_FILE).unlink()
+        sync(folder)
+    shutil.rmtree(folder, ignore_errors=True)
