@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from orlog.cli import app
 from orlog.datasets import foreign
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.foreign import bring_foreign, first_downloads_file
@@ -153,6 +155,18 @@ def test_a_file_without_a_checksum_is_trusted_at_first(
     kept = json.loads(first_downloads_file().read_text("utf-8"))["files"][upstream.url]
     assert (kept["sha256"], kept["size_bytes"]) == (sha256, len(upstream.data))
     assert leftovers() == []
+
+
+def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstream) -> None:
+    upstream.link()
+    done = CliRunner().invoke(app, ["download", NAME])
+    assert done.exit_code == 0
+    assert "upstream publishes no checksum: first download trusted" in done.output
+    folder = datasets_folder() / NAME / "1.0.0"
+    before = (folder / "rewards/c.0").read_bytes()
+    (folder / "rewards/c.0").write_bytes(b"damaged")
+    assert CliRunner().invoke(app, ["repair", NAME]).exit_code == 0
+    assert (folder / "rewards/c.0").read_bytes() == before
 
 
 def test_what_was_trusted_may_not_change(upstream: Upstream) -> None:

@@ -168,6 +168,8 @@ def _print_downloaded(folder: Path) -> None:
             f"from {where}, "
             + (f"signed by {origin.signed_by}" if origin.signed_by else "no signature asked for")
         )
+    elif manifest.lineage:
+        lines.append(manifest.lineage[-1].operation)
     console.print(escape(printable("\n".join(lines))), soft_wrap=True)
 
 
