@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 
-import gymnasium
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.datasets.spaces import leaf_spaces
 from orlog.errors import SchemaError
+from orlog.loaders.alias import AliasTable
+from orlog.loaders.filling import Leaf as Leaf
+from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
 
-__all__ = ["Arrays", "Leaf", "Mixture", "load_arrays"]
+__all__ = ["Arrays", "Leaf", "Mixture", "load_arrays", "mixture_of"]
+
+_BLOCK_BYTES = 2**24  # read at a time: what is decoded takes little memory beside the arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +47,12 @@ class Mixture:
     sizes: Int64[np.ndarray, " components"]
     up_to: Float64[np.ndarray, " components"]
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """Where a part of an observation is: a column by name, or a place and shape in the matrix."""
-
-    column: str = ""
-    first: int = 0
-    shape: tuple[int, ...] = ()
-
-    @property
-    def place(self) -> slice:
-        """Its numbers in a row of the matrix."""
-        return slice(self.first, self.first + math.prod(self.shape))
+    def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
+        """Return a step for each row: one number for the component and one inside of it."""
+        component = np.searchsorted(self.up_to, uniform[:, 0], side="right")
+        inside = (uniform[:, 1] * self.sizes[component]).astype(np.int64)
+        steps: np.ndarray = np.take(self.steps, self.first[component] + inside)
+        return steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +78,7 @@ class Arrays:
     step_rows: Int64[np.ndarray, " steps"]
     obs_dim: int
     action_dim: int
-    mixture: Mixture | None = None
+    mixture: Mixture | AliasTable | None = None
     name: str = ""
     digest: str = ""
     others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -197,77 +192,37 @@ def load_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
             finite, or end flags inside an episode.
         IntegrityError: an object is damaged.
     """
-    if dataset.total_steps == 0:
-        raise SchemaError(f"{dataset.name}: no steps to sample from")
-    obs = [_leaf(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")]
-    actions = [_leaf(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
-    packed_obs = [one for one in obs if one.is_packed]
-    packed_actions = [one for one in actions if one.is_packed]
-    if packed_actions and len(packed_actions) < len(actions):
-        raise SchemaError(
-            f"{dataset.name}: actions of floats and integers together are not sampled"
-        )
-    if len(actions) > 1 and not packed_actions:
-        raise SchemaError(f"{dataset.name}: several integer actions in one are not sampled")
-    obs_dim = sum(one.size for one in packed_obs)
-    action_dim = sum(one.size for one in packed_actions)
-    lengths = dataset.episode_lengths
-    step_rows = np.arange(dataset.total_steps) + np.repeat(np.arange(len(lengths)), lengths)
-    matrix = np.zeros((dataset.total_steps + len(lengths), obs_dim + action_dim + 3), np.float32)
-    others: dict[str, Tensor] = {}
-    leaves: dict[str, Leaf] = {}
-
-    position = 0
-    is_flat = len(packed_obs) == len(obs)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
-        for one in obs:
-            key = one.name.partition("/")[2]
-            values = dataset.column(one.name)
-            if one.is_packed:
-                leaves[key] = Leaf(first=position, shape=one.shape)
-                matrix[:, leaves[key].place] = values.reshape(len(matrix), one.size)
-                position += one.size
-            else:
-                others[one.name] = torch.from_numpy(values)
-                leaves[key] = Leaf(column=one.name)
-        for one in actions:
-            if not one.is_packed:
-                values = dataset.column(one.name)
-                spread = np.zeros((len(matrix), *one.shape), np.int64)
-                spread[step_rows] = values
-                others["actions"] = torch.from_numpy(spread)
-        for name, size in [
-            *((one.name, one.size) for one in packed_actions),
-            *(("rewards", 1), ("terminations", 1), ("truncations", 1)),
-        ]:
-            values = dataset.column(name)
-            if name in ("terminations", "truncations"):
-                _check_flags(dataset, name, values)
-            matrix[step_rows, position : position + size] = values.reshape(len(step_rows), size)
-            position += size
-    if not allow_non_finite and not np.isfinite(matrix).all():
-        row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
-        episode = (
-            int(np.searchsorted(dataset.episode_starts + np.arange(len(lengths)), row, "right")) - 1
-        )
-        raise SchemaError(
-            f"{dataset.name}: a number that is not finite in float32 in episode {episode}, step "
-            f"{row - int(dataset.episode_starts[episode]) - episode}; filter the episode out first"
-        )
+    layout = layout_of(dataset)
+    arrays = {
+        name: np.zeros((layout.rows, *shape), dtype)
+        for name, (shape, dtype) in layout.forms.items()
+    }
+    for first, last in layout.ranges("", _BLOCK_BYTES):
+        place = fill_matrix(dataset, layout, first, last, arrays[""][first:last])
+        if place and not allow_non_finite:
+            raise not_finite(dataset, place)
+    for name in layout.others:
+        for first, last in layout.ranges(name, _BLOCK_BYTES):
+            fill_other(dataset, layout, name, first, last, arrays[name][first:last])
     return Arrays(
-        rows=torch.from_numpy(matrix),
-        step_rows=step_rows,
-        obs_dim=obs_dim,
-        action_dim=action_dim,
-        mixture=_mixture(dataset),
+        rows=torch.from_numpy(arrays.pop("")),
+        step_rows=layout.step_rows(0, layout.rows),
+        obs_dim=layout.obs_dim,
+        action_dim=layout.action_dim,
+        mixture=mixture_of(dataset),
         name=dataset.name,
         digest=dataset.digest,
-        others=others,
-        observation_leaves={} if is_flat else leaves,
+        others={name: torch.from_numpy(values) for name, values in arrays.items()},
+        observation_leaves=layout.observation_leaves,
     )
 
 
-def _mixture(dataset: Dataset) -> Mixture | None:
+def mixture_of(dataset: Dataset) -> Mixture | None:
+    """Return how a dataset's steps are weighted; None where they are not.
+
+    Raises:
+        SchemaError: a component has weight but no steps left.
+    """
     if dataset.mixture is None:
         return None
     component, weights = dataset.mixture
@@ -287,44 +242,3 @@ def _mixture(dataset: Dataset) -> Mixture | None:
         sizes=sizes,
         up_to=up_to,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    shape: tuple[int, ...]
-    is_packed: bool
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
-def _leaf(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _Column:
-    """Return how the column of a leaf is kept."""
-    match leaf:
-        case gymnasium.spaces.Box():
-            is_image = leaf.dtype == np.uint8 and len(leaf.shape) >= 2
-            return _Column(name, leaf.shape, not is_image)
-        case gymnasium.spaces.Discrete():
-            return _Column(name, (), False)
-        case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
-            return _Column(name, leaf.shape or (), False)
-    raise SchemaError(
-        f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are no numbers of "
-        "a fixed shape; sample a view without it (select_columns)"
-    )
-
-
-def _check_flags(dataset: Dataset, name: str, flags: np.ndarray) -> None:
-    """An episode ends where a flag is true, so a flag elsewhere would leak the next episode."""
-    last = np.zeros(len(flags), np.bool_)
-    last[dataset.episode_starts + dataset.episode_lengths - 1] = True
-    wrong = flags & ~last
-    if wrong.any():
-        step = int(wrong.argmax())
-        episode = int(np.searchsorted(dataset.episode_starts, step, "right")) - 1
-        raise SchemaError(
-            f"{dataset.name}: column {name} is true at step "
-            f"{step - int(dataset.episode_starts[episode])} of episode {episode}, which goes on"
-        )

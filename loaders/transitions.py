@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.arrays import Arrays, load_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.batches import BLOCK as BLOCK
 from orlog.loaders.batches import Batches
@@ -28,6 +28,10 @@ class TransitionSampler:
         self._view = arrays.transitions
         obs, act = arrays.obs_dim, arrays.action_dim
         self._sizes = [obs, act, 1, 1, 1, obs]
+
+    def __reduce__(self) -> tuple[type[TransitionSampler], tuple[Arrays]]:
+        """Leave the view to be made again: pickled, it would take all rows along."""
+        return TransitionSampler, (self.arrays,)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
         """Return the row of each item's step."""
@@ -161,15 +165,7 @@ def choose_steps(arrays: Arrays, uniform: np.ndarray) -> np.ndarray:
     if mixture is None:
         steps: np.ndarray = (uniform[:, 0] * len(arrays.step_rows)).astype(np.int64)
         return steps
-    return _choose_from(mixture, uniform)
-
-
-def _choose_from(mixture: Mixture, uniform: np.ndarray) -> np.ndarray:
-    """Return steps: one number for the component and one inside of it."""
-    component = np.searchsorted(mixture.up_to, uniform[:, 0], side="right")
-    inside = (uniform[:, 1] * mixture.sizes[component]).astype(np.int64)
-    steps: np.ndarray = np.take(mixture.steps, mixture.first[component] + inside)
-    return steps
+    return mixture.choose(uniform)
 
 
 def transitions(

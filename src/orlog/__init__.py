@@ -30,31 +30,61 @@ if TYPE_CHECKING:
     from orlog.datasets.views import combine_datasets as combine_datasets
     from orlog.datasets.views import split_dataset as split_dataset
     from orlog.errors import OrlogError as OrlogError
+    from orlog.loaders.arrays import Arrays as Arrays
+    from orlog.loaders.arrays import load_arrays as load_arrays
     from orlog.loaders.batch import Batch as Batch
+    from orlog.loaders.episodes import EpisodeBatch as EpisodeBatch
+    from orlog.loaders.episodes import episodes as episodes
+    from orlog.loaders.frames import frame_stacks as frame_stacks
+    from orlog.loaders.goals import GoalBatch as GoalBatch
+    from orlog.loaders.goals import GoalMixture as GoalMixture
+    from orlog.loaders.goals import goals as goals
+    from orlog.loaders.preferences import PreferenceBatch as PreferenceBatch
+    from orlog.loaders.preferences import preferences as preferences
+    from orlog.loaders.priorities import prioritized_transitions as prioritized_transitions
+    from orlog.loaders.sequences import SequenceBatch as SequenceBatch
+    from orlog.loaders.sequences import sequences as sequences
+    from orlog.loaders.streaming import stream_transitions as stream_transitions
     from orlog.loaders.transitions import Transitions as Transitions
     from orlog.loaders.transitions import transitions as transitions
+    from orlog.loaders.weights import weighted as weighted
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Arrays": "orlog.loaders.arrays",
     "Batch": "orlog.loaders.batch",
     "Dataset": "orlog.datasets.dataset",
     "DatasetWriter": "orlog.datasets.recorder",
     "Episode": "orlog.datasets.episode",
+    "EpisodeBatch": "orlog.loaders.episodes",
+    "GoalBatch": "orlog.loaders.goals",
+    "GoalMixture": "orlog.loaders.goals",
     "OrlogError": "orlog.errors",
+    "PreferenceBatch": "orlog.loaders.preferences",
+    "SequenceBatch": "orlog.loaders.sequences",
     "Transitions": "orlog.loaders.transitions",
     "build_dataset": "orlog.datasets.build",
     "choose_encoding": "orlog.datasets.encoding",
     "combine_datasets": "orlog.datasets.views",
     "convert_dataset": "orlog.datasets.convert",
     "download_dataset": "orlog.datasets.download",
+    "episodes": "orlog.loaders.episodes",
+    "frame_stacks": "orlog.loaders.frames",
+    "goals": "orlog.loaders.goals",
+    "load_arrays": "orlog.loaders.arrays",
     "load_dataset": "orlog.datasets.loading",
+    "preferences": "orlog.loaders.preferences",
+    "prioritized_transitions": "orlog.loaders.priorities",
     "publish_dataset": "orlog.datasets.publish",
     "repair_dataset": "orlog.datasets.download",
     "save_dataset": "orlog.datasets.convert",
+    "sequences": "orlog.loaders.sequences",
     "split_dataset": "orlog.datasets.views",
+    "stream_transitions": "orlog.loaders.streaming",
     "transitions": "orlog.loaders.transitions",
     "verify_store": "orlog.datasets.verify",
+    "weighted": "orlog.loaders.weights",
 }
 
 __all__ = [*_HOMES, "__version__"]

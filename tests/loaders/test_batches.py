@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import multiprocessing
 import os
+import pickle
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.batches import Batches
+from orlog.loaders.packs import open_pack
 from orlog.loaders.transitions import transitions
 
 SIZE = 12
@@ -201,3 +205,50 @@ def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
     assert abs(chi_square - steps) < 5 * np.sqrt(2 * steps)
     pairs = np.corrcoef(drawn[:-1], drawn[1:])[0, 1]
     assert abs(pairs) < 5 / np.sqrt(len(drawn))
+
+
+KINDS: dict[str, Any] = {
+    "transitions": orlog.transitions,
+    "n_steps": functools.partial(orlog.transitions, n_steps=3),
+    "sequences": functools.partial(orlog.sequences, length=5),
+    "sequences, next": functools.partial(orlog.sequences, length=5, padding="left", with_next=True),
+    "episodes": orlog.episodes,
+    "packed episodes": functools.partial(orlog.episodes, layout="packed"),
+    "goals": orlog.goals,
+    "preferences": functools.partial(orlog.preferences, length=5),
+}
+
+
+def tensors(batch: Any) -> dict[str, torch.Tensor]:
+    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_goes_on_after_a_state_in_ranks_and_in_another_process(
+    mini: Dataset, kind: str
+) -> None:
+    def make(**options: Any) -> Batches[Any]:
+        stream: Batches[Any] = KINDS[kind](mini, SIZE, seed=1, **options)
+        return stream
+
+    expected = list(itertools.islice(make(), 70))
+    late = make()
+    late.load_state_dict({**make().state_dict(), "batch": 66})
+    copied = pickle.loads(pickle.dumps(make()))
+    for name, wanted in tensors(expected[66]).items():
+        for other in (next(iter(late)), make().batch(66), copied.batch(66)):
+            assert torch.equal(tensors(other)[name], wanted), name
+    assert len({stream.state_dict()["kind"] for stream in (make(), copied)}) == 1
+    halves = [make(rank=rank, ranks=2).batch(66) for rank in range(2)]
+    if "episodes" not in kind:  # their batches are as long as their longest
+        for name, wanted in tensors(expected[66]).items():
+            assert torch.equal(torch.cat([tensors(half)[name] for half in halves]), wanted), name
+
+
+def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini: Dataset) -> None:
+    arrays = open_pack(mini)
+    for kind in ("transitions", "sequences"):
+        stream = KINDS[kind](arrays, SIZE, seed=1)
+        stream.batch(0)
+        assert len(pickle.dumps(stream)) < arrays.rows.numel() * 4 / 2

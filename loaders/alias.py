@@ -1,0 +1,121 @@
+"""Weighted choice of a step in constant time: an alias table (Walker 1977; Vose 1991).
+
+    bucket i (of n equal ones):   | step i ....... threshold[i] | step alias[i] ............ |
+
+One random number picks the bucket and one the side of its threshold. The table is made by sweeping
+over light and heavy steps at once (Hübschle-Schneider and Sanders 2019, "Parallel weighted random
+sampling"), here as two prefix sums. These are of integers, so they do not round: probabilities sum
+to 1 exactly, are the weights to float64's own precision, and are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+__all__ = ["AliasTable", "alias_table"]
+
+_SUM_BITS = 62  # all weights together, as integers: a prefix sum of them fits int64
+_MOST_BUCKET_BITS = 50  # a threshold is a multiple of 2^-50 or more: exact in float64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AliasTable:
+    """Steps with weights, ready for choice. `alias_table` makes it.
+
+    Attributes:
+        threshold: Share of each bucket that is the step of its number; the rest is the other.
+        alias: The other step of each bucket.
+    """
+
+    threshold: Float64[np.ndarray, " steps"]
+    alias: Int64[np.ndarray, " steps"]
+
+    def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
+        """Return a step for each pair of numbers that are uniform in [0, 1)."""
+        steps: np.ndarray = (uniform[:, 0] * len(self.alias)).astype(np.int64)
+        # Only those that need their bucket's other step look it up: memory is what this waits for.
+        other = np.flatnonzero(uniform[:, 1] >= np.take(self.threshold, steps))
+        steps[other] = np.take(self.alias, np.take(steps, other))
+        return steps
+
+    @property
+    def probabilities(self) -> Float64[np.ndarray, " steps"]:
+        """Probability of each step."""
+        spilled = np.bincount(self.alias, 1 - self.threshold, minlength=len(self.alias))
+        return (self.threshold + spilled) / len(self.alias)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table, in hexadecimal."""
+        hashed = hashlib.sha256(self.threshold.astype("<f8").tobytes())
+        hashed.update(self.alias.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+
+def alias_table(weights: np.ndarray) -> AliasTable:
+    """Return the table for choosing each step as often as its weight says, in O(steps).
+
+    A step of weight 0 is never chosen, nor one of less than 2^-63 of the sum.
+
+    Args:
+        weights: Any positive numbers and zeros, one a step; they need not sum to 1.
+
+    Raises:
+        ValueError: the weights are not one row of finite numbers >= 0, of which one is positive.
+    """
+    parts, bucket = _integer_weights(_checked(weights))
+    count = len(parts)
+    threshold, alias = np.ones(count), np.arange(count)
+    light, heavy = np.flatnonzero(parts < bucket), np.flatnonzero(parts >= bucket)
+    # Room left in light buckets, and what heavy steps have too much, summed over those so far.
+    room = np.concatenate([[0], np.cumsum(bucket - parts[light])])
+    excess = np.cumsum(parts[heavy] - bucket)
+    threshold[light] = parts[light] / bucket
+    alias[light] = heavy[np.searchsorted(excess, room[:-1], "right")]
+    # A heavy step that has filled all it can is left with a bucket or less: the next fills it.
+    filled = room[np.searchsorted(room, excess[:-1], "left")]
+    threshold[heavy[:-1]] = (bucket - (filled - excess[:-1])) / bucket
+    alias[heavy[:-1]] = heavy[1:]
+    return AliasTable(threshold=threshold, alias=alias)
+
+
+def _checked(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
+    values = np.asarray(weights)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"weights must be one row of numbers, found {values.dtype} of shape {values.shape}"
+        )
+    values = values.astype(np.float64)
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise ValueError(
+            f"weights must be finite and >= 0, found {values[first]} at {first} "
+            f"({int(wrong.sum())} such in {len(values)})"
+        )
+    if not values.any():
+        raise ValueError(f"one of the {len(values)} weights must be positive, found only zeros")
+    return values
+
+
+def _integer_weights(weights: np.ndarray) -> tuple[Int64[np.ndarray, " steps"], int]:
+    """Return weights as integers, and the size of a bucket: their sum is as many buckets."""
+    count = len(weights)
+    bits = min(_MOST_BUCKET_BITS, _SUM_BITS - (count - 1).bit_length())
+    # A power of two changes no digit, and keeps the sum of huge weights finite.
+    weights = np.ldexp(weights, -int(np.frexp(weights.max())[1]))
+    scale = math.ldexp(count, bits) / math.fsum(weights.tolist())
+    parts = np.rint(weights * scale).astype(np.int64)
+    missing = (count << bits) - int(parts.sum())
+    if missing:  # what rounding lost or gained goes to the largest, one unit each
+        largest = np.argsort(parts, kind="stable")[::-1][: np.count_nonzero(parts)]
+        each, rest = divmod(abs(missing), len(largest))
+        units = np.full(len(largest), each)
+        units[:rest] += 1
+        parts[largest] += units if missing > 0 else -units
+    return parts, 1 << bits

@@ -1,0 +1,198 @@
+"""D4RL's arrays and functions (Fu et al. 2020), for results that must compare with theirs.
+
+    d4rl_arrays           observations [N, ..], actions, rewards, terminals, timeouts, infos/..
+    qlearning_dataset     what D4RL's function of that name gives, bit for bit
+    sequence_dataset      what D4RL's function of that name gives, bit for bit
+    transitions_dataset   the transitions that happened
+
+D4RL's arrays do not hold what followed the last step of an episode. `qlearning_dataset` therefore
+leaves out the last step of each episode that timed out, also where a file knows better; with
+`terminate_on_end` it keeps it, with the first observation of the next episode as the one that
+followed and no sign that the episode ended. It always leaves out the last row of the file, and
+where a step both terminates and times out, the termination is left out. Rewards become float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.spaces import leaf_spaces
+from orlog.errors import SchemaError
+
+__all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
+
+_NEEDED = ("observations", "actions", "rewards", "terminals")
+
+
+def d4rl_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return a dataset as D4RL's flat arrays, one row a step; final observations are left out.
+
+    Values keep their dtypes; parts of Dict spaces are flattened side by side, keys sorted, as float32.
+    `timeouts` is true at the last step of an episode that did not terminate, also where the data
+    just stop, since D4RL's arrays know episodes by their flags only.
+
+    Raises:
+        SchemaError: a space whose values are no numbers of a fixed shape.
+        IntegrityError: an object is damaged.
+    """
+    last = np.zeros(dataset.total_steps, np.bool_)
+    last[dataset.episode_starts + dataset.episode_lengths - 1] = True
+    terminals = dataset.column("terminations").astype(np.bool_)
+    arrays = {
+        "observations": _flat(dataset, "observations")[_step_rows(dataset)],
+        "actions": _flat(dataset, "actions").copy(),
+        "rewards": dataset.column("rewards").copy(),
+        "terminals": terminals,
+        "timeouts": dataset.column("truncations").astype(np.bool_) | (last & ~terminals),
+    }
+    infos = {name for name in dataset.columns if name.startswith("infos/") and "@" not in name}
+    return arrays | {name: dataset.column(name).copy() for name in sorted(infos)}
+
+
+def qlearning_dataset(
+    data: Dataset | Mapping[str, np.ndarray],
+    terminate_on_end: bool = False,
+    *,
+    max_episode_steps: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Return what `d4rl.qlearning_dataset` gives for the same arrays, bit for bit.
+
+    That is observations, actions, next_observations and rewards as float32, and terminals as bool;
+    see the top of this file for what is wrong with them, and `transitions_dataset` for what is not.
+
+    Args:
+        data: A dataset, or D4RL's arrays (`d4rl_arrays`).
+        terminate_on_end: Keep last steps of episodes that timed out. Despite its name in D4RL it
+            does not set `terminals` there.
+        max_episode_steps: The environment's limit, for arrays without `timeouts`.
+
+    Raises:
+        SchemaError: an array is missing, or has another number of rows.
+        ValueError: arrays without `timeouts`, and no limit.
+    """
+    arrays = _checked(data)
+    rows = max(len(arrays["rewards"]) - 1, 0)
+    terminals = arrays["terminals"][:rows].astype(np.bool_)
+    ends = _ends(arrays, max_episode_steps, first_after_timeout=1 if terminate_on_end else 0)
+    kept = np.arange(rows) if terminate_on_end else np.flatnonzero(~ends[:rows])
+    if not len(kept):  # an empty list becomes an array of this kind
+        names = ("observations", "actions", "next_observations", "rewards", "terminals")
+        return {name: np.array([]) for name in names}
+    return {
+        "observations": arrays["observations"][kept].astype(np.float32),
+        "actions": arrays["actions"][kept].astype(np.float32),
+        "next_observations": arrays["observations"][kept + 1].astype(np.float32),
+        "rewards": arrays["rewards"][kept].astype(np.float32),
+        "terminals": terminals[kept],
+    }
+
+
+def sequence_dataset(
+    data: Dataset | Mapping[str, np.ndarray], *, max_episode_steps: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield what `d4rl.sequence_dataset` yields for the same arrays, bit for bit.
+
+    Each is an episode with all of the arrays. Steps after the last flag are left out.
+
+    Args:
+        data: A dataset, or D4RL's arrays (`d4rl_arrays`).
+        max_episode_steps: The environment's limit, for arrays without `timeouts`.
+
+    Raises:
+        SchemaError: an array is missing, or has another number of rows.
+        ValueError: arrays without `timeouts`, and no limit.
+    """
+    arrays = _checked(data)
+    ends = _ends(arrays, max_episode_steps, first_after_timeout=1)
+    first = 0
+    for last in np.flatnonzero(ends | arrays["terminals"].astype(np.bool_)).tolist():
+        yield {name: values[first : last + 1].copy() for name, values in arrays.items()}
+        first = last + 1
+
+
+def transitions_dataset(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return every transition as plain arrays, with what really followed, one row a step.
+
+    Memory: observations are there twice; `orlog.transitions` gives the same without.
+
+    Returns:
+        `observations`, `actions`, `rewards`, `next_observations` (the real one, also after the last
+        step of an episode), `terminations` and `truncations` (bool), in the dtypes of the dataset.
+
+    Raises:
+        SchemaError: a space whose values are no numbers of a fixed shape.
+        IntegrityError: an object is damaged.
+    """
+    observations, rows = _flat(dataset, "observations"), _step_rows(dataset)
+    return {
+        "observations": observations[rows],
+        "actions": _flat(dataset, "actions").copy(),
+        "rewards": dataset.column("rewards").copy(),
+        "next_observations": observations[rows + 1],
+        "terminations": dataset.column("terminations").astype(np.bool_),
+        "truncations": dataset.column("truncations").astype(np.bool_),
+    }
+
+
+def _ends(
+    arrays: Mapping[str, np.ndarray], limit: int | None, *, first_after_timeout: int
+) -> np.ndarray:
+    """Return where D4RL takes an episode to have timed out."""
+    if "timeouts" in arrays:
+        return arrays["timeouts"].astype(np.bool_)
+    if limit is None:
+        raise ValueError("arrays without timeouts: give max_episode_steps, the environment's limit")
+    terminals = arrays["terminals"].astype(np.bool_).tolist()
+    ends = np.zeros(len(terminals), np.bool_)
+    counted = 0
+    for row, terminal in enumerate(terminals):
+        ends[row] = counted == limit - 1
+        # D4RL counts from 1 after an end, and from 0 only after a timeout that it leaves out: an
+        # episode that follows the former is taken to time out a step early.
+        start = first_after_timeout if ends[row] else 1
+        counted = start if ends[row] or terminal else counted + 1
+    return ends
+
+
+def _checked(data: Dataset | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if isinstance(data, Dataset):
+        return d4rl_arrays(data)
+    arrays = {name: np.asarray(values) for name, values in data.items()}
+    missing = [name for name in _NEEDED if name not in arrays]
+    if missing:
+        raise SchemaError(f"D4RL's arrays have {', '.join(_NEEDED)}; found no {missing[0]}")
+    rows = len(arrays["rewards"])
+    for name, values in arrays.items():
+        if not values.ndim or len(values) != rows:
+            raise SchemaError(
+                f"{name} has shape {values.shape}, rewards {rows} rows: leave out what is not one "
+                "row a step (metadata)"
+            )
+    return arrays
+
+
+def _step_rows(dataset: Dataset) -> np.ndarray:
+    """Return the row of each step's observation among those of all episodes."""
+    lengths = dataset.episode_lengths
+    return np.arange(dataset.total_steps) + np.repeat(np.arange(len(lengths)), lengths)
+
+
+def _flat(dataset: Dataset, path: str) -> np.ndarray:
+    """Return the values of a space, the parts of a nested one flattened side by side."""
+    space = dataset.observation_space if path == "observations" else dataset.action_space
+    parts = [name for name, _ in leaf_spaces(space, path)]
+    missing = [name for name in parts if name not in dataset.columns]
+    if missing:
+        raise SchemaError(
+            f"{dataset.name}: column {missing[0]} holds no numbers of a fixed shape; take a view "
+            "without it (select_columns)"
+        )
+    columns = [dataset.column(name) for name in parts]
+    if parts == [path]:
+        return columns[0]
+    return np.concatenate(
+        [values.reshape(len(values), -1).astype(np.float32) for values in columns], axis=1
+    )

@@ -1,0 +1,244 @@
+"""Random whole episodes as an endless stream of batches: padded to the longest, or packed.
+
+    padded                      packed
+    | o0 o1 o2 o3 o4 |          | o0 o1 o2 o3 | o0 o1 |        offsets 0, 4, 6
+    | o0 o1 o2  0  0 |          final observations: o4, o2
+
+Packed batches hold no padding: attention over sequences of different lengths takes `offsets` as its
+cumulative lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.batches import Batches
+from orlog.loaders.transitions import choose_steps
+
+__all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeBatch:
+    """Whole episodes, padded with zeros to the longest of the batch, which has `longest` steps.
+
+    The tensors may be strided views of one gathered block.
+
+    Attributes:
+        observations: float32 `[batch, longest + 1, obs]`, the final observation with them;
+            flattened as `gymnasium.spaces.flatten` does. Where the space is not one flat vector of
+            floats, `[batch, longest + 1, ...]` by key, or one tensor where it has no keys.
+        actions: float32 `[batch, longest, act]`, or integers `[batch, longest, ...]`.
+        rewards: In the environment's unit.
+        terminations: 1 where the task ended at a step.
+        truncations: 1 where the episode was cut after a step.
+        mask: True where there is a step.
+        lengths: Steps of each episode.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    rewards: Float32[Tensor, "batch longest"]
+    terminations: Float32[Tensor, "batch longest"]
+    truncations: Float32[Tensor, "batch longest"]
+    mask: Bool[Tensor, "batch longest"]
+    lengths: Int64[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PackedEpisodeBatch:
+    """Whole episodes, one behind the other: `steps` in sum, no padding.
+
+    Attributes:
+        observations: float32 `[steps, obs]`, or as in `EpisodeBatch` `[steps, ...]` by key.
+        actions: float32 `[steps, act]`, or integers `[steps, ...]`.
+        rewards: In the environment's unit.
+        terminations: 1 where the task ended at a step.
+        truncations: 1 where the episode was cut after a step.
+        timesteps: Place of a step in its episode, from 0.
+        final_observations: As `observations`, the one after each episode's last step,
+            `[batch, ...]`.
+        offsets: Episode `i` has the steps `offsets[i]` to `offsets[i + 1] - 1`.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    rewards: Float32[Tensor, " steps"]
+    terminations: Float32[Tensor, " steps"]
+    truncations: Float32[Tensor, " steps"]
+    timesteps: Int64[Tensor, " steps"]
+    final_observations: Tensor | dict[str, Tensor]
+    offsets: Int64[Tensor, " batch_and_one"]
+
+
+class EpisodeSampler:
+    """Chooses episodes and gathers all of their steps."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        layout: Literal["padded", "packed"] = "padded",
+        weighting: Literal["uniform", "steps"] = "uniform",
+    ) -> None:
+        """Prepare the choice.
+
+        Raises:
+            ValueError: a layout or weighting of another name.
+        """
+        if layout not in ("padded", "packed"):
+            raise ValueError(f"layout must be 'padded' or 'packed', found {layout!r}")
+        if weighting not in ("uniform", "steps"):
+            raise ValueError(f"weighting must be 'uniform' or 'steps', found {weighting!r}")
+        self.kind = f"episodes 1 weighting={weighting}"
+        self.draws = 1 if arrays.mixture is None else 2
+        self.arrays = arrays
+        self._is_packed = layout == "packed"
+        self._by_steps = weighting == "steps"
+        self._choice = _choice_of_episodes(arrays)
+        device = arrays.rows.device
+        self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
+        self._lengths = torch.from_numpy(arrays.lengths).to(device)
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
+        """Return the number of each item's episode."""
+        arrays, choice = self.arrays, self._choice
+        if self._by_steps:
+            steps = choose_steps(arrays, uniform)
+            return torch.from_numpy(np.take(arrays.step_rows, steps) - steps)
+        if choice is None:
+            return torch.from_numpy((uniform[:, 0] * len(arrays.lengths)).astype(np.int64))
+        return torch.from_numpy(choice.choose(uniform))
+
+    def gather(self, chosen: Int64[Tensor, " items"]) -> EpisodeBatch | PackedEpisodeBatch:
+        """Return some whole episodes."""
+        first_rows = self._first_rows.index_select(0, chosen)
+        lengths = self._lengths.index_select(0, chosen)
+        if self._is_packed:
+            return self._pack(first_rows, lengths)
+        return self._pad(first_rows, lengths)
+
+    def _pad(self, first_rows: Tensor, lengths: Tensor) -> EpisodeBatch:
+        arrays = self.arrays
+        places = torch.arange(int(lengths.max()) + 1, device=lengths.device)
+        empty = places > lengths.unsqueeze(1)  # the final observation is kept
+        shape = empty.shape
+        outside = empty.view(-1).nonzero().squeeze(1)
+        rows = (first_rows.unsqueeze(1) + places).view(-1).clamp_(max=len(arrays.rows) - 1)
+
+        def pad(values: Tensor) -> Tensor:
+            return values.index_fill_(0, outside, 0).view(*shape, *values.shape[1:])
+
+        # All but observations is zero in the row of a final observation already.
+        observations, actions, ends = self._columns(rows)
+        rewards, terminations, truncations = pad(ends)[:, :-1].unbind(2)
+        return EpisodeBatch(
+            observations=(
+                pad(observations)
+                if isinstance(observations, Tensor)
+                else {key: pad(values) for key, values in observations.items()}
+            ),
+            actions=pad(actions)[:, :-1],
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            mask=places[:-1] < lengths.unsqueeze(1),
+            lengths=lengths,
+        )
+
+    def _pack(self, first_rows: Tensor, lengths: Tensor) -> PackedEpisodeBatch:
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        steps = torch.arange(int(offsets[-1]), device=lengths.device)
+        timesteps = steps - offsets[:-1].repeat_interleave(lengths)
+        rows = first_rows.repeat_interleave(lengths) + timesteps
+        observations, actions, ends = self._columns(rows)
+        rewards, terminations, truncations = ends.unbind(1)
+        return PackedEpisodeBatch(
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            timesteps=timesteps,
+            final_observations=self.arrays.observations(first_rows + lengths),
+            offsets=offsets,
+        )
+
+    def _columns(self, rows: Tensor) -> tuple[Tensor | dict[str, Tensor], Tensor, Tensor]:
+        """Return observations, actions, and (reward, end flags) of some rows."""
+        arrays = self.arrays
+        ends = arrays.rows[:, -3:].index_select(0, rows)
+        return arrays.observations(rows), arrays.actions(rows), ends
+
+
+def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
+    """Return how episodes are chosen as `arrays.mixture` says it of steps."""
+    choice = arrays.mixture
+    if choice is None:
+        return None
+    if isinstance(choice, AliasTable):
+        first = arrays.lengths.cumsum() - arrays.lengths
+        return alias_table(np.add.reduceat(choice.probabilities, first) / arrays.lengths)
+    numbers = np.take(arrays.step_rows, choice.steps) - choice.steps
+    # Steps of an episode follow each other, and an episode is of one component only.
+    is_first = np.diff(numbers, prepend=-1) != 0
+    component = np.repeat(np.arange(len(choice.sizes)), choice.sizes)
+    sizes = np.bincount(component[is_first], minlength=len(choice.sizes))
+    return dataclasses.replace(
+        choice, steps=numbers[is_first], first=sizes.cumsum() - sizes, sizes=sizes
+    )
+
+
+def episodes(
+    data: Dataset | Arrays,
+    batch_size: int = 16,
+    *,
+    seed: int,
+    start: int = 0,
+    layout: Literal["padded", "packed"] = "padded",
+    weighting: Literal["uniform", "steps"] = "uniform",
+    rank: int = 0,
+    ranks: int = 1,
+) -> Batches[Any]:
+    """Return an endless stream of random whole episodes, with replacement.
+
+    Batches are `EpisodeBatch`, or `PackedEpisodeBatch` with `layout="packed"`; both choose the same
+    episodes. Components of a weighted mixture (`orlog.combine_datasets`) keep their weights, and
+    `weighting` holds inside of them. Where steps have weights (`orlog.loaders.weights`), those of an
+    episode are averaged ("uniform") or summed ("steps").
+
+    Args:
+        data: What to sample from.
+        batch_size: Episodes in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch, to go on where a run stopped.
+        layout: Padded to the longest episode of a batch, or one behind the other.
+        weighting: Each episode as likely as any other, or as likely as its number of steps says.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        IntegrityError: an object is damaged.
+        ValueError: a number is out of range, or a layout or weighting of another name.
+    """
+    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    return Batches(
+        EpisodeSampler(arrays, layout=layout, weighting=weighting),
+        data.digest,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        rank=rank,
+        ranks=ranks,
+    )

@@ -1,0 +1,408 @@
+"""Hindsight goals: transitions with goals that some trajectory reached, and rewards for reaching.
+
+    s0  s1  s2  s3  s4        states of an episode of four steps; s4 is its final observation
+        ^^
+    an item at s1 may have as its goal
+        current      s1
+        trajectory   s2, s3 or s4: uniform, or k steps ahead with (1 - discount) * discount^(k - 1)
+                     and what lies behind the end at s4
+        final        s4
+        random       the first state of any step of the dataset, so never a final observation
+
+Value goals and actor goals are chosen apart, each from its own mixture, as OGBench does (Park et
+al. 2025, "OGBench: Benchmarking offline goal-conditioned RL"). `trajectory`, `final` and `random`
+are also the strategies of hindsight experience replay (Andrychowicz et al. 2017), there called
+"future", "final" and "random".
+
+What differs from OGBench's code: there a trajectory's last goal is the first state of its last
+step (s3), so that an item at it has itself as its later goal; here it is the final observation,
+and a later goal is always later. And its uniform goals take the nearest and the farthest state half
+as often as those between, because it rounds; here all are alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.spaces import leaf_spaces
+from orlog.loaders.arrays import Arrays, Leaf, load_arrays
+from orlog.loaders.batches import Batches
+from orlog.loaders.transitions import choose_steps
+
+__all__ = ["GoalBatch", "GoalMixture", "GoalReward", "GoalSampler", "goals"]
+
+GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Values: TypeAlias = Tensor | dict[str, Tensor]
+
+_BELOW_ONE = 1 - 2.0**-53
+_BLOCK_ITEMS = 2**14  # chosen at once: what is in between then stays in the processor's cache
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GoalMixture:
+    """How often a goal is of which kind; the probabilities sum to 1.
+
+    Attributes:
+        current: Probability of the state that the item is at.
+        trajectory: Probability of a later state of the same episode.
+        final: Probability of the final observation of the same episode.
+        random: Probability of the state of a random step of the dataset.
+        geometric: Whether later states are chosen with geometric distances, not uniformly.
+    """
+
+    current: float = 0.0
+    trajectory: float = 0.0
+    final: float = 0.0
+    random: float = 0.0
+    geometric: bool = False
+
+    def __post_init__(self) -> None:
+        kinds = (self.current, self.trajectory, self.final, self.random)
+        if not all(0 <= one <= 1 for one in kinds) or not math.isclose(sum(kinds), 1):
+            raise ValueError(
+                "the probabilities of a mixture of goals must be in [0, 1] and sum to 1, found "
+                f"current {self.current}, trajectory {self.trajectory}, final {self.final} and "
+                f"random {self.random}"
+            )
+
+    @property
+    def up_to(self) -> tuple[float, ...]:
+        """Sums of the probabilities up to and with each kind, in the order above."""
+        sums = itertools.accumulate((self.current, self.trajectory, self.final, self.random))
+        # Not 0.9999999999999999, which would leave a sliver for a kind of probability 0.
+        return tuple(1.0 if math.isclose(one, 1) else one for one in sums)
+
+
+VALUE_GOALS = GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=True)
+ACTOR_GOALS = GoalMixture(trajectory=1.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GoalBatch:
+    """Transitions with goals, one row each.
+
+    The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
+    Observations and goals are flat float32 `[batch, obs]`, or as in `StructuredBatch`.
+
+    Attributes:
+        observations: The state of the item.
+        actions: In the environment's unit, as in `Batch` or `StructuredBatch`.
+        next_observations: The real next observation, also after the last step of an episode.
+        value_goals: Goals for the value function: observations, or their part of `goal_key`.
+        actor_goals: Goals for the policy.
+        rewards: For `value_goals`: 0 where the item's state is the goal itself and -1 elsewhere,
+            or 1 and 0; with `reward` what that returned.
+        masks: 0 where the item's state is the value goal itself and 1 elsewhere; with `reward` 0
+            where the task ended at this step.
+        terminations: 1 where the environment's own task ended at this step.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    next_observations: Tensor | dict[str, Tensor]
+    value_goals: Tensor | dict[str, Tensor]
+    actor_goals: Tensor | dict[str, Tensor]
+    rewards: Float32[Tensor, " batch"]
+    masks: Float32[Tensor, " batch"]
+    terminations: Float32[Tensor, " batch"]
+
+
+class GoalSampler:
+    """Chooses steps with their goals, by row, and gathers the three."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        value_goals: GoalMixture = VALUE_GOALS,
+        actor_goals: GoalMixture = ACTOR_GOALS,
+        discount: float = 0.99,
+        negative_rewards: bool = True,
+        goal: Leaf | None = None,
+        reward: GoalReward | None = None,
+    ) -> None:
+        """Prepare the table of distances to the ends.
+
+        Args:
+            arrays: What to sample from.
+            value_goals: As in `goals`.
+            actor_goals: As in `goals`.
+            discount: As in `goals`.
+            negative_rewards: As in `goals`.
+            goal: The part of an observation that is the goal; None for all of it.
+            reward: As in `goals`.
+
+        Raises:
+            ValueError: a discount outside (0, 1).
+        """
+        if not 0 < discount < 1:
+            raise ValueError(f"discount must be in (0, 1), found {discount}")
+        self.kind = (
+            f"goals 1 value=({_describe(value_goals, discount)}) "
+            f"actor=({_describe(actor_goals, discount)})"
+        )
+        self.arrays = arrays
+        self._numbers = 1 if arrays.mixture is None else 2  # that choose one step
+        self.draws = 3 * self._numbers
+        self._value_goals = value_goals
+        self._actor_goals = actor_goals
+        self._discount = discount
+        self._negative_rewards = negative_rewards
+        self._reward = reward
+        obs, act = arrays.obs_dim, arrays.action_dim
+        self._sizes = [obs, act, 1, 1, 1, obs]
+        self._goals = arrays
+        if goal is not None:
+            # The same rows, read as if the goal were the whole observation.
+            self._goals = dataclasses.replace(arrays, observation_leaves={"": goal})
+        self._goal = goal
+        # Row and distance to the final observation in one number: one access to memory for both.
+        ahead = arrays.last_rows[arrays.step_rows] - arrays.step_rows
+        self._steps = arrays.step_rows | ahead << 32
+
+    # Views are made again where this is pickled to: there they would take all rows along.
+    def __getstate__(self) -> dict[str, object]:
+        """Return all attributes but the views."""
+        return {key: one for key, one in vars(self).items() if key not in ("_view", "_flat_goals")}
+
+    @functools.cached_property
+    def _view(self) -> Tensor:
+        return self.arrays.transitions
+
+    @functools.cached_property
+    def _flat_goals(self) -> Tensor | None:
+        """The goals' numbers in the matrix, where they are a vector."""
+        goal = self._goal
+        if not self._goals.observation_leaves:
+            return self.arrays.rows[:, : self.arrays.obs_dim]
+        if goal is not None and not goal.column and len(goal.shape) == 1:
+            return self.arrays.rows[:, goal.place]
+        return None
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return the rows of each item's state, value goal and actor goal."""
+        # Column by column in memory: so each is ready to be an index.
+        chosen = np.empty((3, len(uniform)), np.int64)
+        for first in range(0, len(uniform), _BLOCK_ITEMS):
+            block = slice(first, first + _BLOCK_ITEMS)
+            self._choose_block(uniform[block], chosen[:, block])
+        return torch.from_numpy(chosen).T
+
+    def gather(self, chosen: Tensor) -> GoalBatch:
+        """Return the transitions of the first column with the goals of the others."""
+        rows, value_rows, actor_rows = chosen.unbind(1)
+        observations, actions, next_observations, terminations = self._read_steps(rows)
+        value_goals = self._read_goals(value_rows)
+        if self._reward is None:
+            masks = (rows != value_rows).float()
+            rewards = -masks if self._negative_rewards else 1 - masks
+        else:
+            masks = 1 - terminations
+            rewards = self._relabel(self._reward, rows, value_goals)
+        return GoalBatch(
+            observations=observations,
+            actions=actions,
+            next_observations=next_observations,
+            value_goals=value_goals,
+            actor_goals=self._read_goals(actor_rows),
+            rewards=rewards,
+            masks=masks,
+            terminations=terminations,
+        )
+
+    def _choose_block(self, uniform: np.ndarray, chosen: np.ndarray) -> None:
+        """Fill in the rows of some items."""
+        numbers = self._numbers
+        steps = np.take(self._steps, choose_steps(self.arrays, uniform))
+        rows, ahead = steps & 0xFFFFFFFF, steps >> 32
+        value_numbers, actor_numbers = uniform[:, numbers : 2 * numbers], uniform[:, 2 * numbers :]
+        chosen[0] = rows
+        chosen[1] = self._choose_goals(self._value_goals, rows, ahead, value_numbers)
+        chosen[2] = self._choose_goals(self._actor_goals, rows, ahead, actor_numbers)
+
+    def _choose_goals(
+        self, mixture: GoalMixture, rows: np.ndarray, ahead: np.ndarray, uniform: np.ndarray
+    ) -> np.ndarray:
+        """Return the rows of goals: the first number chooses the kind and, rescaled, inside it."""
+        if mixture.trajectory == 1:
+            later: np.ndarray = rows + self._distances(mixture, ahead, uniform[:, 0])
+            return later
+        kind = uniform[:, 0]
+        current, trajectory, final, _ = mixture.up_to
+        chosen = rows.copy()
+        if mixture.trajectory:
+            here = np.flatnonzero((kind >= current) & (kind < trajectory))
+            inside = _rescale(kind[here], current, trajectory)
+            chosen[here] += self._distances(mixture, ahead[here], inside)
+        if mixture.final:
+            here = np.flatnonzero((kind >= trajectory) & (kind < final))
+            chosen[here] += ahead[here]
+        if mixture.random:
+            here = np.flatnonzero(kind >= final)
+            numbers = uniform[here]
+            numbers[:, 0] = _rescale(numbers[:, 0], final, 1)
+            chosen[here] = np.take(self.arrays.step_rows, choose_steps(self.arrays, numbers))
+        return chosen
+
+    def _distances(
+        self, mixture: GoalMixture, ahead: np.ndarray, uniform: np.ndarray
+    ) -> np.ndarray:
+        """Return steps to goals ahead, from 1 to the final observation."""
+        if mixture.geometric:
+            whole = (np.log(1 - uniform) * (1 / math.log(self._discount))).astype(np.int64)
+            distances: np.ndarray = np.minimum(whole + 1, ahead)
+        else:
+            distances = (uniform * ahead).astype(np.int64) + 1
+        return distances
+
+    def _read_steps(self, rows: Tensor) -> tuple[Values, Tensor, Values, Tensor]:
+        """Return the observations, actions, next observations and terminations of some rows."""
+        arrays = self.arrays
+        if arrays.is_flat:
+            obs, act, _, term, _, next_obs = self._view.index_select(0, rows).split_with_sizes(
+                self._sizes, 1
+            )
+            return obs, act, next_obs, term.squeeze(1)
+        terminations = arrays.rows[:, arrays.columns["terminations"].start]
+        return (
+            arrays.observations(rows),
+            arrays.actions(rows),
+            arrays.observations(rows + 1),
+            terminations.index_select(0, rows),
+        )
+
+    def _read_goals(self, rows: Tensor) -> Values:
+        """Return the goals that the states of some rows are."""
+        if self._flat_goals is not None:
+            return self._flat_goals.index_select(0, rows)
+        return self._goals.observations(rows)
+
+    def _relabel(self, reward: GoalReward, rows: Tensor, wanted: Values) -> Tensor:
+        """Return the rewards that a function of what was achieved and what was wanted gives."""
+        achieved = self._read_goals(rows + 1)
+        if isinstance(achieved, dict) or isinstance(wanted, dict):
+            raise TypeError(
+                f"{self.arrays.name}: observations are several tensors and reward takes one: name "
+                f"the part in goal_key, of {', '.join(self.arrays.observation_leaves)}"
+            )
+        rewards = reward(achieved, wanted)
+        if rewards.shape != rows.shape:
+            raise ValueError(
+                f"reward must return one number an item, shape {tuple(rows.shape)}, found "
+                f"{tuple(rewards.shape)}"
+            )
+        return rewards.to(torch.float32)
+
+
+def goals(
+    data: Dataset | Arrays,
+    batch_size: int = 256,
+    *,
+    seed: int,
+    start: int = 0,
+    value_goals: GoalMixture = VALUE_GOALS,
+    actor_goals: GoalMixture = ACTOR_GOALS,
+    discount: float = 0.99,
+    negative_rewards: bool = True,
+    goal_key: str | None = None,
+    reward: GoalReward | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Batches[GoalBatch]:
+    """Return an endless stream of random transitions with hindsight goals, for goal-conditioned RL.
+
+    Steps are chosen as `orlog.transitions` chooses them, goals as this module's text says. The
+    defaults are those of GCIQL in OGBench.
+
+    Args:
+        data: What to sample from.
+        batch_size: Transitions in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch, to go on where a run stopped.
+        value_goals: Where goals of the value function, and with them rewards, come from.
+        actor_goals: Where goals of the policy come from.
+        discount: Of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps ahead on
+            average.
+        negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
+        goal_key: The part of a Dict observation that is a goal, such as "achieved_goal"; None for
+            the whole observation.
+        reward: Rewards in place of those: takes what the step achieved (the next observation, or
+            its part of `goal_key`) and the value goals, `[batch, ...]` each, and returns `[batch]`.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        IntegrityError: an object is damaged.
+        ValueError: a number is out of range, or there is no part of that key.
+        TypeError: a reward of observations that are several tensors.
+    """
+    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    goal = None if goal_key is None else _find_goal(data, arrays, goal_key)
+    sampler = GoalSampler(
+        arrays,
+        value_goals=value_goals,
+        actor_goals=actor_goals,
+        discount=discount,
+        negative_rewards=negative_rewards,
+        goal=goal,
+        reward=reward,
+    )
+    return Batches(
+        sampler,
+        data.digest,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        rank=rank,
+        ranks=ranks,
+    )
+
+
+def _describe(mixture: GoalMixture, discount: float) -> str:
+    """Return the text of what changes the choice of a goal."""
+    kinds = (mixture.current, mixture.trajectory, mixture.final, mixture.random)
+    later = f"geometric {discount!r}" if mixture.geometric else "uniform"
+    return ", ".join([*(repr(float(one)) for one in kinds), later])
+
+
+def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return numbers of [low, high) as numbers of [0, 1)."""
+    scaled: np.ndarray = np.minimum((uniform - low) * (1 / (high - low)), _BELOW_ONE)
+    return scaled
+
+
+def _find_goal(data: Dataset | Arrays, arrays: Arrays, key: str) -> Leaf:
+    """Return where a part of the observation is."""
+    leaves = dict(arrays.observation_leaves)
+    if not leaves and isinstance(data, Dataset):
+        # All parts are packed, in this order.
+        first = 0
+        for name, space in leaf_spaces(data.observation_space, "observations"):
+            leaves[name.partition("/")[2]] = Leaf(first=first, shape=space.shape or ())
+            first += math.prod(space.shape or ())
+    if key and key in leaves:
+        return leaves[key]
+    if not leaves:
+        raise ValueError(
+            f"{arrays.name}: the parts of a flat observation are known to its dataset only: give "
+            f"goals the dataset itself to have {key!r} as the goal"
+        )
+    known = [one for one in leaves if one]
+    near = difflib.get_close_matches(key, known) or known
+    raise ValueError(
+        f"{arrays.name}: no part of the observation is {key!r}"
+        + (f"; there are {', '.join(near)}" if near else ": it has one part, so leave goal_key out")
+    )

@@ -1,0 +1,77 @@
+"""How much memory a process may still take: of the machine, of its container, and of GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+__all__ = ["Memory", "available_memory", "measure_memory"]
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that are free.
+
+    Attributes:
+        ram_bytes: Memory that can be had without swapping; what files take in it counts as free.
+        gpu_bytes: Free memory of each GPU that PyTorch can use, by name: `cuda:0`.
+    """
+
+    ram_bytes: int
+    gpu_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def measure_memory(*, gpus: bool = False) -> Memory:
+    """Return what is free now. Asking for GPUs starts CUDA in this process."""
+    found = {}
+    if gpus and torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            found[f"cuda:{number}"] = int(torch.cuda.mem_get_info(number)[0])
+    return Memory(ram_bytes=available_memory(), gpu_bytes=found)
+
+
+def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Return the bytes of memory that can still be taken: of the machine, or of its container."""
+    free = _machine_memory(meminfo)
+    for folder, limit, used, all_below in (
+        (cgroup, "memory.max", "memory.current", ""),
+        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        with contextlib.suppress(OSError, ValueError, LookupError):  # "max", or no container
+            left = int((folder / limit).read_text("ascii"))
+            left -= int((folder / used).read_text("ascii"))
+            # Pages of files are given back when memory is short; those of tmpfs are not.
+            stat = folder / "memory.stat"
+            files = _number(stat, f"{all_below}active_file")
+            files += _number(stat, f"{all_below}inactive_file")
+            free = min(free, left + files)
+    return max(0, free)
+
+
+def _machine_memory(meminfo: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        return 1024 * _number(meminfo, "MemAvailable:")
+    return (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    )  # no such file, as on macOS
+
+
+def _number(path: Path, name: str) -> int:
+    """Return the number behind a name in a file of lines `name number ..`.
+
+    Raises:
+        LookupError: there is no such line.
+    """
+    for line in path.read_text("ascii").splitlines():
+        words = line.split()
+        if words[:1] == [name]:
+            return int(words[1])
+    raise LookupError(f"{path} has no line {name}")

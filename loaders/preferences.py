@@ -1,0 +1,299 @@
+"""Pairs of segments with the answer of a simulated teacher, for preference-based RL.
+
+    episode   . . [ . . . . ] . . .        a segment: `length` steps of one episode
+    episode   [ . . . . ] . .              a pair: two of them, and which one is better
+
+The two are chosen apart, each uniform among all segments that fit into an episode, so one may
+overlap the other or be the same. The teacher compares discounted sums of rewards (Christiano et al.
+2017, "Deep reinforcement learning from human preferences") and may answer at random and make
+mistakes as in B-Pref (Lee et al. 2021, "B-Pref: Benchmarking preference-based reinforcement
+learning"):
+
+    perfect     1 where the second sum is larger, 0 where it is smaller
+    rational    1 with probability 1 / (1 + exp(-rational * (second sum - first sum)))
+    mistake     the answer is the other one with probability `mistake_probability`
+    equal       0.5 where the sums differ by no more than `equal_margin`, whatever else is said
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.batches import Batches
+from orlog.loaders.transitions import choose_steps
+from orlog.loaders.weights import step_probabilities
+
+__all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceBatch:
+    """Pairs of segments: index 0 of the second axis is the first segment, 1 the second.
+
+    Attributes:
+        observations: States of the steps, flat float32 `[batch, 2, length, obs]`, or as in
+            `StructuredBatch` with these axes in front.
+        actions: float32 `[batch, 2, length, act]`, or integers.
+        rewards: In the environment's unit.
+        timesteps: Place of each step in its episode, from 0.
+        labels: Preference for the second segment: 0, 0.5 or 1; NaN where none was asked for.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    rewards: Float32[Tensor, "batch 2 length"]
+    timesteps: Int64[Tensor, "batch 2 length"]
+    labels: Float32[Tensor, " batch"]
+
+
+class PreferenceSampler:
+    """Chooses pairs of segments and the teacher's answers, and gathers the segments.
+
+    The sums of rewards are made once, in float64, for every segment.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        length: int,
+        *,
+        discount: float = 1.0,
+        label: Literal["returns", "none"] = "returns",
+        rational: float | None = None,
+        mistake_probability: float = 0.0,
+        equal_margin: float = 0.0,
+    ) -> None:
+        """Find the segments that fit, and sum their rewards.
+
+        Raises:
+            ValueError: no episode is long enough, or a number is out of range.
+        """
+        _check_teacher(label, discount, rational, mistake_probability, equal_margin)
+        self.kind = f"preferences 1 length={length} label={label}"
+        if label == "returns":
+            sharpness = None if rational is None else float(rational)
+            self.kind += (
+                f" discount={float(discount)!r} rational={sharpness!r} "
+                f"mistake={float(mistake_probability)!r} equal={float(equal_margin)!r}"
+            )
+        self.arrays = arrays
+        self.length = length
+        self._fitting = _fit_segments(arrays, length)
+        self._numbers = 1 if arrays.mixture is None else 2  # that choose one segment
+        self.draws = 2 * self._numbers + 2  # two for the teacher
+        self._sums = _sum_rewards(arrays, length, discount) if label == "returns" else None
+        self._rational = rational
+        self._mistake_probability = mistake_probability
+        self._equal_margin = equal_margin
+        self._firsts = arrays.last_rows - np.repeat(arrays.lengths, arrays.lengths + 1)
+        self._ahead = torch.arange(length, device=arrays.rows.device)
+
+    # The view is made again where this is pickled to: there it would take all rows along.
+    def __getstate__(self) -> dict[str, object]:
+        """Return all attributes but the view."""
+        return {key: one for key, one in vars(self).items() if key != "_windows"}
+
+    @functools.cached_property
+    def _windows(self) -> Tensor:
+        return self.arrays.windows(self.length)
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return each item's rows of the two first steps, their timesteps, and twice its label.
+
+        The last is -1 where no label was asked for.
+        """
+        numbers = self._numbers
+        chosen = np.empty((len(uniform), 5), np.int64)
+        for segment in range(2):
+            own = uniform[:, segment * numbers : (segment + 1) * numbers]
+            rows = np.take(self._fitting.step_rows, choose_steps(self._fitting, own))
+            chosen[:, segment] = rows
+            chosen[:, 2 + segment] = rows - np.take(self._firsts, rows)
+        chosen[:, 4] = self._answer(chosen[:, 0], chosen[:, 1], uniform[:, -2:])
+        return torch.from_numpy(chosen)
+
+    def gather(self, chosen: Tensor) -> PreferenceBatch:
+        """Return the pairs of segments."""
+        arrays, length = self.arrays, self.length
+        firsts = chosen[:, :2].reshape(-1)
+        columns = arrays.columns
+        if arrays.is_flat:
+            pairs = self._windows.index_select(0, firsts).view(len(chosen), 2, length, -1)
+            observations: Tensor | dict[str, Tensor] = pairs[..., columns["observations"]]
+            actions = pairs[..., columns["actions"]]
+            rewards = pairs[..., columns["rewards"].start]
+        else:
+            rows = (firsts.unsqueeze(1) + self._ahead).view(-1)
+            found = arrays.observations(rows)
+            shape = (len(chosen), 2, length)
+            observations = (
+                {key: torch.unflatten(values, 0, shape) for key, values in found.items()}
+                if isinstance(found, dict)
+                else torch.unflatten(found, 0, shape)
+            )
+            actions = torch.unflatten(arrays.actions(rows), 0, shape)
+            rewards = arrays.rows[:, columns["rewards"].start].index_select(0, rows).view(shape)
+        labels = chosen[:, 4] * 0.5 if self._sums is not None else chosen[:, 4] * math.nan
+        return PreferenceBatch(
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            timesteps=chosen[:, 2:4].unsqueeze(2) + self._ahead,
+            labels=labels.float(),
+        )
+
+    def _answer(self, first: np.ndarray, second: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        """Return twice the label of each pair of segments, as the module's text says."""
+        if self._sums is None:
+            return np.full(len(first), -1)
+        difference = np.take(self._sums, second) - np.take(self._sums, first)
+        if self._rational is None:
+            is_second = difference > 0
+        else:
+            # Beyond 700 the exponential would overflow, and the answer has long been certain.
+            advantage = np.clip(self._rational * difference, -700, 700)
+            is_second = uniform[:, 0] < 1 / (1 + np.exp(-advantage))
+        is_second = is_second ^ (uniform[:, 1] < self._mistake_probability)
+        return np.where(np.abs(difference) <= self._equal_margin, 1, 2 * is_second)
+
+
+def preferences(
+    data: Dataset | Arrays,
+    batch_size: int = 64,
+    *,
+    seed: int,
+    length: int,
+    start: int = 0,
+    discount: float = 1.0,
+    label: Literal["returns", "none"] = "returns",
+    rational: float | None = None,
+    mistake_probability: float = 0.0,
+    equal_margin: float = 0.0,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Batches[PreferenceBatch]:
+    """Return an endless stream of labeled pairs of segments, for learning rewards or policies.
+
+    Of a weighted mixture of datasets each segment is of a component as its weights say.
+
+    Args:
+        data: What to sample from.
+        batch_size: Pairs in a batch, of all ranks together.
+        seed: Seed of the stream.
+        length: Steps of a segment.
+        start: First batch, to go on where a run stopped.
+        discount: Discount of the sums that the teacher compares, in [0, 1], 1 at a segment's start.
+        label: "returns" for the teacher's answers; "none" where labels come from elsewhere.
+        rational: How sharply the teacher tells sums apart: its answers are random as the model of
+            Bradley and Terry says, more so the smaller this is. None for a perfect teacher.
+        mistake_probability: Probability that an answer is turned around, in [0, 1].
+        equal_margin: Difference of sums up to which two segments are equally good.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        IntegrityError: an object is damaged.
+        ValueError: no episode is long enough, or a number is out of range.
+    """
+    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    sampler = PreferenceSampler(
+        arrays,
+        length,
+        discount=discount,
+        label=label,
+        rational=rational,
+        mistake_probability=mistake_probability,
+        equal_margin=equal_margin,
+    )
+    return Batches(
+        sampler,
+        data.digest,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        rank=rank,
+        ranks=ranks,
+    )
+
+
+def _check_teacher(
+    label: str,
+    discount: float,
+    rational: float | None,
+    mistake_probability: float,
+    equal_margin: float,
+) -> None:
+    if label not in ("returns", "none"):
+        raise ValueError(f"label must be 'returns' or 'none', found {label!r}")
+    if not (0 <= discount <= 1 and 0 <= mistake_probability <= 1):
+        raise ValueError(
+            "discount and mistake_probability must be in [0, 1], found "
+            f"{discount} and {mistake_probability}"
+        )
+    if not (0 <= equal_margin < math.inf and 0 <= (rational or 0.0) < math.inf):
+        raise ValueError(
+            f"equal_margin and rational must be >= 0, found {equal_margin} and {rational}"
+        )
+
+
+def _fit_segments(arrays: Arrays, length: int) -> Arrays:
+    """Return the same with only those steps that a segment of some length can start at."""
+    if length < 1:
+        raise ValueError(f"length must be >= 1, found {length}")
+    longest = int(arrays.lengths.max())
+    if length > longest:
+        raise ValueError(
+            f"{arrays.name}: no segment of {length} steps fits: the longest episode (number "
+            f"{int(arrays.lengths.argmax())}) has {longest}; ask for a length up to that"
+        )
+    fits = arrays.step_rows + length <= arrays.last_rows[arrays.step_rows]
+    mixture: Mixture | AliasTable | None = None
+    if isinstance(arrays.mixture, AliasTable):
+        mixture = alias_table(step_probabilities(arrays)[fits])
+    elif arrays.mixture is not None:
+        mixture = _fit_mixture(arrays.name, arrays.mixture, fits, length)
+    return dataclasses.replace(arrays, step_rows=arrays.step_rows[fits], mixture=mixture)
+
+
+def _fit_mixture(name: str, mixture: Mixture, fits: np.ndarray, length: int) -> Mixture:
+    """Return a mixture of those steps that a segment can start at."""
+    component = np.repeat(np.arange(len(mixture.sizes)), mixture.sizes)
+    kept = fits[mixture.steps]
+    sizes = np.bincount(component[kept], minlength=len(mixture.sizes))
+    empty = np.flatnonzero((sizes == 0) & (np.diff(mixture.up_to, prepend=0) > 1e-12))
+    if len(empty):
+        raise ValueError(
+            f"{name}: component {empty[0]} of the mixture has no episode of {length} steps; leave "
+            "it out, or ask for shorter segments"
+        )
+    numbers = fits.cumsum() - 1  # of a step among those that fit
+    return Mixture(
+        steps=numbers[mixture.steps[kept]],
+        first=sizes.cumsum() - sizes,
+        sizes=sizes,
+        up_to=mixture.up_to,
+    )
+
+
+def _sum_rewards(arrays: Arrays, length: int, discount: float) -> np.ndarray:
+    """Return for each row the discounted sum of the rewards of a segment that starts there.
+
+    Added term by term, not as differences of running sums: equal segments must have equal sums.
+    """
+    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy().astype(np.float64)
+    sums = np.zeros(len(rewards))
+    for ahead in range(length):
+        sums[: len(sums) - ahead] += discount**ahead * rewards[ahead:]
+    return sums

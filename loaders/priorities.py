@@ -1,0 +1,384 @@
+"""Prioritized sampling: steps are as likely as priorities say, which training updates.
+
+    batches = orlog.prioritized_transitions(ds, 256, seed=0)
+    for batch in batches:
+        errors = learner.update(batch)                       # losses times batch.weights
+        batches.update(batch.steps, errors.abs() + 1e-6)
+
+Schaul et al. 2016, "Prioritized Experience Replay", the proportional variant: P(i) = p_i^a / sum of
+p^a, and importance weights (N P(i))^-b over the largest of the batch. Unlike all other streams this
+one has a state: batch b is a pure function of (dataset digest, seed, b) and the priorities then, so
+the priorities belong to its `state_dict`, 8 bytes a step. Updates of this process only count for
+this process: iterate here, not in the workers of a `DataLoader`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.batch import NStepBatch, StructuredBatch
+from orlog.loaders.draws import draw_uniform, stream_key
+from orlog.loaders.transitions import NStepSampler
+
+__all__ = [
+    "PrioritizedBatch",
+    "PrioritizedStructuredBatch",
+    "PrioritizedTransitions",
+    "SumTree",
+    "prioritized_transitions",
+]
+
+_FANOUT = 16
+_TOP = 4096
+_BLOCK = 64  # batches whose uniform numbers are drawn at once
+_LARGEST = 1e100  # sums of larger ones could become infinite
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritizedBatch(NStepBatch):
+    """Transitions with what their update needs.
+
+    Attributes:
+        steps: Number of each step in the dataset, for `update`.
+        weights: Importance weight of each, in (0, 1].
+    """
+
+    steps: Int64[Tensor, " batch"]
+    weights: Float32[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritizedStructuredBatch(StructuredBatch):
+    """The same for spaces that are not one flat vector of floats.
+
+    Attributes:
+        steps: Number of each step in the dataset, for `update`.
+        weights: Importance weight of each, in (0, 1].
+    """
+
+    steps: Int64[Tensor, " batch"]
+    weights: Float32[Tensor, " batch"]
+
+
+class SumTree:
+    """Numbers >= 0 that are chosen in proportion, and changed, in O(log) each.
+
+        top                          sums of up to 4096 groups; their running sums are made at once
+        levels[1]   rows of 16       running sums of 16 sums of the level below
+        levels[0]   rows of 16       running sums of 16 numbers
+
+    Sums are made anew from their parts, never by adding differences, so they are a pure function of
+    the numbers and do not drift. Takes 17 bytes a number.
+    """
+
+    def __init__(self, values: Float64[np.ndarray, " values"]) -> None:
+        """Take a copy of some numbers."""
+        self._count = len(values)
+        self._parts = [_rows_of(values)]
+        self._levels = [np.cumsum(self._parts[0], axis=1)]
+        while len(self._levels[-1]) > _TOP:
+            self._parts.append(_rows_of(self._levels[-1][:, -1]))
+            self._levels.append(np.cumsum(self._parts[-1], axis=1))
+        self._top = self._levels[-1][:, -1].copy()
+
+    @property
+    def values(self) -> Float64[np.ndarray, " values"]:
+        """The numbers; a view, not to be written to."""
+        return self._parts[0].reshape(-1)[: self._count]
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return float(np.cumsum(self._top)[-1])
+
+    def choose(self, shares: Float64[np.ndarray, " items"]) -> Int64[np.ndarray, " items"]:
+        """Return where each share in [0, 1) of the total lies; a number of 0 is never chosen.
+
+        Raises:
+            ValueError: all numbers are 0.
+        """
+        before = np.concatenate([[0.0], np.cumsum(self._top)])
+        if not before[-1] > 0:
+            raise ValueError(f"expected a sum tree of a positive total, found {before[-1]}")
+        # Where rounding leaves as much as the whole, it is the last part that is not 0.
+        rest = np.minimum(shares * before[-1], np.nextafter(before[-1], 0))
+        node: np.ndarray = np.searchsorted(before[1:], rest, "right")
+        rest -= np.take(before, node)
+        items = np.arange(len(shares))
+        for level in reversed(self._levels):
+            up_to = np.take(level, node, axis=0)
+            rest = np.minimum(rest, np.nextafter(up_to[:, -1], 0))
+            child = (up_to > rest[:, None]).argmax(axis=1)
+            rest -= np.where(child > 0, up_to[items, child - 1], 0)
+            node = node * _FANOUT + child
+        return node
+
+    def update(
+        self, places: Int64[np.ndarray, " items"], values: Float64[np.ndarray, " items"]
+    ) -> None:
+        """Change some numbers; of a place that occurs twice the last one counts."""
+        self._parts[0].reshape(-1)[places] = values
+        nodes = places // _FANOUT
+        for height, (parts, level) in enumerate(zip(self._parts, self._levels, strict=True)):
+            up_to = np.cumsum(np.take(parts, nodes, axis=0), axis=1)
+            level[nodes] = up_to
+            above = self._top if height + 1 == len(self._parts) else self._parts[height + 1]
+            above.reshape(-1)[nodes] = up_to[:, -1]
+            nodes = nodes // _FANOUT
+
+
+class PrioritizedTransitions:
+    """An endless stream of random transitions by priority. `prioritized_transitions` makes it.
+
+    Iterating goes on where the last iteration stopped.
+
+    Attributes:
+        beta: How much importance weights correct, from 0 (not) to 1 (wholly); set it as training
+            goes on, as the paper does from 0.4 to 1.
+        digest: Digest of the dataset.
+        batch_size: Items in a batch, of all ranks together.
+        seed: Seed of the stream.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        batch_size: int,
+        seed: int,
+        start: int = 0,
+        exponent: float = 0.6,
+        beta: float = 0.4,
+        stratified: bool = True,
+        n_steps: int = 1,
+        discount: float = 0.99,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        """See `prioritized_transitions`."""
+        if batch_size < 1 or seed < 0 or start < 0:
+            raise ValueError(
+                "batch_size must be >= 1, seed and start >= 0, found "
+                f"{batch_size}, {seed} and {start}"
+            )
+        if not 0 <= rank < ranks or batch_size % ranks:
+            raise ValueError(
+                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
+                "ranks, and batch_size (of all ranks together) a multiple of their number"
+            )
+        if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
+            raise ValueError(
+                f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}"
+            )
+        if arrays.mixture is not None:
+            raise ValueError(
+                f"{arrays.name}: its steps have weights already, which priorities would replace; "
+                "give the parts unweighted, or start from the weights by update()"
+            )
+        self.beta = beta
+        self.digest = arrays.digest
+        self.batch_size = batch_size
+        self.seed = seed
+        self._arrays = arrays
+        self._gather = NStepSampler(arrays, n_steps, discount).gather
+        self._next = start
+        self._exponent = exponent
+        self._stratified = stratified
+        self._slice = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
+        self._kind = f"priorities 1 exponent={float(exponent)!r} stratified={stratified}"
+        self._kind += f" n_steps={n_steps}"
+        self._key = stream_key(arrays.digest, seed, self._kind)
+        self._drawn: tuple[int, np.ndarray] = (-1, np.empty(0))
+        self._tree = SumTree(np.ones(len(arrays.step_rows)))
+
+    @property
+    def priorities(self) -> Float64[np.ndarray, " steps"]:
+        """Priority of each step to the power of the exponent; a view, not to be written to."""
+        return self._tree.values
+
+    def __iter__(self) -> Iterator[PrioritizedBatch | PrioritizedStructuredBatch]:
+        """Return the stream itself."""
+        return self
+
+    def __next__(self) -> PrioritizedBatch | PrioritizedStructuredBatch:
+        """Return the next batch, by the priorities of now."""
+        shares = self._uniform(self._next)
+        if self._stratified:  # one item from each of as many equal parts of the total
+            shares = (np.arange(self.batch_size) + shares) / self.batch_size
+        chosen = self._tree.choose(shares)
+        priorities = np.take(self._tree.values, chosen)
+        # (N P)^-beta over its largest; so N and the total cancel out.
+        weights = (priorities.min() / priorities) ** self.beta
+        self._next += 1
+        steps = chosen[self._slice]
+        rows = torch.from_numpy(np.take(self._arrays.step_rows, steps))
+        device = self._arrays.rows.device
+        batch = self._gather(rows.to(device))
+        made = (
+            PrioritizedStructuredBatch if isinstance(batch, StructuredBatch) else PrioritizedBatch
+        )
+        return made(
+            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)},
+            steps=torch.from_numpy(steps).to(device),
+            weights=torch.from_numpy(weights[self._slice].astype(np.float32)).to(device),
+        )
+
+    def update(self, steps: Tensor | np.ndarray, priorities: Tensor | np.ndarray) -> None:
+        """Set priorities of some steps, such as |TD error| + 1e-6; of a step twice, the last.
+
+        With several ranks each must make the updates of all, in the same order (`all_gather`).
+
+        Raises:
+            ValueError: a priority that is not in (0, 1e100), or as many as there are steps.
+            IndexError: there is no such step.
+        """
+        places = _plain(steps)
+        values = _plain(priorities).astype(np.float64)
+        if places.ndim != 1 or places.shape != values.shape or places.dtype.kind not in "iu":
+            raise ValueError(
+                f"expected a priority for each step, found steps {places.dtype} {places.shape} and "
+                f"priorities {values.shape}"
+            )
+        if not len(places):
+            return
+        count = len(self._arrays.step_rows)
+        if places.min() < 0 or places.max() >= count:
+            raise IndexError(
+                f"{self._arrays.name}: steps are 0 to {count - 1}, found {places.min()} to "
+                f"{places.max()}"
+            )
+        wrong = ~((values > 0) & (values < _LARGEST))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise ValueError(
+                f"priorities must be > 0 and below {_LARGEST:g}, found {values[at]} for step "
+                f"{places[at]}; add a small number to errors that can be 0"
+            )
+        self._tree.update(places.astype(np.int64), self._scaled(values))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream is, and its priorities: a float64 array, 8 bytes a step."""
+        return {
+            "cursor_version": 1,
+            "kind": self._kind,
+            "digest": self.digest,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "batch": self._next,
+            "beta": self.beta,
+            "priorities": self._tree.values.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
+
+        Raises:
+            ValueError: it is of another dataset, view, seed, batch size or kind of sample, or holds
+                no priorities of as many steps.
+        """
+        ours = {"cursor_version": 1, "kind": self._kind, "digest": self.digest}
+        ours |= {"seed": self.seed, "batch_size": self.batch_size}
+        for field, value in ours.items():
+            if state.get(field) != value:
+                raise ValueError(
+                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
+                    f"{value!r} here"
+                )
+        batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")
+        values = np.asarray(kept, np.float64)
+        if type(batch) is not int or batch < 0 or not isinstance(beta, float | int):
+            raise ValueError(f"no state of a stream: batch {batch!r}, beta {beta!r}")
+        if (
+            values.shape != self._tree.values.shape
+            or not ((values > 0) & (values < _LARGEST**2)).all()
+        ):
+            raise ValueError(
+                f"no state of a stream: expected {len(self._tree.values)} positive priorities, "
+                f"found shape {values.shape}"
+            )
+        self._next, self.beta, self._tree = batch, beta, SumTree(values)
+
+    def _uniform(self, batch: int) -> Float64[np.ndarray, " batch"]:
+        """Return the uniform numbers of a batch: those of its position in the stream."""
+        block, place = divmod(batch, _BLOCK)
+        if self._drawn[0] != block:
+            count = _BLOCK * self.batch_size
+            drawn = draw_uniform(self._key, block * count, count)
+            self._drawn = (block, drawn.reshape(_BLOCK, self.batch_size))
+        numbers: np.ndarray = self._drawn[1][place]
+        return numbers
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        # A priority so small that its power is 0 would be lost for good.
+        scaled: np.ndarray = np.maximum(values**self._exponent, np.finfo(np.float64).tiny)
+        return scaled
+
+
+def prioritized_transitions(
+    data: Dataset | Arrays,
+    batch_size: int = 256,
+    *,
+    seed: int,
+    start: int = 0,
+    exponent: float = 0.6,
+    beta: float = 0.4,
+    stratified: bool = True,
+    n_steps: int = 1,
+    discount: float = 0.99,
+    rank: int = 0,
+    ranks: int = 1,
+) -> PrioritizedTransitions:
+    """Return an endless stream of random transitions by priority; at first all have the same.
+
+    Args:
+        data: What to sample from.
+        batch_size: Transitions in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch.
+        exponent: Power that priorities are raised to (the paper's alpha); 0 is uniform.
+        beta: How much importance weights correct, in [0, 1]; see `PrioritizedTransitions.beta`.
+        stratified: Take one item from each of `batch_size` equal parts of all priorities, as the
+            paper does, instead of all from the whole: the same chances, less variance.
+        n_steps: Steps that an item goes over.
+        discount: Discount of a step.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        IntegrityError: an object is damaged.
+        ValueError: a number is out of range, or the dataset is a weighted mixture.
+    """
+    return PrioritizedTransitions(
+        data if isinstance(data, Arrays) else load_arrays(data),
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        exponent=exponent,
+        beta=beta,
+        stratified=stratified,
+        n_steps=n_steps,
+        discount=discount,
+        rank=rank,
+        ranks=ranks,
+    )
+
+
+def _plain(values: Tensor | np.ndarray) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _rows_of(values: np.ndarray) -> Float64[np.ndarray, "rows 16"]:
+    """Return numbers as rows of sixteen, the last one filled up with zeros."""
+    rows = np.zeros((-(-len(values) // _FANOUT), _FANOUT))
+    rows.reshape(-1)[: len(values)] = values
+    return rows

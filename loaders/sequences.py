@@ -1,0 +1,298 @@
+"""Random windows of episodes as an endless stream of batches, for models of sequences.
+
+    padding="right": starts at the drawn step    | s  s+1  s+2 | 0  0 |     cut at the episode's end
+    padding="left":  ends at the drawn step      | 0  0 | s-2  s-1  s |     cut at its beginning
+
+As in Decision Transformer (Chen et al. 2021, https://arxiv.org/abs/2106.01345), whose own loader
+draws the start and pads on the left; both choices are free here. A window is one piece of the
+matrix in `orlog.loaders.arrays`, so gathering it is one copy; only slots outside of the episode are
+then set to zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.dataset import Dataset
+from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.batches import Batches
+from orlog.loaders.transitions import choose_steps
+
+__all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBatch:
+    """Windows of consecutive steps of one episode each; slots outside of it hold zeros everywhere.
+
+    The tensors may be strided views of one gathered block; call `.contiguous()` where another
+    library needs it.
+
+    Attributes:
+        observations: float32 `[batch, length, obs]`, flattened as `gymnasium.spaces.flatten` does;
+            where the space is not one flat vector of floats, `[batch, length, ...]` by key, or one
+            tensor where it has no keys.
+        actions: float32 `[batch, length, act]`, or integers `[batch, length, ...]`.
+        rewards: In the environment's unit.
+        returns_to_go: Discounted sum of the rewards from a step to the end of its episode, with its
+            own reward.
+        terminations: 1 where the task ended at a step.
+        truncations: 1 where the episode was cut after a step.
+        timesteps: Place of a step in its episode, from 0.
+        mask: True where a slot holds a step.
+        next_observations: As `observations`, the real ones that followed; None unless asked for.
+    """
+
+    observations: Tensor | dict[str, Tensor]
+    actions: Tensor
+    rewards: Float32[Tensor, "batch length"]
+    returns_to_go: Float32[Tensor, "batch length"]
+    terminations: Float32[Tensor, "batch length"]
+    truncations: Float32[Tensor, "batch length"]
+    timesteps: Int64[Tensor, "batch length"]
+    mask: Bool[Tensor, "batch length"]
+    next_observations: Tensor | dict[str, Tensor] | None = None
+
+
+class SequenceSampler:
+    """Chooses steps and gathers the windows that start or end there."""
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        length: int,
+        *,
+        padding: Literal["right", "left"] = "right",
+        discount: float = 1.0,
+        with_next: bool = False,
+    ) -> None:
+        """Sum the returns-to-go: 4 bytes a step.
+
+        Raises:
+            ValueError: a length below 1 or above that of every episode, a discount outside [0, 1],
+                or a padding of another name.
+        """
+        if padding not in ("right", "left"):
+            raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
+        if length < 1 or not 0 <= discount <= 1:
+            raise ValueError(
+                f"length must be >= 1 and discount in [0, 1], found {length} and {discount}"
+            )
+        longest = int(arrays.lengths.max())
+        if length > longest:
+            raise ValueError(
+                f"{arrays.name or 'this dataset'}: length {length} is more than the longest of its "
+                f"{len(arrays.lengths)} episodes has, which is {longest} steps; choose at most that"
+            )
+        self.kind = f"sequences 1 length={length} padding={padding}"
+        self.draws = 1 if arrays.mixture is None else 2
+        self.arrays = arrays
+        self.length = length
+        self._is_right = padding == "right"
+        self._with_next = with_next
+        self._is_plain = arrays.is_flat and arrays.rows.device.type == "cpu"
+        self._empty = _empty_slots(length, self._is_right)
+        self._slots = np.arange(length)
+        self._returns = returns_to_go(arrays, discount)
+
+    # Views are made again where this is pickled to: there they would take all rows along.
+    def __getstate__(self) -> dict[str, object]:
+        """Return all attributes but the views."""
+        return {key: one for key, one in vars(self).items() if not key.endswith("_view")}
+
+    @functools.cached_property
+    def _view(self) -> Tensor:
+        return self.arrays.windows(self.length + self._with_next)
+
+    @functools.cached_property
+    def _returns_view(self) -> Tensor:
+        count = len(self._returns) - self.length + 1
+        return self._returns.as_strided((count, self.length), (1, 1))
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
+        """Return of each item: its first row, how many steps it has, the first slot's timestep.
+
+        Slots that are empty count too: a first row or timestep may be negative.
+        """
+        arrays = self.arrays
+        steps = choose_steps(arrays, uniform)
+        rows = np.take(arrays.step_rows, steps)
+        episode = rows - steps  # one row more for each episode before
+        timesteps = rows - np.take(arrays.first_rows, episode)
+        if self._is_right:
+            found = np.minimum(np.take(arrays.lengths, episode) - timesteps, self.length)
+        else:
+            found = np.minimum(timesteps + 1, self.length)
+            rows = rows - (self.length - 1)
+            timesteps = timesteps - (self.length - 1)
+        # Stacked so that each of the three is contiguous in memory.
+        return torch.from_numpy(np.stack([rows, found, timesteps]).T)
+
+    def gather(self, chosen: Int64[Tensor, "items three"]) -> SequenceBatch:
+        """Return the windows of some items."""
+        if self._is_plain:
+            try:
+                return self._gather_windows(chosen)
+            except IndexError:
+                # A window sticks out of the whole matrix, before its first row or behind its last:
+                # one in a million, so asking each time whether one does would cost more.
+                pass
+        return self._gather_rows(chosen)
+
+    def _gather_windows(self, chosen: Tensor) -> SequenceBatch:
+        """Return windows of flat columns in main memory: each one is one copy.
+
+        What is small is done by NumPy, whose calls take half the time of PyTorch's.
+        """
+        obs, act = self.arrays.obs_dim, self.arrays.action_dim
+        _, found, timestep = chosen.numpy().T
+        empty = self._empty.take(found, 0)
+        rows = chosen[:, 0]
+        block = self._view.index_select(0, rows).view(len(rows), -1, obs + act + 3)
+        returns = self._returns_view.index_select(0, rows)
+        returns.numpy()[empty] = 0
+        timesteps = timestep[:, None] + self._slots
+        timesteps[empty] = 0
+        following = None
+        if self._with_next:
+            # A copy: the final observation of an episode lies in a slot that is empty itself.
+            following = block[:, 1:, :obs].clone()
+            _clear(following, empty)
+            block = block[:, :-1]
+        _clear(block, empty)
+        observations, actions, ends = block.split_with_sizes([obs, act, 3], 2)
+        rewards, terminations, truncations = ends.unbind(2)
+        return SequenceBatch(
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            returns_to_go=returns,
+            terminations=terminations,
+            truncations=truncations,
+            timesteps=torch.from_numpy(timesteps),
+            mask=torch.from_numpy(~empty),
+            next_observations=following,
+        )
+
+    def _gather_rows(self, chosen: Tensor) -> SequenceBatch:
+        """Return windows row by row, of any columns on any device."""
+        arrays, device = self.arrays, self.arrays.rows.device
+        first, found, timestep = chosen.unbind(1)
+        slots = torch.from_numpy(self._slots).to(device)
+        empty = torch.from_numpy(self._empty).to(device).index_select(0, found)
+        # Rows outside of the matrix are replaced by any inside: their slots are empty.
+        rows = (first.unsqueeze(1) + slots).clamp_(0, len(arrays.rows) - 2).view(-1)
+
+        def windows(values: Tensor) -> Tensor:
+            values = values.view(*empty.shape, *values.shape[1:])
+            return values.masked_fill_(empty.view(*empty.shape, *[1] * (values.ndim - 2)), 0)
+
+        def windows_by_key(values: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
+            if isinstance(values, Tensor):
+                return windows(values)
+            return {key: windows(value) for key, value in values.items()}
+
+        ends = windows(arrays.rows[:, -3:].index_select(0, rows))
+        rewards, terminations, truncations = ends.unbind(2)
+        return SequenceBatch(
+            observations=windows_by_key(arrays.observations(rows)),
+            actions=windows(arrays.actions(rows)),
+            rewards=rewards,
+            returns_to_go=windows(self._returns.index_select(0, rows)),
+            terminations=terminations,
+            truncations=truncations,
+            timesteps=(timestep.unsqueeze(1) + slots).masked_fill_(empty, 0),
+            mask=~empty,
+            next_observations=(
+                windows_by_key(arrays.observations(rows + 1)) if self._with_next else None
+            ),
+        )
+
+
+def _clear(block: Float32[Tensor, "items slots numbers"], empty: np.ndarray) -> None:
+    """Set the numbers of empty slots to zero, a slot as one value of many bytes."""
+    slot = np.dtype((np.void, block.shape[2] * block.itemsize))
+    block.numpy().view(slot)[:, :, 0][empty] = np.zeros((), slot)
+
+
+def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length"]:
+    """Return which slots are empty of a window of 0, 1, .., `length` steps."""
+    slots, counts = np.arange(length), np.arange(length + 1)[:, None]
+    empty: np.ndarray = slots >= counts if is_right else slots < length - counts
+    return empty
+
+
+def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " steps_and_episodes"]:
+    """Return for each row of the matrix the discounted sum of rewards to its episode's end.
+
+    Sums are of float64 and never cross an episode. They double in reach: what 2^k steps give plus
+    the discounted sum of the next 2^k. That is as exact as adding backwards, in few passes.
+    """
+    rewards = arrays.columns["rewards"].start
+    total = arrays.rows[:, rewards].cpu().numpy().astype(np.float64)
+    left = arrays.last_rows - np.arange(len(total))
+    reach, longest = 1, int(arrays.lengths.max())
+    while reach < longest:
+        inside = np.flatnonzero(left > reach)
+        total[inside] += discount**reach * total[inside + reach]
+        reach *= 2
+    return torch.from_numpy(total.astype(np.float32)).to(arrays.rows.device)
+
+
+def sequences(
+    data: Dataset | Arrays,
+    batch_size: int = 64,
+    *,
+    length: int,
+    seed: int,
+    start: int = 0,
+    padding: Literal["right", "left"] = "right",
+    discount: float = 1.0,
+    with_next: bool = False,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Batches[SequenceBatch]:
+    """Return an endless stream of random windows of `length` steps, with replacement.
+
+    Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`),
+    and its window starts there (`padding="right"`) or ends there (`"left"`). A window never leaves
+    its episode: slots outside hold zeros and are False in `mask`. Of a dataset all steps are read
+    into RAM first: for several streams call `load_arrays` once and give them its result.
+
+    Args:
+        data: What to sample from.
+        batch_size: Windows in a batch, of all ranks together.
+        length: Steps in a window.
+        seed: Seed of the stream.
+        start: First batch, to go on where a run stopped.
+        padding: On which side a window is filled up.
+        discount: Discount of a step in `returns_to_go`.
+        with_next: Give `next_observations` too, for one copy more.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        IntegrityError: an object is damaged.
+        ValueError: no episode is that long, or a number is out of range.
+    """
+    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    sampler = SequenceSampler(
+        arrays, length, padding=padding, discount=discount, with_next=with_next
+    )
+    return Batches(
+        sampler,
+        data.digest,
+        batch_size=batch_size,
+        seed=seed,
+        start=start,
+        rank=rank,
+        ranks=ranks,
+    )

@@ -1,0 +1,452 @@
+"""Transitions straight from compressed shards, in epochs, for datasets that no memory holds.
+
+    blocks    runs of whole episodes, some MiB each
+    group     blocks that are in memory at once: the next ones of a seeded order of all blocks
+    epoch     group after group, the steps of each in a seeded order: every step exactly once
+    stream    epoch after epoch; batch b is steps b * batch_size to (b + 1) * batch_size - 1 of it
+
+So batch b is a pure function of (digest, seed, settings, b). Going on, or asking for any one batch,
+decodes the group or two that it lies in. While one group is drawn from, a thread decodes the next.
+
+How well this mixes: with G blocks and T steps in a group of S in all, two neighbors in an episode
+meet in a batch of B with probability (B - 1) / (T - 1), where a full shuffle has (B - 1) / (S - 1),
+and a batch holds steps of some G (1 - (1 - 1/G)^B) blocks. `StreamedTransitions.mixing` has them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch.utils.data import IterableDataset, get_worker_info
+
+from orlog.datasets.dataset import Dataset, seeded_order
+from orlog.errors import SchemaError
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.batch import Batch, StructuredBatch
+from orlog.loaders.draws import stream_key
+from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.transitions import NStepSampler, TransitionSampler
+
+__all__ = ["Mixing", "StreamedTransitions", "stream_transitions"]
+
+BLOCK_BYTES = 2**22
+MOST_THREADS = 4
+LARGE_ROW_BYTES = 512  # of rows that chunks hold so few of that blocks need not share them
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """How far a stream is from a full shuffle.
+
+    Attributes:
+        blocks: Blocks of the dataset.
+        blocks_in_group: Blocks that are mixed at a time, on average.
+        steps_in_group: Their steps, on average.
+        blocks_in_batch: Different blocks that the steps of a batch come from, expected.
+        neighbors_together: Probability that the step after one in its episode is in its batch.
+        neighbors_together_shuffled: The same of a full shuffle.
+    """
+
+    blocks: int
+    blocks_in_group: float
+    steps_in_group: float
+    blocks_in_batch: float
+    neighbors_together: float
+    neighbors_together_shuffled: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Epoch:
+    """The order of one epoch.
+
+    Attributes:
+        groups: Blocks of each group, in order.
+        ends: Steps of the epoch up to and with each group.
+    """
+
+    groups: list[np.ndarray]
+    ends: Int64[np.ndarray, " groups"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Group:
+    """Decoded steps in the order in which they are drawn: a row of `gather`'s each."""
+
+    sampler: TransitionSampler | NStepSampler
+    chosen: torch.Tensor
+
+
+class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
+    """An endless stream of epochs of transitions. `stream_transitions` makes it.
+
+    Give it to a `DataLoader` with `batch_size=None`. The stream is the same for any number of
+    workers and ranks, but each of them decodes all of it: what is slow to decode, one worker does.
+
+    Attributes:
+        dataset: What is read.
+        batch_size: Steps in a batch, of all ranks together.
+        seed: Seed of the stream.
+        start: First batch of an iteration.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        seed: int,
+        start: int = 0,
+        n_steps: int = 1,
+        discount: float = 0.99,
+        buffer_bytes: int = 2**28,
+        allow_non_finite: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        """Plan a stream; nothing is decoded yet."""
+        if batch_size < 1 or seed < 0 or start < 0 or buffer_bytes < 1:
+            raise ValueError(
+                "batch_size and buffer_bytes must be >= 1, seed and start >= 0, found "
+                f"{batch_size}, {buffer_bytes}, {seed} and {start}"
+            )
+        if not 0 <= rank < ranks or batch_size % ranks:
+            raise ValueError(
+                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
+                "ranks, and batch_size (of all ranks together) a multiple of their number"
+            )
+        if n_steps < 1 or not 0 <= discount <= 1:
+            raise ValueError(
+                f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
+            )
+        if dataset.mixture is not None:
+            raise SchemaError(
+                f"{dataset.name}: a weighted mixture has no epochs to stream; use "
+                "load(dataset, where='mmap') with transitions, or stream its parts"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self.start = start
+        self.rank = rank
+        self.ranks = ranks
+        self.kind = f"stream 1 n_steps={n_steps} discount={discount} buffer={buffer_bytes}"
+        self._next = start
+        self._worker = 0
+        self._n_steps, self._discount = n_steps, discount
+        self._allow_non_finite = allow_non_finite
+        self._layout = layout_of(dataset)
+        self._held: dict[str, np.ndarray] = {}
+        self._hold: list[str] = self._columns_to_hold(buffer_bytes // 4)
+        sizes = self._layout.row_bytes
+        left = buffer_bytes - self._layout.rows * sum(sizes[name] for name in self._hold)
+        # Of two groups in memory, one is drawn from and one decoded.
+        row_bytes = sum(sizes.values())
+        self._group_rows = max(1, left // 2 // row_bytes)
+        block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
+        behind = self._layout.final_rows + 1
+        block_of = (behind - 1) // block_rows
+        self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
+        self._edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what is held to be read again, as by a worker process."""
+        return {**self.__dict__, "_held": {}}
+
+    def __iter__(self) -> Iterator[Batch | StructuredBatch]:
+        """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
+        worker = get_worker_info()
+        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._next, self._worker = self.start + own, own
+        with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool:
+            epoch, number, into = self._find(self.start * self.batch_size)
+            group = self._decode(epoch, number)
+            coming = pool.submit(self._decode, *self._after(epoch, number))
+            index = self.start
+            while True:
+                is_ours = (index - self.start) % workers == own
+                pieces = []
+                done = 0
+                while done < self.batch_size:
+                    if into == len(group.chosen):
+                        epoch, number = self._after(epoch, number)
+                        group, into = coming.result(), 0
+                        coming = pool.submit(self._decode, *self._after(epoch, number))
+                    count = min(self.batch_size - done, len(group.chosen) - into)
+                    if is_ours:
+                        pieces += self._gather(group, into, done, count)
+                    into, done = into + count, done + count
+                if is_ours:
+                    self._next = index + workers
+                    yield _concatenate(pieces)
+                index += 1
+
+    def batch(self, index: int) -> Batch | StructuredBatch:
+        """Return batch `index`: the same as iterating to it. Decodes all groups that it touches."""
+        epoch, number, into = self._find(index * self.batch_size)
+        pieces = []
+        done = 0
+        while done < self.batch_size:
+            group = self._decode(epoch, number)
+            count = min(self.batch_size - done, len(group.chosen) - into)
+            pieces += self._gather(group, into, done, count)
+            (epoch, number), into, done = self._after(epoch, number), 0, done + count
+        return _concatenate(pieces)
+
+    @property
+    def mixing(self) -> Mixing:
+        """How well the stream mixes, by the formulas of this module."""
+        steps = self.dataset.total_steps
+        groups = len(self._epoch(0).groups)
+        in_group, blocks = steps / groups, (len(self._edges) - 1) / groups
+        return Mixing(
+            blocks=len(self._edges) - 1,
+            blocks_in_group=blocks,
+            steps_in_group=in_group,
+            blocks_in_batch=blocks * (1 - (1 - min(1, 1 / blocks)) ** self.batch_size),
+            neighbors_together=min(1, (self.batch_size - 1) / max(1, in_group - 1)),
+            neighbors_together_shuffled=min(1, (self.batch_size - 1) / max(1, steps - 1)),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is, small and plain; see `load_state_dict`."""
+        return {
+            "cursor_version": 1,
+            "kind": self.kind,
+            "digest": self.dataset.digest,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "batch": self._next,
+            "worker": self._worker,
+            "epoch": self._next * self.batch_size // self.dataset.total_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
+
+        Raises:
+            ValueError: it is of another dataset, view, seed, batch size, buffer or kind of sample.
+        """
+        ours = self.state_dict()
+        for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
+            if state.get(field) != ours[field]:
+                raise ValueError(
+                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
+                    f"{ours[field]!r} here"
+                )
+        batch, worker = state.get("batch"), state.get("worker")
+        if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
+            raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")
+        # A worker's first batch lies as far behind the start as its number says.
+        self.start, self._next, self._worker = batch - worker, batch, worker
+
+    def _find(self, position: int) -> tuple[int, int, int]:
+        """Return epoch, group, and step inside of it, of a step of the stream."""
+        epoch, step = divmod(position, self.dataset.total_steps)
+        ends = self._epoch(epoch).ends
+        number = int(np.searchsorted(ends, step, "right"))
+        return epoch, number, step - (int(ends[number - 1]) if number else 0)
+
+    def _after(self, epoch: int, number: int) -> tuple[int, int]:
+        """Return epoch and number of the next group."""
+        last = number + 1 == len(self._epoch(epoch).groups)
+        return (epoch + 1, 0) if last else (epoch, number + 1)
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        """Return the order of an epoch, a pure function of (digest, seed, settings, epoch)."""
+        known, plan = self._planned
+        if known != epoch:
+            plan = self._plan(epoch)
+            self._planned = epoch, plan
+        return plan
+
+    def _plan(self, epoch: int) -> _Epoch:
+        rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
+        key = stream_key(self.dataset.digest, self.seed, f"{self.kind} blocks {epoch}")
+        order = seeded_order(key, len(rows))
+        firsts = []
+        held = self._group_rows
+        for position, count in enumerate(rows[order].tolist()):
+            if held + count > self._group_rows:
+                firsts.append(position)
+                held = 0
+            held += count
+        groups = np.split(order, firsts[1:])
+        episodes = np.diff(self._edges)
+        return _Epoch(
+            groups, np.cumsum([(rows[blocks] - episodes[blocks]).sum() for blocks in groups])
+        )
+
+    def _decode(self, epoch: int, number: int) -> _Group:
+        """Read the blocks of a group, and put its steps into their order."""
+        dataset, layout = self.dataset, self._layout
+        self._read_held()
+        ranges = [
+            (
+                int(layout.first_rows[self._edges[block]]),
+                int(layout.final_rows[self._edges[block + 1] - 1]) + 1,
+            )
+            for block in self._epoch(epoch).groups[number].tolist()
+        ]
+        total = sum(last - first for first, last in ranges)
+        filled = {name: self._zeros(name, total) for name in ("", *layout.others)}
+        begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
+
+        def read_block(block: int) -> Int64[np.ndarray, " steps"]:
+            (first, last), begin, end = ranges[block], begins[block], begins[block + 1]
+            for name, values in filled.items():
+                if name in self._hold:
+                    values[begin:end] = self._held[name][first:last]
+                else:
+                    self._fill(name, first, last, values[begin:end])
+            return layout.step_rows(first, last) - first + begin
+
+        with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
+            steps = list(pool.map(read_block, range(len(ranges))))
+        arrays = Arrays(
+            rows=torch.from_numpy(filled.pop("")),
+            step_rows=np.concatenate(steps),
+            obs_dim=layout.obs_dim,
+            action_dim=layout.action_dim,
+            name=dataset.name,
+            digest=dataset.digest,
+            others={name: torch.from_numpy(values) for name, values in filled.items()},
+            observation_leaves=layout.observation_leaves,
+        )
+        key = stream_key(dataset.digest, self.seed, f"{self.kind} steps {epoch} {number}")
+        order = seeded_order(key, len(arrays.step_rows))
+        sampler: TransitionSampler | NStepSampler = (
+            TransitionSampler(arrays)
+            if self._n_steps == 1 and arrays.is_flat
+            else NStepSampler(arrays, self._n_steps, self._discount)
+        )
+        return _Group(sampler, torch.from_numpy(arrays.step_rows[order]))
+
+    def _columns_to_hold(self, limit_bytes: int) -> list[str]:
+        """Return what to hold for the whole dataset: all but images, if that takes little memory.
+
+        A chunk of rewards has those of some 100,000 steps, and would be decoded for each few images.
+        """
+        sizes = self._layout.row_bytes
+        small = [name for name, size in sizes.items() if size < LARGE_ROW_BYTES]
+        total = self._layout.rows * sum(sizes[name] for name in small)
+        return small if len(small) < len(sizes) and total <= limit_bytes else []
+
+    def _read_held(self) -> None:
+        for name in self._hold:
+            if name not in self._held:
+                self._held[name] = self._read_whole(name)
+
+    def _read_whole(self, name: str) -> np.ndarray:
+        values = self._zeros(name, self._layout.rows)
+        for first, last in self._layout.ranges(name, BLOCK_BYTES):
+            self._fill(name, first, last, values[first:last])
+        return values
+
+    def _zeros(self, name: str, rows: int) -> np.ndarray:
+        """Return an array for some rows of the matrix or of another column."""
+        if not name:
+            return np.zeros((rows, self._layout.width), np.float32)
+        spec = self._layout.others[name]
+        return np.zeros((rows, *spec.shape), spec.dtype)
+
+    def _fill(self, name: str, first: int, last: int, values: np.ndarray) -> None:
+        """Read rows of the matrix or of another column into an array of zeros."""
+        if name:
+            fill_other(self.dataset, self._layout, name, first, last, values)
+            return
+        place = fill_matrix(self.dataset, self._layout, first, last, values)
+        if place and not self._allow_non_finite:
+            raise not_finite(self.dataset, place)
+
+    def _gather(
+        self, group: _Group, into: int, done: int, count: int
+    ) -> list[Batch | StructuredBatch]:
+        """Return this rank's part of `count` steps of a group, of a batch that has `done` others."""
+        size = self.batch_size // self.ranks
+        first = max(done, self.rank * size) - done
+        last = min(done + count, (self.rank + 1) * size) - done
+        if first >= last:
+            return []
+        return [group.sampler.gather(group.chosen[into + first : into + last])]
+
+
+def _threads() -> int:
+    """Return how many blocks to decode side by side; codecs leave the interpreter to others."""
+    return min(MOST_THREADS, os.cpu_count() or 1)
+
+
+def _concatenate(pieces: list[Batch | StructuredBatch]) -> Batch | StructuredBatch:
+    """Return one batch of pieces from several groups."""
+    if len(pieces) == 1:
+        return pieces[0]
+    joined: dict[str, Any] = {}
+    for field in dataclasses.fields(pieces[0]):
+        values = [getattr(piece, field.name) for piece in pieces]
+        joined[field.name] = (
+            {key: torch.cat([one[key] for one in values]) for key in values[0]}
+            if isinstance(values[0], dict)
+            else torch.cat(values)
+        )
+    return type(pieces[0])(**joined)
+
+
+def stream_transitions(
+    dataset: Dataset,
+    batch_size: int = 256,
+    *,
+    seed: int,
+    start: int = 0,
+    n_steps: int = 1,
+    discount: float = 0.99,
+    buffer_bytes: int = 2**28,
+    allow_non_finite: bool = False,
+    rank: int = 0,
+    ranks: int = 1,
+) -> StreamedTransitions:
+    """Return an endless stream of transitions, decoded as it goes: each step once per epoch.
+
+    For datasets that neither RAM nor a memory map is to hold. Batches are as those of
+    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` where spaces are not flat.
+
+    Args:
+        dataset: What to read.
+        batch_size: Steps in a batch, of all ranks together. All batches are full: where the size
+            does not divide an epoch, a batch holds the end of one epoch and the start of the next.
+        seed: Seed of the stream.
+        start: First batch, to go on where a run stopped; the group that it lies in is decoded.
+        n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
+        discount: Discount of a step, for `n_steps` over 1.
+        buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more mixes better;
+            another value gives another stream. An episode that is larger is held whole, twice.
+        allow_non_finite: Take NaN and infinity as they are.
+        rank: Which slice of each batch this process takes.
+        ranks: Number of slices.
+
+    Raises:
+        SchemaError: as `load_arrays`, though values are checked as they are decoded; or a weighted
+            mixture.
+        IntegrityError: an object is damaged; also while iterating.
+        ValueError: a number is out of range.
+    """
+    return StreamedTransitions(
+        dataset,
+        batch_size,
+        seed=seed,
+        start=start,
+        n_steps=n_steps,
+        discount=discount,
+        buffer_bytes=buffer_bytes,
+        allow_non_finite=allow_non_finite,
+        rank=rank,
+        ranks=ranks,
+    )

@@ -1,0 +1,251 @@
+"""Changes of a dataset in memory that papers make before training: each one line, made once.
+
+    arrays = normalize_observations(arrays)                      TD3+BC, ReBRAC, CORL
+    arrays = clip_actions(arrays, limit=1 - 1e-5)                IQL, for policies with a tanh
+    arrays = scale_rewards_by_return_range(arrays)               IQL on MuJoCo: 1000 / (best - worst)
+    arrays = scale_rewards(arrays, shift=-1.0)                   IQL on AntMaze
+
+A transform gives new arrays, of a digest that says what was done, and leaves those it was given:
+that takes a second matrix (as many bytes as `arrays.rows`) while both are in use. With
+`in_place=True` it writes into the matrix it was given, whose old `Arrays` must not be used on.
+Transforms with settings are made by `functools.partial`. Images are changed in batches:
+`images_to_float`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from orlog.errors import SchemaError
+from orlog.loaders.arrays import Arrays
+from orlog.loaders.statistics import Moments, derived_digest, episode_returns, load_statistics
+
+__all__ = [
+    "Normalizer",
+    "Transform",
+    "clip_actions",
+    "images_to_float",
+    "normalize_observations",
+    "observation_normalizer",
+    "scale_rewards",
+    "scale_rewards_by_return_range",
+]
+
+Transform: TypeAlias = Callable[[Arrays], Arrays]
+BatchT = TypeVar("BatchT")
+
+_BLOCK_ROWS = 65536
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Normalizer:
+    """Takes numbers to mean 0 and spread 1, and back; also for what an environment gives.
+
+    Attributes:
+        mean: Taken from each number, float64.
+        std: What each is divided by then, float64.
+    """
+
+    mean: Float64[np.ndarray, " numbers"]
+    std: Float64[np.ndarray, " numbers"]
+
+    def normalize(self, values: np.ndarray) -> Float32[np.ndarray, "*batch numbers"]:
+        """Return normalized numbers, computed in float64 and rounded once."""
+        normalized: np.ndarray = ((values - self.mean) / self.std).astype(np.float32)
+        return normalized
+
+    def restore(self, values: np.ndarray) -> Float32[np.ndarray, "*batch numbers"]:
+        """Return the numbers that `normalize` was given, but for rounding."""
+        restored: np.ndarray = (values * self.std + self.mean).astype(np.float32)
+        return restored
+
+
+def observation_normalizer(arrays: Arrays, *, epsilon: float = 1e-3) -> Normalizer:
+    """Return what normalizes observations; take it from the arrays before they are normalized.
+
+    Args:
+        arrays: The steps whose mean and spread count; see `load_statistics`.
+        epsilon: Added to the standard deviation, as in TD3+BC, so that constants stay finite.
+
+    Raises:
+        SchemaError: no observation is packed, or one is not finite.
+        ValueError: the epsilon is negative, or 0 where an observation never changes.
+    """
+    if not arrays.obs_dim:
+        raise SchemaError(
+            f"{arrays.name}: no observation of float numbers to normalize; for images see "
+            "images_to_float"
+        )
+    moments: Moments = load_statistics(arrays).observations
+    if not epsilon >= 0 or not (moments.std + epsilon > 0).all():
+        raise ValueError(
+            f"{arrays.name}: epsilon must be >= 0, and positive where an observation never "
+            f"changes, found {epsilon}"
+        )
+    return Normalizer(mean=moments.mean, std=moments.std + epsilon)
+
+
+def normalize_observations(
+    arrays: Arrays,
+    *,
+    epsilon: float = 1e-3,
+    normalizer: Normalizer | None = None,
+    in_place: bool = False,
+) -> Arrays:
+    """Return arrays whose packed observations have mean 0 and spread 1; images stay.
+
+    Args:
+        arrays: The steps.
+        epsilon: See `observation_normalizer`.
+        normalizer: Taken instead of the one of these arrays, as of a training split.
+        in_place: Write into the given matrix.
+
+    Raises:
+        SchemaError: no observation is packed, or one is not finite.
+        ValueError: the epsilon is out of range, or the normalizer is of other observations.
+    """
+    found = normalizer or observation_normalizer(arrays, epsilon=epsilon)
+    if found.mean.shape != (arrays.obs_dim,):
+        raise ValueError(
+            f"{arrays.name}: the normalizer is of {len(found.mean)} numbers, observations have "
+            f"{arrays.obs_dim}"
+        )
+    mean = torch.from_numpy(found.mean).to(arrays.rows.device)
+    std = torch.from_numpy(found.std).to(arrays.rows.device)
+    operation = f"normalize_observations 1 {found.mean.tolist()} {found.std.tolist()}"
+    changed = _changed(arrays, operation, in_place=in_place)
+    for first in range(0, len(changed.rows), _BLOCK_ROWS):
+        block = changed.rows[first : first + _BLOCK_ROWS, : arrays.obs_dim]
+        block.copy_((block.double() - mean) / std)
+    return changed
+
+
+def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = False) -> Arrays:
+    """Return arrays whose actions lie in [-limit, limit], as float32 numbers.
+
+    Args:
+        arrays: The steps.
+        limit: Largest size of a number in an action.
+        in_place: Write into the given matrix.
+
+    Raises:
+        SchemaError: actions are integers.
+        ValueError: the limit is not positive.
+    """
+    if not arrays.action_dim:
+        raise SchemaError(f"{arrays.name}: actions are integers, which are not clipped")
+    if not limit > 0:
+        raise ValueError(f"limit must be positive, found {limit}")
+    changed = _changed(arrays, f"clip_actions 1 {limit!r}", in_place=in_place)
+    changed.rows[:, arrays.columns["actions"]].clamp_(-limit, limit)
+    return changed
+
+
+def scale_rewards(
+    arrays: Arrays, *, scale: float = 1.0, shift: float = 0.0, in_place: bool = False
+) -> Arrays:
+    """Return arrays with rewards `scale * reward + shift`, computed in float64 and rounded once.
+
+    Args:
+        arrays: The steps.
+        scale: Factor.
+        shift: Added then; -1 turns AntMaze's 0 and 1 into -1 and 0.
+        in_place: Write into the given matrix.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    if not np.isfinite([scale, shift]).all():
+        raise ValueError(f"scale and shift must be finite, found {scale} and {shift}")
+    operation = f"scale_rewards 1 {float(scale)!r} {float(shift)!r}"
+    changed = _changed(arrays, operation, in_place=in_place)
+    # Only steps: the rows of final observations hold zeros, and keep them.
+    steps = torch.from_numpy(arrays.step_rows).to(arrays.rows.device)
+    rewards = changed.rows[:, arrays.columns["rewards"].start]
+    rewards[steps] = (rewards[steps].double() * scale + shift).float()
+    return changed
+
+
+def scale_rewards_by_return_range(
+    arrays: Arrays, *, total: float = 1000.0, in_place: bool = False
+) -> Arrays:
+    """Return arrays with rewards times `total / (highest return - lowest return)`.
+
+    What IQL (Kostrikov et al. 2022) does on MuJoCo, and CORL's `modify_reward`. Returns are those
+    of the dataset's episodes; D4RL's files have no episodes, so the authors' code cuts them by its
+    own rules, and an episode that the end of a file cuts off may count there or not.
+
+    Args:
+        arrays: The steps.
+        total: Range of returns that comes out.
+        in_place: Write into the given matrix.
+
+    Raises:
+        SchemaError: all episodes have the same return.
+        ValueError: the total is not positive.
+    """
+    if not total > 0:
+        raise ValueError(f"total must be positive, found {total}")
+    returns = episode_returns(arrays)
+    spread = float(returns.max() - returns.min())
+    if not 0 < spread < np.inf:
+        raise SchemaError(
+            f"{arrays.name}: returns of {len(returns)} episodes have a range of {spread:g}; "
+            "scale rewards by a number of your own (scale_rewards)"
+        )
+    return scale_rewards(arrays, scale=total / spread, in_place=in_place)
+
+
+def images_to_float(batch: BatchT, *, channels_first: bool = False) -> BatchT:
+    """Return a batch whose uint8 tensors are float32 in [0, 1]: 4 bytes a number instead of 1.
+
+    Do it as late as possible, on the device that trains, since it makes a batch four times as large.
+
+    Args:
+        batch: A dataclass of tensors and dicts of tensors, or one tensor.
+        channels_first: Move the last axis before height and width, as convolutions take it; for
+            images with an axis of channels, `[.., height, width, channels]`.
+
+    Raises:
+        ValueError: channels first, and an image with less than three axes and the batch's.
+        TypeError: no batch.
+    """
+    changed: Any
+    if isinstance(batch, Tensor | dict):
+        changed = _to_float(batch, channels_first)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        changed = dataclasses.replace(
+            batch, **{name: _to_float(value, channels_first) for name, value in values.items()}
+        )
+    else:
+        raise TypeError(f"expected a batch or a tensor, found {type(batch).__name__}")
+    return changed  # type: ignore[no-any-return]  # of the type it was given
+
+
+def _to_float(value: Any, channels_first: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _to_float(inner, channels_first) for key, inner in value.items()}
+    if not isinstance(value, Tensor) or value.dtype != torch.uint8:
+        return value
+    if channels_first:
+        if value.ndim < 4:
+            raise ValueError(
+                "channels_first takes images [batch, .., height, width, channels], found shape "
+                f"{tuple(value.shape)}"
+            )
+        value = value.movedim(-1, -3)
+    return value.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+
+def _changed(arrays: Arrays, operation: str, *, in_place: bool) -> Arrays:
+    """Return arrays to write into, of a digest that says what was done."""
+    rows = arrays.rows if in_place else arrays.rows.clone()
+    return dataclasses.replace(arrays, rows=rows, digest=derived_digest(arrays, operation))

@@ -1,0 +1,137 @@
+"""Weights of steps, for any kind of sample: by step, by episode, by return.
+
+    arrays = weighted(arrays, weights_by_return(arrays, temperature=0.1))
+    for batch in orlog.transitions(arrays, 256, seed=0): ...
+
+A mixture of datasets has weights of its own (`orlog.combine_datasets`); these multiply them. Where
+an item is more than a step (a window, a goal), the weights are those of the step it is chosen by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float64
+
+from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arrays import Arrays, Mixture
+from orlog.loaders.statistics import derived_digest, episode_returns
+
+__all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
+
+Per: TypeAlias = Literal["episode", "step"]
+
+
+def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
+    """Return the same steps, of which each is as likely as its weight says; nothing is copied.
+
+    The probability of a step is the one it had (of a mixture, or of earlier weights) times its
+    weight, made to sum to 1. Choosing costs the same for any weights (an alias table, 16 bytes a
+    step). The digest changes with the weights, and with it the stream.
+
+    Args:
+        arrays: The steps.
+        weights: One number a step, >= 0; only their proportions count.
+
+    Raises:
+        ValueError: a wrong number of weights, one that is negative, NaN or infinite, or no step
+            that is left with a chance.
+    """
+    steps = len(arrays.step_rows)
+    values = np.asarray(weights)
+    if values.shape != (steps,):
+        raise ValueError(
+            f"{arrays.name}: expected a weight for each of the {steps} steps, found shape "
+            f"{values.shape}; for weights of episodes see weights_by_episode"
+        )
+    table = alias_table(values)
+    if arrays.mixture is not None:
+        # Divided first, so that the product of huge weights stays finite.
+        values = values / values.max() * step_probabilities(arrays)
+        if not values.any():
+            raise ValueError(
+                f"{arrays.name}: every step of positive weight has no chance in the mixture"
+            )
+        table = alias_table(values)
+    digest = derived_digest(arrays, f"weights 1 {table.digest}")
+    return dataclasses.replace(arrays, mixture=table, digest=digest)
+
+
+def weights_by_episode(
+    arrays: Arrays, weights: np.ndarray | None = None, *, per: Per = "episode"
+) -> Float64[np.ndarray, " steps"]:
+    """Return weights of steps from weights of episodes; without any, episodes weigh the same.
+
+    Args:
+        arrays: The steps.
+        weights: One number an episode, >= 0.
+        per: What a weight is of. `episode`: of the episode as a whole, so its steps share it, and
+            a long episode is as likely as a short one of the same weight. `step`: of each of its
+            steps, so a longer one is more likely.
+
+    Raises:
+        ValueError: a wrong number of weights.
+    """
+    lengths = arrays.lengths
+    values = np.ones(len(lengths)) if weights is None else np.asarray(weights, np.float64)
+    if values.shape != lengths.shape:
+        raise ValueError(
+            f"{arrays.name}: expected a weight for each of the {len(lengths)} episodes, found "
+            f"shape {values.shape}"
+        )
+    if per not in ("episode", "step"):
+        raise ValueError(f"per must be 'episode' or 'step', found {per!r}")
+    return np.repeat(values / lengths if per == "episode" else values, lengths)
+
+
+def weights_by_return(
+    arrays: Arrays,
+    *,
+    temperature: float = 0.1,
+    by: Literal["return", "rank"] = "return",
+    per: Per = "step",
+) -> Float64[np.ndarray, " steps"]:
+    """Return weights of steps that grow with the return of their episode.
+
+    An episode weighs exp(value / temperature), where its value is 0 for the lowest return and 1
+    for the highest, as in the return weighting of Hong et al. 2023 ("Harnessing Mixed Offline
+    Reinforcement Learning Datasets via Trajectory Weighting").
+
+    Args:
+        arrays: The steps.
+        temperature: The lower, the more the best episodes count; infinity makes all the same.
+        by: What the value between is proportional to: the return, or its rank (equal returns share
+            the mean of their ranks), which a few extreme returns do not change.
+        per: See `weights_by_episode`.
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, found {temperature}")
+    if by not in ("return", "rank"):
+        raise ValueError(f"by must be 'return' or 'rank', found {by!r}")
+    values = episode_returns(arrays)
+    if by == "rank":
+        _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
+        values = (counts.cumsum() - (counts - 1) / 2)[same]
+    spread = values.max() - values.min()
+    # Relative to the best, so that no temperature makes them infinite.
+    behind = (values - values.max()) / (spread or 1.0)
+    return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
+
+
+def step_probabilities(arrays: Arrays) -> Float64[np.ndarray, " steps"]:
+    """Return how likely each step is to be chosen."""
+    choice = arrays.mixture
+    match choice:
+        case AliasTable():
+            return choice.probabilities
+        case Mixture():
+            shares = np.diff(choice.up_to, prepend=0.0) / np.maximum(choice.sizes, 1)
+            probabilities = np.empty(len(arrays.step_rows))
+            probabilities[choice.steps] = np.repeat(shares, choice.sizes)
+            return probabilities
+    return np.full(len(arrays.step_rows), 1 / len(arrays.step_rows))

@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.episode import Episode
+from orlog.datasets.views import combine_datasets
+from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.batches import BLOCK
+from orlog.loaders.goals import GoalBatch, GoalMixture, GoalSampler, goals
+
+Write: TypeAlias = Callable[..., Dataset]
+Make: TypeAlias = Callable[..., Episode]
+
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+GOAL_SPACE = spaces.Dict(
+    {
+        "achieved_goal": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        "desired_goal": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        "observation": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    }
+)
+IMAGES = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (2, 3, 1), np.uint8),
+        "floor": spaces.Discrete(7),
+        "state": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    }
+)
+LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=6)
+MIXTURES = st.tuples(
+    st.lists(st.integers(0, 3), min_size=4, max_size=4).filter(any), st.booleans()
+).map(
+    lambda drawn: GoalMixture(
+        current=drawn[0][0] / sum(drawn[0]),
+        trajectory=drawn[0][1] / sum(drawn[0]),
+        final=drawn[0][2] / sum(drawn[0]),
+        random=drawn[0][3] / sum(drawn[0]),
+        geometric=drawn[1],
+    )
+)
+
+
+def numbered(lengths: list[int]) -> Arrays:
+    """Return episodes whose observations are the numbers of their rows, terminated at the end."""
+    steps = np.arange(sum(lengths)) + np.repeat(np.arange(len(lengths)), lengths)
+    rows = torch.zeros(sum(lengths) + len(lengths), 1 + 1 + 3)
+    rows[:, 0] = torch.arange(len(rows))
+    rows[steps, 1] = torch.from_numpy(steps).float() / 4
+    lasts = np.cumsum(np.array(lengths) + 1) - 2
+    rows[lasts, 3] = 1
+    return Arrays(rows=rows, step_rows=steps, obs_dim=1, action_dim=1, digest="none", name="tests")
+
+
+def one_tensor(value: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def rows_of(observations: torch.Tensor | dict[str, torch.Tensor]) -> np.ndarray:
+    numbers: np.ndarray = one_tensor(observations).squeeze(1).numpy().astype(np.int64)
+    return numbers
+
+
+def tensors(batch: GoalBatch) -> dict[str, torch.Tensor]:
+    """Return every tensor of a batch by name."""
+    found = {}
+    for name in GoalBatch.__dataclass_fields__:
+        value = getattr(batch, name)
+        parts = value if isinstance(value, dict) else {"": value}
+        found.update({f"{name}/{key}": tensor for key, tensor in parts.items()})
+    return found
+
+
+def same(one: GoalBatch, other: GoalBatch) -> bool:
+    ours, theirs = tensors(one), tensors(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def slow_probabilities(
+    lengths: list[int], mixture: GoalMixture, discount: float, row: int
+) -> dict[int, float]:
+    """Return the probability of each goal of the state of a row, by summing over all there is."""
+    first = 0
+    steps, ends = [], {}
+    for length in lengths:
+        steps += list(range(first, first + length))
+        ends.update(dict.fromkeys(range(first, first + length), first + length))
+        first += length + 1
+    end = ends[row]
+    found = dict.fromkeys([*steps, *ends.values()], 0.0)
+    found[row] += mixture.current
+    found[end] += mixture.final
+    for step in steps:
+        found[step] += mixture.random / len(steps)
+    later = range(row + 1, end + 1)
+    if mixture.geometric:
+        left = 1.0
+        for goal in later:
+            share = left if goal == end else left * (1 - discount)
+            found[goal] += mixture.trajectory * share
+            left -= share
+    else:
+        for goal in later:
+            found[goal] += mixture.trajectory / len(later)
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=LENGTHS,
+    value_goals=MIXTURES,
+    actor_goals=MIXTURES,
+    discount=st.floats(0.01, 0.999),
+    negative=st.booleans(),
+    seed=st.integers(0, 2**64),
+)
+def test_every_item_is_a_transition_with_possible_goals(
+    lengths: list[int],
+    value_goals: GoalMixture,
+    actor_goals: GoalMixture,
+    discount: float,
+    negative: bool,
+    seed: int,
+) -> None:
+    arrays = numbered(lengths)
+    batch = goals(
+        arrays,
+        64,
+        seed=seed,
+        value_goals=value_goals,
+        actor_goals=actor_goals,
+        discount=discount,
+        negative_rewards=negative,
+    ).batch(0)
+    rows, value_rows, actor_rows = (
+        rows_of(one) for one in (batch.observations, batch.value_goals, batch.actor_goals)
+    )
+    np.testing.assert_array_equal(rows_of(batch.next_observations), rows + 1)
+    np.testing.assert_array_equal(batch.actions.squeeze(1).numpy() * 4, rows)
+    for item in range(64):
+        for mixture, goal in ((value_goals, value_rows[item]), (actor_goals, actor_rows[item])):
+            assert slow_probabilities(lengths, mixture, discount, rows[item])[goal] > 0
+        is_goal = rows[item] == value_rows[item]
+        assert batch.masks[item] == (not is_goal)
+        assert batch.rewards[item] == (float(is_goal) - 1 if negative else float(is_goal))
+        assert batch.terminations[item] == (arrays.last_rows[rows[item]] == rows[item] + 1)
+
+
+@pytest.mark.parametrize(
+    "mixture",
+    [
+        GoalMixture(trajectory=1.0),
+        GoalMixture(trajectory=1.0, geometric=True),
+        GoalMixture(final=1.0),
+        GoalMixture(random=1.0),
+        GoalMixture(current=1.0),
+        GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=True),
+        GoalMixture(current=0.1, trajectory=0.2, final=0.3, random=0.4),
+    ],
+    ids=["uniform", "geometric", "final", "random", "current", "ogbench", "all"],
+)
+def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture) -> None:
+    lengths, discount, items = [4, 1, 9, 3], 0.7, 200_000
+    sampler = GoalSampler(
+        numbered(lengths), value_goals=mixture, actor_goals=mixture, discount=discount
+    )
+    chosen = sampler.choose(np.random.default_rng(3).random((items, sampler.draws))).numpy()
+    for goal_column in (1, 2):
+        pairs = np.zeros((21, 21))
+        np.add.at(pairs, (chosen[:, 0], chosen[:, goal_column]), 1)
+        expected = np.zeros((21, 21))
+        for row in sampler.arrays.step_rows.tolist():
+            for goal, probability in slow_probabilities(lengths, mixture, discount, row).items():
+                expected[row, goal] = probability * items / 17
+        assert not pairs[expected == 0].any()
+        possible = expected > 0
+        assert stats.chisquare(pairs[possible], expected[possible]).pvalue > 0.001
+
+
+def test_value_and_actor_goals_are_independent() -> None:
+    mixture = GoalMixture(trajectory=0.5, random=0.5)
+    sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
+    chosen = sampler.choose(np.random.default_rng(4).random((100_000, sampler.draws))).numpy()
+    at_two = chosen[chosen[:, 0] == 2]
+    table = np.zeros((6, 6))
+    np.add.at(table, (at_two[:, 1], at_two[:, 2]), 1)
+    assert stats.chi2_contingency(table).pvalue > 0.001
+
+
+@pytest.mark.parametrize("geometric", [False, True])
+def test_the_largest_and_smallest_numbers_choose_the_nearest_and_farthest(geometric: bool) -> None:
+    mixture = GoalMixture(current=0.1, trajectory=0.2, random=0.7, geometric=geometric)
+    for later in (mixture, GoalMixture(trajectory=1.0, geometric=geometric)):
+        sampler = GoalSampler(numbered([3]), value_goals=mixture, actor_goals=later)
+        largest = np.nextafter(1, 0)
+        chosen = sampler.choose(np.array([[0, 0, 0], [largest] * 3, [0, 0.1, 0.1]])).numpy()
+        assert chosen[0].tolist() == [0, 0, 0 if later is mixture else 1]
+        assert chosen[1].tolist() == [2, 2, 2 if later is mixture else 3]
+        assert chosen[2, 1] == 1
+
+
+def test_probabilities_that_sum_to_nearly_one_leave_no_sliver() -> None:
+    mixture = GoalMixture(current=0.2, trajectory=0.7, final=0.1)
+    assert 0.2 + 0.7 + 0.1 < 1
+    sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
+    chosen = sampler.choose(np.array([[0.0, np.nextafter(1, 0), np.nextafter(1, 0)]]))
+    assert chosen.tolist() == [[0, 5, 5]]
+
+
+def test_blocks_choose_as_one_item_at_a_time() -> None:
+    sampler = GoalSampler(numbered([5, 2, 8]))
+    uniform = np.random.default_rng(0).random((2**14 + 3, sampler.draws))
+    whole = sampler.choose(uniform)
+    for item in (0, 1, 2**14 - 1, 2**14, 2**14 + 2):
+        assert torch.equal(sampler.choose(uniform[item : item + 1])[0], whole[item])
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    start=st.integers(0, 2 * BLOCK),
+    half=st.integers(1, 5),
+    seed=st.integers(0, 2**64),
+    value_goals=MIXTURES,
+)
+def test_any_start_and_any_ranks_give_the_same_batches(
+    start: int, half: int, seed: int, value_goals: GoalMixture
+) -> None:
+    arrays = numbered([3, 1, 6])
+    settled: dict[str, Any] = {"seed": seed, "value_goals": value_goals}
+    late = goals(arrays, 2 * half, start=start, **settled)
+    whole = goals(arrays, 2 * half, **settled)
+    parts = [
+        iter(goals(arrays, 2 * half, start=start, rank=rank, ranks=2, **settled)) for rank in (0, 1)
+    ]
+    for index, batch in enumerate(itertools.islice(late, 5), start):
+        assert same(batch, whole.batch(index))
+        first, second = (tensors(next(part)) for part in parts)
+        for name, tensor in tensors(batch).items():
+            assert torch.equal(torch.cat([first[name], second[name]]), tensor)
+
+
+def test_settings_that_change_the_choice_change_the_stream() -> None:
+    arrays = numbered([5])
+    kinds = [
+        GoalSampler(arrays),
+        GoalSampler(arrays, discount=0.9),
+        GoalSampler(arrays, actor_goals=GoalMixture(random=1)),
+        GoalSampler(arrays, value_goals=GoalMixture(random=1)),
+    ]
+    assert len({one.kind for one in kinds}) == 4
+    assert GoalSampler(arrays, negative_rewards=False).kind == kinds[0].kind
+    uniform = GoalMixture(trajectory=1)
+    # A discount that nothing uses changes nothing.
+    assert (
+        GoalSampler(arrays, value_goals=uniform, discount=0.5).kind
+        == GoalSampler(arrays, value_goals=uniform).kind
+    )
+
+
+def dataset_of(
+    write: Write, make: Make, space: gymnasium.Space[Any], lengths: list[int]
+) -> Dataset:
+    rng = np.random.default_rng(7)
+    return write(
+        [make(space, ACTION, length=length, end="termination", rng=rng) for length in lengths],
+        space,
+        ACTION,
+    )
+
+
+@pytest.mark.parametrize("key", ["achieved_goal", "observation"])
+def test_a_goal_can_be_a_part_of_a_flat_observation(write: Write, make: Make, key: str) -> None:
+    dataset = dataset_of(write, make, GOAL_SPACE, [4, 2])
+    whole = goals(dataset, 32, seed=5).batch(0)
+    batch = goals(dataset, 32, seed=5, goal_key=key).batch(0)
+    place = {"achieved_goal": slice(0, 2), "observation": slice(4, 7)}[key]
+    value_goals = one_tensor(batch.value_goals)
+    assert torch.equal(value_goals, one_tensor(whole.value_goals)[:, place])
+    assert torch.equal(one_tensor(batch.actor_goals), one_tensor(whole.actor_goals)[:, place])
+    assert torch.equal(one_tensor(batch.observations), one_tensor(whole.observations))
+    states = set()
+    for episode in dataset:
+        assert isinstance(episode.observations, dict)
+        states |= {tuple(row) for row in np.asarray(episode.observations[key]).tolist()}
+    assert {tuple(row) for row in value_goals.tolist()} <= states
+
+
+def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
+    dataset = dataset_of(write, make, IMAGES, [4, 2, 5])
+    by_state = {}
+    for number, episode in enumerate(dataset):
+        assert isinstance(episode.observations, dict)
+        for step in range(len(episode) + 1):
+            state = {key: np.asarray(episode.observations[key])[step] for key in IMAGES}
+            by_state[state["state"].tobytes()] = (number, step, state)
+
+    def place(observations: dict[str, torch.Tensor], item: int) -> tuple[int, int]:
+        """Return the episode and step of an observation, all of whose parts are compared."""
+        number, step, state = by_state[observations["state"][item].numpy().tobytes()]
+        for key, tensor in observations.items():
+            np.testing.assert_array_equal(tensor[item].numpy(), state[key])
+        return number, step
+
+    batch = goals(dataset, 64, seed=1).batch(0)
+    assert isinstance(batch.observations, dict)
+    assert isinstance(batch.next_observations, dict)
+    assert isinstance(batch.value_goals, dict)
+    assert isinstance(batch.actor_goals, dict)
+    assert batch.value_goals["camera"].dtype == torch.uint8
+    for item in range(64):
+        number, step = place(batch.observations, item)
+        assert place(batch.next_observations, item) == (number, step + 1)
+        actor = place(batch.actor_goals, item)
+        assert actor[0] == number
+        assert actor[1] > step
+        is_goal = place(batch.value_goals, item) == (number, step)
+        assert batch.masks[item] == (not is_goal)
+        assert batch.terminations[item] == (step + 1 == [4, 2, 5][number])
+
+    for key in ("camera", "floor", "state"):
+        part = goals(dataset, 64, seed=1, goal_key=key).batch(0)
+        assert torch.equal(one_tensor(part.value_goals), batch.value_goals[key])
+    again = goals(load_arrays(dataset), 64, seed=1, goal_key="camera").batch(0)
+    assert torch.equal(one_tensor(again.value_goals), batch.value_goals["camera"])
+
+
+def test_a_reward_takes_what_was_achieved_and_what_was_wanted(write: Write, make: Make) -> None:
+    def distance(achieved: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return -(achieved - wanted).square().sum(1).double()
+
+    dataset = dataset_of(write, make, GOAL_SPACE, [4, 2])
+    batch = goals(dataset, 32, seed=5, goal_key="achieved_goal", reward=distance).batch(0)
+    achieved = one_tensor(batch.next_observations)[:, :2].numpy()
+    expected = -np.square(achieved - one_tensor(batch.value_goals).numpy()).sum(1)
+    assert batch.rewards.dtype == torch.float32
+    np.testing.assert_allclose(batch.rewards.numpy(), expected, rtol=1e-6)
+    assert torch.equal(batch.masks, 1 - batch.terminations)
+    assert batch.terminations.any()
+
+
+def test_random_goals_follow_the_weights_of_a_mixture(write: Write, make: Make) -> None:
+    one = dataset_of(write, make, GOAL_SPACE, [4, 2])
+    other = dataset_of(write, make, GOAL_SPACE, [9, 9, 9])
+    mixture = combine_datasets([one, other], weights=[3, 1])
+    random = GoalMixture(current=0.5, random=0.5)
+    sampler = GoalSampler(load_arrays(mixture), value_goals=random, actor_goals=random)
+    assert sampler.draws == 6
+    chosen = sampler.choose(np.random.default_rng(0).random((40_000, 6))).numpy()
+    elsewhere = chosen[chosen[:, 0] != chosen[:, 1]]
+    # The first dataset has rows 0 to 7; a goal that is its item's own row is left out above.
+    share = (elsewhere[elsewhere[:, 0] > 7][:, 1] <= 7).mean()
+    expected = 0.75 / (0.75 + 0.25 * 26 / 27)
+    assert abs(share - expected) < 0.02
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"current": 0.5},
+        {"current": 0.5, "random": 0.6},
+        {"current": -0.5, "random": 1.5},
+        {"current": float("nan"), "random": 1.0},
+    ],
+)
+def test_probabilities_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"sum to 1.*found current"):
+        GoalMixture(**wrong)
+
+
+@pytest.mark.parametrize("discount", [0.0, 1.0, -1.0, float("nan")])
+def test_a_discount_out_of_range_is_refused(discount: float) -> None:
+    with pytest.raises(ValueError, match="discount must be"):
+        goals(numbered([3]), 4, seed=0, discount=discount)
+
+
+def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make) -> None:
+    dataset = dataset_of(write, make, GOAL_SPACE, [2])
+    with pytest.raises(ValueError, match=r"tests/small-v1.*'achieved'.*there are achieved_goal$"):
+        goals(dataset, 4, seed=0, goal_key="achieved")
+    with pytest.raises(ValueError, match="give goals the dataset itself"):
+        goals(load_arrays(dataset), 4, seed=0, goal_key="achieved_goal")
+    flat = dataset_of(write, make, ACTION, [2])
+    with pytest.raises(ValueError, match="it has one part, so leave goal_key out"):
+        goals(flat, 4, seed=0, goal_key="achieved_goal")
+
+
+def test_a_reward_that_is_none_is_refused(write: Write, make: Make) -> None:
+    with pytest.raises(ValueError, match=r"shape \(4,\), found \(4, 1\)"):
+        goals(numbered([3]), 4, seed=0, reward=lambda achieved, wanted: achieved - wanted).batch(0)
+    images = dataset_of(write, make, IMAGES, [2])
+    with pytest.raises(TypeError, match="name the part in goal_key, of camera, floor, state"):
+        goals(images, 4, seed=0, reward=lambda achieved, _: achieved[:, 0]).batch(0)

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.views import combine_datasets
+from orlog.errors import IntegrityError, ManifestError, SchemaError, StorageError
+from orlog.loaders import filling, packs
+from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
+from orlog.loaders.transitions import transitions
+
+Write: TypeAlias = Callable[..., Dataset]
+
+FLAT = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+PIXELS = spaces.Box(0, 255, (16, 17, 3), np.uint8)
+OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
+    "flat": FLAT,
+    "nothing": spaces.Box(0, 1, (0,), np.float64),
+    "pixels": PIXELS,
+    "integer": spaces.Discrete(5),
+    "dict": spaces.Dict(
+        {
+            "pixels": PIXELS,
+            "arm": spaces.Dict({"angle": spaces.Box(-100, 100, (2, 2), np.int16)}),
+            "goal": spaces.MultiDiscrete([3, 4]),
+            "speed": spaces.Box(-np.inf, np.inf, (), np.float64),
+        }
+    ),
+}
+ACTIONS: dict[str, gymnasium.Space[Any]] = {
+    "floats": spaces.Box(-2, 3, (2,), np.float32),
+    "integer": spaces.Discrete(4),
+    "integers": spaces.MultiDiscrete([3, 4, 5]),
+    "bits": spaces.MultiBinary(3),
+}
+STRUCTURES = st.lists(
+    st.tuples(st.integers(1, 9), st.sampled_from(["termination", "truncation", "cut"])),
+    min_size=1,
+    max_size=7,
+)
+
+
+def rows_of(space: gymnasium.Space[Any], count: int, rng: np.random.Generator) -> Columns:
+    """Return random rows of a space."""
+    if isinstance(space, spaces.Dict):
+        return {key: rows_of(value, count, rng) for key, value in space.items()}
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.n, size=count)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(space.nvec, size=(count, *space.shape))
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(2, size=(count, *space.shape), dtype=np.int8)
+    assert isinstance(space, spaces.Box)
+    if np.issubdtype(space.dtype, np.integer):
+        limit = min(255, int(np.iinfo(space.dtype).max))
+        return rng.integers(limit, size=(count, *space.shape)).astype(space.dtype)
+    return rng.normal(size=(count, *space.shape)).astype(space.dtype)
+
+
+def episodes_of(
+    structure: list[tuple[int, str]],
+    observation_space: gymnasium.Space[Any] = FLAT,
+    action_space: gymnasium.Space[Any] = ACTIONS["floats"],
+    seed: int = 0,
+) -> list[Episode]:
+    """Return random episodes of some lengths and ends."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for length, end in structure:
+        last = np.arange(length) == length - 1
+        episodes.append(
+            Episode(
+                observations=rows_of(observation_space, length + 1, rng),
+                actions=rows_of(action_space, length, rng),
+                rewards=rng.normal(size=length),
+                terminations=last & (end == "termination"),
+                truncations=last & (end == "truncation"),
+                infos={},
+                seed=None,
+            )
+        )
+    return episodes
+
+
+@pytest.fixture(scope="session")
+def small(write: Write) -> Dataset:
+    """Return a dataset of three episodes."""
+    structure = [(3, "termination"), (5, "truncation"), (2, "cut")]
+    return write(episodes_of(structure), FLAT, ACTIONS["floats"])
+
+
+def assert_equal(found: Arrays, expected: Arrays) -> None:
+    """Assert that two are the same, bit for bit and type for type."""
+    for field in dataclasses.fields(Arrays):
+        ours, theirs = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "mixture" and theirs is not None:
+            ours, theirs = dataclasses.asdict(ours), dataclasses.asdict(theirs)
+        if not isinstance(theirs, dict):
+            ours, theirs = {"": ours}, {"": theirs}
+        assert list(ours) == list(theirs)
+        for key, value in theirs.items():
+            assert type(ours[key]) is type(value), field.name
+            if isinstance(value, np.ndarray | torch.Tensor):
+                assert ours[key].dtype == value.dtype
+                np.testing.assert_array_equal(np.asarray(ours[key]), np.asarray(value))
+            else:
+                assert ours[key] == value
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_array_equal(found.last_rows, expected.last_rows)
+
+
+@pytest.mark.parametrize("observations", OBSERVATIONS)
+@pytest.mark.parametrize("actions", ACTIONS)
+@settings(max_examples=4, deadline=None)
+@given(structure=STRUCTURES, block=st.integers(1, 5000), seed=st.integers(0, 2**32))
+def test_a_pack_is_what_would_be_in_memory(
+    write: Write,
+    observations: str,
+    actions: str,
+    structure: list[tuple[int, str]],
+    block: int,
+    seed: int,
+) -> None:
+    pair = OBSERVATIONS[observations], ACTIONS[actions]
+    dataset = write(episodes_of(structure, *pair, seed), *pair)
+    order = np.random.default_rng(seed).permutation(len(structure))[: 1 + seed % len(structure)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packs, "BLOCK_BYTES", block)
+        for data in (dataset, dataset[order]):
+            assert_equal(open_pack(data), load_arrays(data))
+            assert verify_pack(data) == []
+
+
+def test_weighted_mixtures_and_their_batches_are_the_same(write: Write) -> None:
+    parts = [
+        write(episodes_of([(count, "cut"), (4, "cut")], seed=count), FLAT, ACTIONS["floats"])
+        for count in (3, 5)
+    ]
+    mixed = combine_datasets(parts, weights=[0.8, 0.2])
+    arrays = open_pack(mixed)
+    assert_equal(arrays, load_arrays(mixed))
+    ours = transitions(arrays, 16, seed=1).batch(3)
+    theirs = transitions(mixed, 16, seed=1).batch(3)
+    torch.testing.assert_close(dataclasses.asdict(ours), dataclasses.asdict(theirs), rtol=0, atol=0)
+
+
+def test_it_is_made_once_and_its_pages_are_private(small: Dataset) -> None:
+    assert not is_packed(small)
+    first = open_pack(small)
+    assert is_packed(small)
+    inodes = {path: path.stat().st_ino for path in pack_folder(small).iterdir()}
+    before = first.rows.clone()
+    first.rows.zero_()
+    second = open_pack(small)
+    torch.testing.assert_close(second.rows, before, rtol=0, atol=0)
+    assert inodes == {path: path.stat().st_ino for path in pack_folder(small).iterdir()}
+    assert verify_pack(small) == []
+    assert not [path.name for path in pack_folder(small).parent.glob(".*.unfinished")]
+
+
+def test_a_pack_in_a_shared_home_serves(
+    small: Dataset, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_pack(small)
+    (home / "datasets").mkdir(exist_ok=True)
+    monkeypatch.setenv("ORLOG_SHARED", str(home))
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "own"))
+    assert pack_folder(small).is_relative_to(home)
+    open_pack(small)
+    assert not (tmp_path / "own").exists()
+
+
+def test_pickling_sends_the_path_and_what_was_replaced(small: Dataset) -> None:
+    arrays = open_pack(small)
+    data = pickle.dumps(arrays)
+    assert len(data) < 2000
+    again = pickle.loads(data)
+    assert isinstance(again, MappedArrays)
+    assert_equal(again, arrays)
+    scaled = dataclasses.replace(arrays, rows=arrays.rows * 2, name="scaled")
+    again = pickle.loads(pickle.dumps(scaled))
+    assert_equal(again, scaled)
+    assert again.step_rows is again.opened["step_rows"]
+    fewer = dataclasses.replace(
+        arrays, rows=arrays.rows[:4].clone(), step_rows=arrays.step_rows[:3].copy()
+    )
+    assert fewer.lengths.tolist() == [3]
+
+
+def sum_of_rows(arrays: Arrays) -> float:
+    """Return what a worker process sees."""
+    return float(arrays.rows.double().sum())
+
+
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads
+def test_worker_processes_map_the_same_files(small: Dataset, method: str) -> None:
+    arrays = open_pack(small)
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(sum_of_rows, (arrays,)) == sum_of_rows(arrays)
+
+
+def test_a_flipped_byte_is_found(small: Dataset) -> None:
+    open_pack(small)
+    folder = pack_folder(small)
+    data = bytearray((folder / "rows.f32").read_bytes())
+    data[17] ^= 4
+    (folder / "rows.f32").write_bytes(data)
+    (problem,) = verify_pack(small)
+    assert (problem.file, problem.kind) == ("rows.f32", "damaged")
+    (folder / "step_rows.i64").unlink()
+    (folder / "lengths.i64").write_bytes(b"")
+    assert {(one.file, one.kind) for one in verify_pack(small)} == {
+        ("rows.f32", "damaged"),
+        ("step_rows.i64", "missing"),
+        ("lengths.i64", "wrong size"),
+    }
+
+
+@pytest.mark.parametrize("name", ["rows.f32", "step_rows.i64", "lengths.i64"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_size_is_not_opened(small: Dataset, name: str, change: int) -> None:
+    open_pack(small)
+    path = pack_folder(small) / name
+    os.truncate(path, path.stat().st_size + change)
+    with pytest.raises(IntegrityError, match=rf"{name}: expected .* remove the folder"):
+        open_pack(small)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"obs_dim": 4},
+        {"obs_dim": "3"},
+        {"extra": 1},
+        {"pack_version": 0},
+        {"files": []},
+        {"digest": "sha256:" + "0" * 64},
+        {"observation_leaves": {"": {"column": "observations", "first": 0, "shape": []}}},
+        {"mixture": {"first": [0], "sizes": [1], "up_to": [1.0]}},
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(small: Dataset, change: dict[str, Any]) -> None:
+    open_pack(small)
+    path = pack_folder(small) / "pack.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(IntegrityError, match="pack is made anew"):
+        open_pack(small)
+
+
+def test_a_record_names_no_files_elsewhere(small: Dataset) -> None:
+    open_pack(small)
+    path = pack_folder(small) / "pack.json"
+    path.write_text(path.read_text().replace("rows.f32", "../rows.f32"))
+    with pytest.raises(IntegrityError, match="strange name"):
+        open_pack(small)
+
+
+def test_there_is_nothing_to_verify_before_it_is_made(small: Dataset) -> None:
+    with pytest.raises(ManifestError, match="cannot be read"):
+        verify_pack(small)
+
+
+def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "BLOCK_BYTES", 64)
+    episodes = episodes_of([(2, "cut"), (4, "cut"), (3, "cut")])
+    rewards = episodes[1].rewards.copy()
+    rewards[2] = np.inf
+    infinite = [episodes[0], dataclasses.replace(episodes[1], rewards=rewards), episodes[2]]
+    dataset = write(infinite, FLAT, ACTIONS["floats"])
+    with pytest.raises(SchemaError, match="episode 1, step 2"):
+        open_pack(dataset)
+    assert not is_packed(dataset)
+    assert open_pack(dataset, allow_non_finite=True).rows.isinf().sum() == 1
+    with pytest.raises(SchemaError, match="episode 1, step 2"):  # also of a pack that is there
+        open_pack(dataset)
+
+    flags = np.array([False, True, False, False])
+    early = [episodes[0], dataclasses.replace(episodes[1], truncations=flags), episodes[2]]
+    dataset = write(early, FLAT, ACTIONS["floats"], checked=False)
+    with pytest.raises(SchemaError, match="column truncations is true at step 1 of episode 1"):
+        open_pack(dataset)
+
+
+def test_a_full_disk_leaves_nothing(small: Dataset) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(StorageError, match="free some space or set ORLOG_HOME"):
+            open_pack(small)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not pack_folder(small).exists()
+    assert_equal(open_pack(small), load_arrays(small))
+
+
+def test_a_disk_without_room_is_said_before(
+    small: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling.Layout, "total_bytes", 10**18)
+    with pytest.raises(StorageError, match=r"1,000,000,000,000,000,000 bytes.*stream_transitions"):
+        open_pack(small)
+
+
+SLOW_MAKER = """
+import pathlib, sys, time
+import orlog
+from orlog.loaders import packs
+
+fill = packs.fill_matrix
+
+def slow_fill(*arguments):
+    pathlib.Path(sys.argv[2]).touch()
+    time.sleep(float(sys.argv[3]))
+    return fill(*arguments)
+
+packs.fill_matrix = slow_fill
+packs.open_pack(orlog.load_dataset(sys.argv[1]))
+"""
+
+
+def start_maker(dataset: Dataset, flag: Path, seconds: float) -> subprocess.Popen[bytes]:
+    """Start a process that makes the pack, waiting long at each block, and wait until it is in."""
+    arguments = [str(dataset.folder), str(flag), str(seconds)]
+    maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SLOW_MAKER), *arguments])
+    limit = time.monotonic() + 60
+    while not flag.exists():
+        assert maker.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    return maker
+
+
+@pytest.mark.slow
+def test_a_killed_maker_leaves_what_the_next_one_clears(small: Dataset, tmp_path: Path) -> None:
+    maker = start_maker(small, tmp_path / "flag", 60)
+    maker.send_signal(signal.SIGKILL)
+    maker.wait()
+    assert not is_packed(small)
+    assert_equal(open_pack(small), load_arrays(small))
+    names = {path.name for path in pack_folder(small).parent.iterdir()}
+    assert names == {pack_folder(small).name, f".{pack_folder(small).name}.lock"}
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_makes_it_and_one_waits(
+    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = start_maker(small, tmp_path / "flag", 1)
+
+    def not_here(*_: object) -> str:
+        raise AssertionError("made twice")
+
+    monkeypatch.setattr(packs, "fill_matrix", not_here)
+    found = open_pack(small)
+    assert maker.wait() == 0
+    assert_equal(found, load_arrays(small))

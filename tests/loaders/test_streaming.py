@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+import threading
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.episode import Episode
+from orlog.datasets.views import combine_datasets
+from orlog.errors import SchemaError
+from orlog.loaders import streaming
+from orlog.loaders.arrays import load_arrays
+from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
+from orlog.loaders.streaming import StreamedTransitions, stream_transitions
+from orlog.loaders.transitions import NStepSampler
+
+Write: TypeAlias = Callable[..., Dataset]
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+ACTION = spaces.Box(-2, 3, (1,), np.float32)
+PIXELS = spaces.Dict({"pixels": spaces.Box(0, 255, (16, 16, 3), np.uint8), "state": BOX})
+ROW_BYTES = 4 * (2 + 1 + 3)
+
+
+def episodes_of(lengths: list[int], *, pixels: bool = False, seed: int = 0) -> list[Episode]:
+    """Return episodes whose reward at a step is its number in the dataset."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    first = 0
+    for length in lengths:
+        state = rng.normal(size=(length + 1, 2)).astype(np.float32)
+        images = rng.integers(255, size=(length + 1, 16, 16, 3), dtype=np.uint8)
+        last = np.arange(length) == length - 1
+        episodes.append(
+            Episode(
+                observations={"pixels": images, "state": state} if pixels else state,
+                actions=rng.normal(size=(length, 1)).astype(np.float32),
+                rewards=np.arange(first, first + length, dtype=np.float64),
+                terminations=last & (length % 2 == 0),
+                truncations=last & (length % 3 == 0) & (length % 2 == 1),
+                infos={},
+                seed=None,
+            )
+        )
+        first += length
+    return episodes
+
+
+@pytest.fixture(scope="session")
+def many(write: Write) -> Dataset:
+    """Return a dataset of 40 episodes of 1 to 40 steps."""
+    return write(episodes_of(list(range(1, 41))), BOX, ACTION)
+
+
+def steps_of(batch: Any) -> list[int]:
+    """Return the numbers of a batch's steps, which rewards are."""
+    found: list[int] = batch.rewards.long().tolist()
+    return found
+
+
+def first_steps(stream: StreamedTransitions, count: int) -> list[int]:
+    """Return the steps of the first batches of a stream."""
+    return [step for batch in itertools.islice(stream, count) for step in steps_of(batch)]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Assert that two batches are the same, bit for bit."""
+    torch.testing.assert_close(
+        dataclasses.asdict(found), dataclasses.asdict(expected), rtol=0, atol=0
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    batch_size=st.integers(1, 40),
+    buffer=st.integers(1, 60 * ROW_BYTES),
+    seed=st.integers(0, 2**32),
+)
+def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
+    write: Write, lengths: list[int], batch_size: int, buffer: int, seed: int
+) -> None:
+    dataset = write(episodes_of(lengths), BOX, ACTION)
+    stream = stream_transitions(dataset, batch_size, seed=seed, buffer_bytes=buffer)
+    steps = dataset.total_steps
+    batches = list(itertools.islice(stream, -(-3 * steps // batch_size)))
+    for index, batch in enumerate(batches):
+        assert_same(batch, stream.batch(index))
+    drawn = [step for batch in batches for step in steps_of(batch)]
+    for epoch in range(3):
+        assert sorted(drawn[epoch * steps : (epoch + 1) * steps]) == list(range(steps))
+
+    arrays = load_arrays(dataset)
+    rows = torch.from_numpy(arrays.step_rows[drawn])
+    expected = arrays.transitions[rows]
+    found = torch.cat(
+        [
+            torch.column_stack(
+                (
+                    batch.observations,
+                    batch.actions,
+                    batch.rewards,
+                    batch.terminations,
+                    batch.truncations,
+                    batch.next_observations,
+                )
+            )
+            for batch in batches
+            if isinstance(batch, Batch)
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -> None:
+    dataset = write(
+        episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION
+    )
+    arrays = load_arrays(dataset)
+    sampler = NStepSampler(arrays, n_steps, 0.9)
+    shared: dict[str, Any] = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
+    stream = stream_transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared)
+    assert stream.mixing.blocks > stream.mixing.blocks_in_group
+    order = stream_transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared)
+    for index, batch in enumerate(itertools.islice(stream, 9)):
+        kind = StructuredBatch if pixels else NStepBatch if n_steps > 1 else Batch
+        assert type(batch) is kind
+        assert_same(batch, order.batch(index))
+        # Sums of rewards hide the steps: find them by their states.
+        states: Any = batch.observations
+        states = states["state"] if pixels else states
+        state_rows = arrays.rows[arrays.step_rows, :2]
+        found = [int((state_rows == state).all(1).int().argmax()) for state in states]
+        expected = dataclasses.asdict(sampler.gather(torch.from_numpy(arrays.step_rows[found])))
+        names = dataclasses.asdict(batch)
+        torch.testing.assert_close(names, {name: expected[name] for name in names}, rtol=0, atol=0)
+
+
+def test_the_order_depends_on_seed_and_epoch_only(many: Dataset) -> None:
+    steps = many.total_steps
+    streams = [stream_transitions(many, 10, seed=seed, buffer_bytes=4000) for seed in (0, 0, 1)]
+    first, again, other = (first_steps(stream, 2 * steps // 10) for stream in streams)
+    assert first == again
+    assert first != other
+    assert first[:steps] != first[steps:]
+    # Neighbors of an episode are no longer neighbors.
+    followed = np.mean(np.diff(first[:steps]) == 1)
+    assert followed < 0.05
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 83, 200])
+def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
+    def stream(**place: Any) -> StreamedTransitions:
+        return stream_transitions(many, 10, seed=3, buffer_bytes=4000, **place)
+
+    whole = first_steps(stream(), stop + 30)
+    stopped = stream()
+    first_steps(stopped, stop)
+    state = stopped.state_dict()
+    assert state["epoch"] == stop * 10 // many.total_steps
+    fresh = stream()
+    fresh.load_state_dict(pickle.loads(pickle.dumps(state)))
+    assert first_steps(fresh, 30) == whole[stop * 10 :]
+    halves = [stream(rank=rank, ranks=2) for rank in range(2)]
+    for half in halves:
+        half.load_state_dict(state)
+    pairs = zip(*(itertools.islice(half, 30) for half in halves), strict=True)
+    assert [one for pair in pairs for half in pair for one in steps_of(half)] == whole[stop * 10 :]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
+def test_workers_give_the_same_stream(many: Dataset, workers: int) -> None:
+    stream = stream_transitions(many, 10, seed=3, buffer_bytes=4000)
+    loader = DataLoader(
+        stream, batch_size=None, num_workers=workers, multiprocessing_context="spawn"
+    )
+    batches = [steps_of(batch) for batch in itertools.islice(loader, 12)]
+    assert [step for batch in batches for step in batch] == first_steps(stream, 12)
+
+
+def test_a_state_of_another_stream_is_refused(many: Dataset) -> None:
+    stream = stream_transitions(many, 10, seed=3)
+    state = stream.state_dict()
+    for other, pattern in (
+        (stream_transitions(many, 10, seed=4), "seed is 3 there and 4 here"),
+        (stream_transitions(many, 20, seed=3), "batch_size is 10 there and 20 here"),
+        (stream_transitions(many, 10, seed=3, buffer_bytes=99), "kind is .*buffer=99"),
+        (stream_transitions(many[:5], 10, seed=3), "digest is"),
+    ):
+        with pytest.raises(ValueError, match=pattern):
+            other.load_state_dict(state)
+    with pytest.raises(ValueError, match="no state of a stream"):
+        stream.load_state_dict({**state, "batch": -1})
+
+
+@pytest.mark.parametrize("share", [3, 100])
+def test_memory_is_bounded(write: Write, share: int) -> None:
+    dataset = write(episodes_of([50] * 240, pixels=True), PIXELS, ACTION)
+    rows = dataset.total_steps + dataset.total_episodes
+    buffer = rows * (16 * 16 * 3 + ROW_BYTES) // share
+    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=buffer)
+    batches = iter(stream)
+    tracemalloc.start()
+    try:
+        for _ in itertools.islice(batches, 1000):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Beside groups: a block as decoded, a chunk of 1 MiB, and orders of some bytes a step.
+    assert peak < 1.25 * buffer + 2**21
+
+
+@pytest.mark.parametrize("share", [2, 1000])
+def test_small_columns_are_held_where_that_takes_little(write: Write, share: int) -> None:
+    """A stream is the same whether or not it reads them anew for each block."""
+    dataset = write(episodes_of([9, 4, 12, 30], pixels=True), PIXELS, ACTION)
+    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=100_000 // share)
+    assert len(first_steps(stream, 7)) == 56
+    assert bool(stream._held) == (share == 2)
+    assert len(pickle.dumps(stream)) < len(pickle.dumps(dataset)) + 5000
+    arrays = load_arrays(dataset)
+    batch: Any = stream.batch(3)
+    rows = torch.from_numpy(arrays.step_rows[steps_of(batch)])
+    expected: Any = arrays.observations(rows)
+    for key, values in expected.items():
+        torch.testing.assert_close(batch.observations[key], values, rtol=0, atol=0)
+
+
+def test_mixing_is_as_the_formulas_say(many: Dataset) -> None:
+    stream = stream_transitions(many, 16, seed=3, buffer_bytes=6000)
+    mixing = stream.mixing
+    steps = many.total_steps
+    drawn = np.array(first_steps(stream, 40 * steps // 16)).reshape(-1, 16)
+    followers = [np.isin(batch + 1, batch).sum() for batch in drawn]
+    together = np.sum(followers) / drawn.size
+    # A batch may lie across two groups, and the last step of an episode has no neighbor.
+    assert together == pytest.approx(mixing.neighbors_together, rel=0.2)
+    assert mixing.neighbors_together_shuffled == 15 / (steps - 1)
+    assert mixing.blocks_in_batch <= mixing.blocks_in_group <= mixing.blocks
+
+
+def test_abandoned_iterations_leave_no_thread(many: Dataset) -> None:
+    batches = iter(stream_transitions(many, 10, seed=3, buffer_bytes=4000))
+    next(batches)
+    assert any(thread.name.startswith("orlog-stream") for thread in threading.enumerate())
+    del batches
+    assert not any(thread.name.startswith("orlog-stream") for thread in threading.enumerate())
+
+
+def test_errors_come_out_of_the_thread_with_their_place(write: Write) -> None:
+    episodes = episodes_of([4] * 10)
+    rewards = episodes[7].rewards.copy()
+    rewards[2] = np.nan
+    episodes[7] = dataclasses.replace(episodes[7], rewards=rewards)
+    dataset = write(episodes, BOX, ACTION)
+    stream = stream_transitions(dataset, 4, seed=0, buffer_bytes=12 * ROW_BYTES)
+    with pytest.raises(SchemaError, match=r"tests/small-v1.*episode 7, step 2;.*allow_non_finite"):
+        list(itertools.islice(stream, 20))
+    allowed = stream_transitions(dataset, 40, seed=0, allow_non_finite=True)
+    assert allowed.batch(0).rewards.isnan().sum() == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"seed": -1},
+        {"start": -1},
+        {"buffer_bytes": 0},
+        {"n_steps": 0},
+        {"discount": 1.1},
+        {"rank": 1},
+        {"ranks": 3},
+    ],
+)
+def test_numbers_out_of_range(many: Dataset, wrong: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"batch_size": 10, "seed": 0}
+    with pytest.raises(ValueError, match=r"found|a rank must be"):
+        stream_transitions(many, **(settings | wrong))
+
+
+def test_a_weighted_mixture_is_not_streamed(many: Dataset) -> None:
+    mixed = combine_datasets([many, many[:5]], weights=[0.5, 0.5])
+    with pytest.raises(SchemaError, match="weighted mixture has no epochs"):
+        stream_transitions(mixed, 10, seed=0)
+
+
+def test_a_large_block_is_cut_by_the_buffer(many: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stream_transitions(many, 10, seed=0)
+    assert one.mixing.blocks == 1  # of 4 MiB
+    monkeypatch.setattr(streaming, "BLOCK_BYTES", 500)
+    assert stream_transitions(many, 10, seed=0).mixing.blocks > 20
