@@ -12,12 +12,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.quickstart: pyproject.toml constraints.txt
+$(VENV)/.quickstart: pyproject.toml constraints.txt loaders/_gather.c
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable ".[quickstart]"
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: pyproject.toml constraints.txt loaders/_gather.c
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable ".[quickstart,dev]"
 	touch $(VENV)/.quickstart $@
@@ -44,7 +44,7 @@ format: $(VENV)/.dev  ## Format the code
 
 bench: $(VENV)/.dev  ## Measure loader and algorithms on this machine (builds pointmaze/umaze-v1)
 	$(BIN)/orlog build pointmaze/umaze-v1
-	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python -m benchmarks.loaders
 	$(BIN)/python benchmarks/updates.py
 
 bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million steps (20 GB of disk)
@@ -61,4 +61,4 @@ build: $(VENV)/.dev  ## Build the wheel into dist/
 
 clean:  ## Remove everything that these targets made here
 	rm -rf $(VENV) dist build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
-	rm -rf .hypothesis orlog-quickstart
+	rm -rf .hypothesis orlog-quickstart loaders/*.so

@@ -1,109 +1,386 @@
-"""Samples per second of orlog's transitions against plain gathers of the same columns.
+"""orlog's loaders beside plain gathers and their peers, with the goal of each figure.
 
-All candidates give torch tensors of the same transitions, index generation included, on one
-thread, in turns within one run. The last one is the physical limit of a single gather with stored
-next observations, which needs nearly twice the memory.
+One million steps like HalfCheetah's (17 observations, 6 actions) in equal episodes for transitions
+and in episodes of 20 to 400 steps for sequences; frames of random bytes for images. All give torch
+tensors, on one thread, choice of items included. Tools take turns in rounds, each in a process of
+its own, and those of orlog and the plain gathers take turns within one.
 
-    python benchmarks/loader.py
+    python -m benchmarks.loaders --peers-python PEERS --d3rlpy-python D3RLPY --corl CORL
+
+PEERS and D3RLPY are environments as `benchmarks.store` tells; CORL is a checkout of
+https://github.com/tinkoff-ai/CORL (6afec90). A peer that is not given is left out.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import functools
+import importlib
+import importlib.metadata
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
 
-import orlog
-from orlog.runs import code_versions
+from benchmarks.loader_data import make_data
+from benchmarks.loader_peers import (
+    BATCHES,
+    IMAGES,
+    LENGTHS,
+    PEERS,
+    SEQUENCES,
+    SLOTS,
+    STACKS,
+    TRANSITIONS,
+    WINDOWS,
+    Call,
+    load_steps,
+    rates,
+    slots,
+)
+from benchmarks.store import (
+    ANSWER,
+    ROOT,
+    OtherCores,
+    load_arrays,
+    machine,
+    report,
+    scratch_folder,
+    wait_until_quiet,
+)
 
-ROUNDS = 7
-SECONDS = 0.5
+BARE = "bare packed index_select"
+MAPPED = "np.memmap"
+FIRST, MEMORY = "first batch, ms", "bytes in memory, of the columns' bytes"
+OURS = "orlog"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What a figure of orlog is compared with.
+
+    Attributes:
+        item: What is measured.
+        tool: With whose figure of the same item orlog's is compared; empty for the figure itself.
+        other: With which other item of orlog it is compared.
+        least: The goal: a ratio, or the figure itself.
+        is_most: Whether the goal is not to be passed.
+    """
+
+    item: str
+    tool: str = ""
+    other: str = ""
+    least: float
+    is_most: bool = False
+
+
+PLAIN = TRANSITIONS[256]
+N_STEP, GOALS = "3-step transitions, batch 256", "goals, batch 256"
+LOADER, LOADER_SEQUENCES = (
+    "DataLoader(num_workers=0), transitions, batch 256",
+    "DataLoader(num_workers=0), sequences, length 20",
+)
+MAP = {size: f"memory map, transitions, batch {size}" for size in BATCHES}
+TABLE = (
+    *(Goal(item=TRANSITIONS[size], tool=BARE, least=0.9) for size in BATCHES),
+    Goal(item=TRANSITIONS[256], tool="CORL", least=6.5),
+    Goal(item=TRANSITIONS[256], tool="TorchRL", least=8),
+    Goal(item=TRANSITIONS[256], tool="d3rlpy", least=100),
+    Goal(item=TRANSITIONS[4096], tool="CORL", least=9),
+    Goal(item=TRANSITIONS[4096], tool="TorchRL", least=9),
+    Goal(item=TRANSITIONS[4096], tool="d3rlpy", least=100),
+    Goal(item=MEMORY, least=1.1, is_most=True),
+    Goal(item=SEQUENCES[20], least=1.2e6),
+    Goal(item=SEQUENCES[20], tool="CORL", least=50),
+    Goal(item=SEQUENCES[20], tool="TorchRL", least=5),
+    Goal(item=SEQUENCES[20], tool="d3rlpy", least=14),
+    Goal(item=SEQUENCES[64], least=0.8e6),
+    Goal(item=SEQUENCES[64], tool="CORL", least=40),
+    Goal(item=SEQUENCES[64], tool="TorchRL", least=5),
+    Goal(item=SEQUENCES[64], tool="d3rlpy", least=14),
+    Goal(item=N_STEP, other=PLAIN, least=0.6),
+    Goal(item=GOALS, other=PLAIN, least=0.6),
+    *(Goal(item=MAP[size], other=TRANSITIONS[size], least=0.7) for size in BATCHES),
+    *(Goal(item=STACKS[kind], tool=MAPPED, least=0.8) for kind in STACKS),
+    *(Goal(item=STACKS[kind], tool="TorchRL", least=4) for kind in STACKS),
+    Goal(item=LOADER, other=PLAIN, least=0.8),
+    Goal(item=LOADER_SEQUENCES, other=SEQUENCES[20], least=0.8),
+    Goal(item=FIRST, least=150, is_most=True),
+)
 
 
 def main() -> None:
-    """Print one JSON object."""
-    torch.set_num_threads(1)
-    dataset = orlog.load_dataset("pointmaze/umaze-v1")
-    started = time.perf_counter()
-    dataset = orlog.load_dataset("pointmaze/umaze-v1")
-    first = next(iter(orlog.transitions(dataset, 256, seed=0)))
-    first_batch_s = time.perf_counter() - started
-    packed = orlog.transitions(dataset, 256, seed=0).packed
-    steps = torch.from_numpy(packed.step_rows)
-    whole = packed.transitions[steps].contiguous()
-    sizes = [
-        first.observations.shape[1],
-        first.actions.shape[1],
-        1,
-        1,
-        1,
-        first.observations.shape[1],
-    ]
-    columns = [part.contiguous() for part in whole.split_with_sizes(sizes, 1)]
-    five = [columns[0], columns[1], columns[2], columns[5], columns[3]]
+    """Measure all and print the table, or be one of the processes that measure."""
+    if sys.argv[1:2] == ["--child"]:
+        CHILDREN[sys.argv[2]](Path(sys.argv[3]))
+        return
+    parser = argparse.ArgumentParser(description="Measure orlog's loaders beside their peers.")
+    parser.add_argument("--peers-python", default="", metavar="PATH", help="has TorchRL")
+    parser.add_argument("--d3rlpy-python", default="", metavar="PATH")
+    parser.add_argument("--corl", default="", metavar="FOLDER", help="CORL's sources")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scratch", type=Path, help="where generated data is kept")
+    parser.add_argument("--wait", type=float, default=15, help="seconds to wait for a quiet CPU")
+    options = parser.parse_args()
+    with scratch_folder(options.scratch) as scratch:
+        make_data(scratch)
+        found, versions, missing, others = measure_in_rounds(options, scratch)
+    medians = {key: statistics.median(values) for key, values in found.items()}
+    with report("loaders") as console:
+        from orlog.terminal import table
 
-    results = {}
-    for batch_size in (256, 4096):
-        candidates: dict[str, Callable[[], object]] = {
-            "orlog.transitions": functools.partial(
-                next, iter(orlog.transitions(dataset, batch_size, seed=0))
-            ),
-            "index_select, 5 arrays": functools.partial(gather_five, five, batch_size),
-            "index_select, packed with next observations": functools.partial(
-                gather_packed, whole, sizes, batch_size
-            ),
-        }
-        rates = measure(candidates, batch_size)
-        base = rates["index_select, 5 arrays"]
-        results[batch_size] = {
-            name: {"transitions_per_s": round(rate), "ratio_to_5_arrays": round(rate / base, 2)}
-            for name, rate in rates.items()
-        }
-    print(
-        json.dumps(
-            {
-                "dataset": str(dataset),
-                "first_batch_s": round(first_batch_s, 3),
-                "packed_mb": round(packed.rows.numel() * 4 / 1e6, 1),
-                "threads": 1,
-                "versions": code_versions(),
-                "by_batch_size": results,
-            },
-            indent=1,
+        headings = ["figure", "orlog", "beside", "its figure", "orlog is", "goal", "met"]
+        console.print(table(headings, compare(medians), numbers=range(3, 6)))
+        console.print("\nitems or windows per second unless a row says otherwise; one thread")
+        for name, why in missing.items():
+            console.print(f"left out: {name}: {why}")
+        told = " ".join(f"{package} {version}" for package, version in sorted(versions.items()))
+        console.print(f"medians of {options.rounds} rounds of 5 repeats; {told}")
+        console.print(f"spread of rounds: {spread(found):.0%} on average")
+        console.print(machine(others))
+
+
+def compare(medians: dict[tuple[str, str], float]) -> list[list[str]]:
+    """Return the rows of the table."""
+    rows = []
+    for goal in TABLE:
+        ours = medians.get((OURS, goal.item))
+        other = medians.get((goal.tool or OURS, goal.other or goal.item))
+        if ours is None or other is None:
+            continue
+        is_ratio = bool(goal.tool or goal.other)
+        value = ours / other if is_ratio else ours
+        is_met = value <= goal.least if goal.is_most else value >= goal.least
+        rows.append(
+            [
+                goal.item,
+                figure(ours),
+                goal.tool or goal.other,
+                figure(other) if is_ratio else "",
+                f"{value:.2f} x" if is_ratio else "",
+                ("<= " if goal.is_most else ">= ")
+                + (f"{goal.least:g} x" if is_ratio else figure(goal.least)),
+                "yes" if is_met else "NO",
+            ]
         )
+    return rows
+
+
+def figure(value: float) -> str:
+    """Return a figure in few characters."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} M"
+    return f"{value / 1e3:.1f} k" if value >= 1e4 else f"{value:.4g}"
+
+
+def spread(found: dict[tuple[str, str], list[float]]) -> float:
+    """Return how far the rounds of a figure lie apart, relative to its median, on average."""
+    return statistics.mean(
+        (max(values) - min(values)) / statistics.median(values) for values in found.values()
     )
 
 
-def gather_five(columns: list[torch.Tensor], batch_size: int) -> list[torch.Tensor]:
-    """Return a random batch from five arrays, as replay buffers keep them."""
-    index = torch.randint(0, len(columns[0]), (batch_size,))
-    return [column.index_select(0, index) for column in columns]
+def measure_in_rounds(
+    options: argparse.Namespace, scratch: Path
+) -> tuple[dict[tuple[str, str], list[float]], dict[str, str], dict[str, str], list[float]]:
+    """Return figures by tool and item, versions, why tools are missing, and the noise."""
+    from orlog.terminal import progress_bar
+
+    peer = [sys.executable, "-m", "benchmarks.loader_peers"]
+    commands = {
+        child: [sys.executable, "-m", "benchmarks.loaders", "--child", child, str(scratch)]
+        for child in CHILDREN
+    }
+    if options.corl:
+        commands["CORL"] = [*peer, "CORL", str(scratch), str(Path(options.corl).absolute())]
+    for name, python in [("TorchRL", options.peers_python), ("d3rlpy", options.d3rlpy_python)]:
+        if python:
+            commands[name] = [python, *peer[1:], name, str(scratch)]
+    missing = {name: "was not given" for name in PEERS if name not in commands}
+    found: dict[tuple[str, str], list[float]] = {}
+    versions: dict[str, str] = {}
+    noise = []
+    with progress_bar("measuring") as update:
+        for turn in range(options.rounds):
+            for place, (name, command) in enumerate(commands.items()):
+                update(turn * len(commands) + place, options.rounds * len(commands))
+                wait_until_quiet(options.wait)
+                with OtherCores() as others:
+                    answer = ask(command, scratch)
+                noise.append(others.cores)
+                if "error" in answer:
+                    missing[name] = answer["error"]
+                    continue
+                if name in PEERS:
+                    versions[name] = answer["version"]
+                    answer["rates"] = {f"{name}/{item}": r for item, r in answer["rates"].items()}
+                missing |= answer.get("missing", {})
+                for key, rate in answer["rates"].items():
+                    tool, _, item = key.partition("/")
+                    found.setdefault((tool, item), []).append(rate)
+    versions |= {one: importlib.metadata.version(one) for one in ("orlog", "torch", "numpy")}
+    return found, versions, missing, noise
 
 
-def gather_packed(
-    whole: torch.Tensor, sizes: list[int], batch_size: int
-) -> tuple[torch.Tensor, ...]:
-    """Return a random batch from rows that hold next observations too."""
-    index = torch.randint(0, len(whole), (batch_size,))
-    return whole.index_select(0, index).split_with_sizes(sizes, 1)
+def ask(command: list[str], scratch: Path) -> dict[str, Any]:
+    """Return what a child found."""
+    done = subprocess.run(  # noqa: S603  # interpreters that the user named
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "ORLOG_HOME": str(scratch / "home")},
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+    if done.returncode != 0 or not lines:
+        return {"error": (done.stderr.strip() or "no answer").splitlines()[-1]}
+    answer: dict[str, Any] = json.loads(lines[-1].removeprefix(ANSWER))
+    return answer
 
 
-def measure(candidates: dict[str, Callable[[], object]], batch_size: int) -> dict[str, float]:
-    """Return the median rate of each candidate over rounds in which they take turns."""
-    rates: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(ROUNDS):
-        for name, call in candidates.items():
-            count, started = 0, time.perf_counter()
-            while (elapsed := time.perf_counter() - started) < SECONDS:
-                for _ in range(20):
-                    call()
-                count += 20
-            rates[name].append(count * batch_size / elapsed)
-    return {name: statistics.median(values) for name, values in rates.items()}
+# What orlog and plain gathers are asked for, in processes of their own.
+
+
+def memory_child(folder: Path) -> None:
+    """Measure everything of numbers in memory and in mapped files."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    import orlog
+
+    torch.set_num_threads(1)
+    missing: dict[str, str] = {}
+    calls: dict[str, tuple[Call, int]] = {}
+    dataset = orlog.load_dataset("bench/equal-v0")
+    arrays = _load(dataset)
+    needed = bytes_of(arrays)
+    steps = load_steps(folder / "equal.npz")
+    packed = torch.from_numpy(
+        np.concatenate(
+            [
+                steps["observations"],
+                steps["actions"],
+                steps["rewards"][:, None],
+                steps["next_observations"],
+                steps["terminals"].astype(np.float32)[:, None],
+            ],
+            1,
+        )
+    )
+    sizes = [17, 6, 1, 17, 1]
+
+    def bare(size: int) -> object:
+        index = torch.randint(0, len(packed), (size,))
+        return packed.index_select(0, index).split_with_sizes(sizes, 1)
+
+    def add(item: str, items: int, room: str, name: str, *given: Any, **settings: Any) -> None:
+        try:
+            stream = getattr(importlib.import_module(f"orlog.loaders.{room}"), name)
+        except (AttributeError, ImportError) as error:  # not there yet
+            missing[item] = str(error)
+            return
+        made = stream(*given, **settings)
+        if item in (LOADER, LOADER_SEQUENCES):
+            made = DataLoader(made, batch_size=None, num_workers=0)
+        calls[f"{OURS}/{item}"] = iter(made).__next__, items
+
+    mapped = _mapped(dataset)
+    for size in BATCHES:
+        add(TRANSITIONS[size], size, "transitions", "transitions", arrays, size, seed=0)
+        calls[f"{BARE}/{TRANSITIONS[size]}"] = functools.partial(bare, size), size
+        if mapped is not None:
+            add(MAP[size], size, "transitions", "transitions", mapped, size, seed=0)
+    add(N_STEP, 256, "transitions", "transitions", arrays, 256, seed=0, n_steps=3)
+    add(GOALS, 256, "goals", "goals", arrays, 256, seed=0)
+    add(LOADER, 256, "transitions", "transitions", arrays, 256, seed=0)
+    windows = _load(orlog.load_dataset("bench/variable-v0"))
+    for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (LOADER_SEQUENCES, 20)]:
+        add(item, WINDOWS, "sequences", "sequences", windows, WINDOWS, length=length, seed=0)
+    found = rates(calls)
+    columns = load_arrays(folder / "equal.npz")
+    column_bytes = sum(column.nbytes for name, column in columns.items() if name != "lengths")
+    found[f"{OURS}/{MEMORY}"] = needed / column_bytes
+    print(ANSWER + json.dumps({"rates": found, "missing": missing}))
+
+
+def _mapped(dataset: Any) -> Any:
+    """Return arrays in mapped files."""
+    from orlog.loaders.places import load_arrays
+
+    return load_arrays(dataset, "mmap")
+
+
+def _load(dataset: Any) -> Any:
+    from orlog.loaders.arrays import read_arrays as load_into_memory
+
+    return load_into_memory(dataset)
+
+
+def bytes_of(arrays: Any) -> int:
+    """Return the bytes of all arrays and tensors that an object holds."""
+    import torch
+
+    found = 0
+    for value in vars(arrays).values():
+        inside = list(value.values()) if isinstance(value, dict) else [value]
+        found += sum(one.nbytes for one in inside if isinstance(one, (np.ndarray, torch.Tensor)))
+    return found
+
+
+def images_child(folder: Path) -> None:
+    """Measure stacks and single images beside gathers from a mapped file."""
+    import torch
+
+    import orlog
+
+    torch.set_num_threads(1)
+    calls: dict[str, tuple[Call, int]] = {}
+    missing: dict[str, str] = {}
+    for kind, item in STACKS.items():
+        frames = np.load(folder / f"{kind}.npy", mmap_mode="r")
+        calls[f"{MAPPED}/{item}"] = functools.partial(_gather_mapped, frames, kind), IMAGES
+        try:
+            stacks = importlib.import_module("orlog.loaders.frames").frame_stacks
+        except (AttributeError, ImportError) as error:  # not there yet
+            missing[item] = str(error)
+            continue
+        arrays = _load(orlog.load_dataset(f"bench/{kind}-v0"))
+        stream = stacks(arrays, IMAGES, stack=SLOTS[kind] - 1, seed=0)
+        calls[f"{OURS}/{item}"] = iter(stream).__next__, IMAGES
+    print(ANSWER + json.dumps({"rates": rates(calls), "missing": missing}))
+
+
+def _gather_mapped(frames: np.ndarray, kind: str) -> object:
+    import torch
+
+    return torch.from_numpy(frames[slots(len(frames), kind)])
+
+
+def first_child(folder: Path) -> None:
+    """Measure the first batch in a fresh process, after the imports."""
+    import torch
+
+    import orlog
+
+    torch.set_num_threads(1)
+    first_of = orlog.transitions
+    load_dataset = orlog.load_dataset
+    assert folder.is_dir()
+    started = time.perf_counter()
+    next(iter(first_of(load_dataset("bench/equal-v0"), 256, seed=0)))
+    milliseconds = (time.perf_counter() - started) * 1000
+    print(ANSWER + json.dumps({"rates": {f"{OURS}/{FIRST}": milliseconds}}))
+
+
+CHILDREN = {"memory": memory_child, "images": images_child, "first": first_child}
 
 
 if __name__ == "__main__":

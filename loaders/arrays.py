@@ -26,7 +26,7 @@ from orlog.loaders.alias import AliasTable
 from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
 
-__all__ = ["Arrays", "Leaf", "Mixture", "load_arrays", "mixture_of"]
+__all__ = ["Arrays", "Leaf", "Mixture", "mixture_of", "read_arrays"]
 
 _BLOCK_BYTES = 2**24  # read at a time: what is decoded takes little memory beside the arrays
 
@@ -175,7 +175,7 @@ class Arrays:
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
 
-def load_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
+def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
     """Read a dataset's steps into memory: floats into one float32 matrix, all else as it is.
 
     Observations and actions of Box spaces with floats or small integers are packed and given as

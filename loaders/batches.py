@@ -49,6 +49,15 @@ class Sampler(Protocol[BatchT_co]):
         ...
 
 
+@runtime_checkable
+class BlockSampler(Sampler[BatchT_co], Protocol[BatchT_co]):
+    """A sampler that gathers several batches at once for less than one after the other."""
+
+    def gather_many(self, chosen: torch.Tensor, size: int) -> Iterator[BatchT_co]:
+        """Yield the batches of `size` items each."""
+        ...
+
+
 class Batches(IterableDataset[BatchT], Generic[BatchT]):
     """An endless stream of batches. `orlog.transitions` and its kin make it.
 
@@ -111,11 +120,16 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         index = self.start
         while True:
             stop = index + BLOCK - index % BLOCK
-            chosen = torch.split(self._choose(index, stop - index), size)
-            for one in range(index, stop):
-                if (one - self.start) % workers == own:
-                    self._next = one + workers
-                    yield self.sampler.gather(chosen[one - index])
+            chosen = self._choose(index, stop - index)
+            mine = range(index + (self.start + own - index) % workers, stop, workers)
+            if worker is None and isinstance(self.sampler, BlockSampler):
+                made = self.sampler.gather_many(chosen, size)
+            else:  # a worker sends what it gathers, so it should send no more than a batch
+                pieces = torch.split(chosen, size)
+                made = map(self.sampler.gather, [pieces[one - index] for one in mine])
+            for one, batch in zip(mine, made, strict=True):
+                self._next = one + workers
+                yield batch
             index = stop
 
     def batch(self, index: int) -> BatchT:

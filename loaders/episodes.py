@@ -20,7 +20,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.arrays import Arrays, Mixture, read_arrays
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -232,7 +232,7 @@ def episodes(
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or a layout or weighting of another name.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     return Batches(
         EpisodeSampler(arrays, layout=layout, weighting=weighting),
         data.digest,

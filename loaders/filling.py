@@ -114,7 +114,7 @@ class Layout:
 
 
 def layout_of(dataset: Dataset) -> Layout:
-    """Return how a dataset's columns are laid out; `load_arrays` says which are packed.
+    """Return how a dataset's columns are laid out; `read_arrays` says which are packed.
 
     Raises:
         SchemaError: there are no steps, or a space whose values are no numbers of a fixed shape.

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import Arrays, Leaf, load_arrays
+from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
@@ -178,7 +178,7 @@ def frame_stacks(
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or no part of observations has that key.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     return Batches(
         FrameSampler(arrays, stack, keys=keys, discount=discount),
         data.digest,

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
-from orlog.loaders.arrays import Arrays, Leaf, load_arrays
+from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -349,7 +349,7 @@ def goals(
         ValueError: a number is out of range, or there is no part of that key.
         TypeError: a reward of observations that are several tensors.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     goal = None if goal_key is None else _find_goal(data, arrays, goal_key)
     sampler = GoalSampler(
         arrays,

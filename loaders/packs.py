@@ -157,7 +157,7 @@ def open_pack(
 ) -> MappedArrays:
     """Map a dataset's pack into memory, having made and verified it if there is none.
 
-    Equal to `load_arrays`, bit for bit. Opening checks the record and the size of each file;
+    Equal to `read_arrays`, bit for bit. Opening checks the record and the size of each file;
     `verify_pack` checks every byte. Processes that ask for the same pack at once make it once.
     Making it takes the memory of one block, and 8 bytes a step for a weighted mixture; of a view
     with reordered episodes, that of the episodes which a block touches.
@@ -168,7 +168,7 @@ def open_pack(
         progress: Called with the bytes written since its last call.
 
     Raises:
-        SchemaError: as `load_arrays`.
+        SchemaError: as `read_arrays`.
         IntegrityError: an object of the dataset is damaged, or a file of the pack.
         StorageError: the disk is full or cannot be written.
     """

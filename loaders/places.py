@@ -13,12 +13,12 @@ import torch
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.home import datasets_folder
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.filling import layout_of
 from orlog.loaders.memory import Memory, measure_memory
 from orlog.loaders.packs import is_packed, open_pack
 
-__all__ = ["Place", "choose_place", "load"]
+__all__ = ["Place", "choose_place", "load_arrays"]
 
 RAM_SHARE = 0.5  # of free memory that `auto` takes: networks, workers and others need some too
 GPU_SHARE = 0.9  # of free memory of a GPU that a dataset may take, asked for by name
@@ -43,7 +43,7 @@ class Place:
     reason: str
 
 
-def load(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
+def load_arrays(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
     """Return a dataset's arrays in RAM, in mapped files or on a GPU, to sample from.
 
     The same seed gives the same batches wherever they are.
@@ -58,19 +58,19 @@ def load(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool = Fals
 
     Raises:
         ValueError: there is no such place, or no such GPU, or it has too little memory.
-        SchemaError: as `load_arrays`.
+        SchemaError: as `read_arrays`.
         IntegrityError: an object is damaged.
         StorageError: the disk has no room for mapped files.
     """
     place = choose_place(dataset, where)
     _logger.info("%s", place.reason)
-    reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else load_arrays
+    reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else read_arrays
     arrays = reader(dataset, allow_non_finite=allow_non_finite)
     return arrays.to(place.device) if place.device else arrays
 
 
 def choose_place(dataset: Dataset, where: str = "auto", memory: Memory | None = None) -> Place:
-    """Return where `load` would put a dataset, and why.
+    """Return where `load_arrays` would put a dataset, and why.
 
     Args:
         dataset: What to read.

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, load_arrays
+from orlog.loaders.arrays import Arrays, Mixture, read_arrays
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 from orlog.loaders.weights import step_probabilities
@@ -207,7 +207,7 @@ def preferences(
         IntegrityError: an object is damaged.
         ValueError: no episode is long enough, or a number is out of range.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     sampler = PreferenceSampler(
         arrays,
         length,

@@ -24,7 +24,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.draws import draw_uniform, stream_key
 from orlog.loaders.transitions import NStepSampler
@@ -359,7 +359,7 @@ def prioritized_transitions(
         ValueError: a number is out of range, or the dataset is a weighted mixture.
     """
     return PrioritizedTransitions(
-        data if isinstance(data, Arrays) else load_arrays(data),
+        data if isinstance(data, Arrays) else read_arrays(data),
         batch_size=batch_size,
         seed=seed,
         start=start,

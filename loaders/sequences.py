@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -264,7 +264,7 @@ def sequences(
     Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`),
     and its window starts there (`padding="right"`) or ends there (`"left"`). A window never leaves
     its episode: slots outside hold zeros and are False in `mask`. Of a dataset all steps are read
-    into RAM first: for several streams call `load_arrays` once and give them its result.
+    into RAM first: for several streams call `read_arrays` once and give them its result.
 
     Args:
         data: What to sample from.
@@ -283,7 +283,7 @@ def sequences(
         IntegrityError: an object is damaged.
         ValueError: no episode is that long, or a number is out of range.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     sampler = SequenceSampler(
         arrays, length, padding=padding, discount=discount, with_next=with_next
     )

@@ -433,7 +433,7 @@ def stream_transitions(
         ranks: Number of slices.
 
     Raises:
-        SchemaError: as `load_arrays`, though values are checked as they are decoded; or a weighted
+        SchemaError: as `read_arrays`, though values are checked as they are decoded; or a weighted
             mixture.
         IntegrityError: an object is damaged; also while iterating.
         ValueError: a number is out of range.

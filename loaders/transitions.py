@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import torch
 from jaxtyping import Float64
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.batches import BLOCK as BLOCK
 from orlog.loaders.batches import Batches
+from orlog.loaders.gathering import gather_rows
 
 __all__ = ["NStepSampler", "TransitionSampler", "Transitions", "choose_steps", "transitions"]
+
+_BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
 
 
 class TransitionSampler:
@@ -27,7 +31,8 @@ class TransitionSampler:
         self.draws = 1 if arrays.mixture is None else 2
         self._view = arrays.transitions
         obs, act = arrays.obs_dim, arrays.action_dim
-        self._sizes = [obs, act, 1, 1, 1, obs]
+        self._sizes = [obs, act, 3, obs]
+        self._at_once = max(1, _BLOCK_BYTES // (self._view.shape[1] * self._view.itemsize))
 
     def __reduce__(self) -> tuple[type[TransitionSampler], tuple[Arrays]]:
         """Leave the view to be made again: pickled, it would take all rows along."""
@@ -39,17 +44,23 @@ class TransitionSampler:
 
     def gather(self, chosen: torch.Tensor) -> Batch:
         """Return the transitions of some rows."""
-        obs, act, reward, term, trunc, next_obs = self._view.index_select(
-            0, chosen
-        ).split_with_sizes(self._sizes, 1)
-        return Batch(
-            observations=obs,
-            actions=act,
-            rewards=reward.squeeze(1),
-            next_observations=next_obs,
-            terminations=term.squeeze(1),
-            truncations=trunc.squeeze(1),
-        )
+        return next(self.gather_many(chosen, max(1, len(chosen))))
+
+    def gather_many(self, chosen: torch.Tensor, size: int) -> Iterator[Batch]:
+        """Yield the transitions of `size` rows each, views of a few gathered blocks."""
+        for rows in torch.split(chosen, max(1, self._at_once // size) * size):
+            block = gather_rows(self._view, rows).view(-1, size, self._view.shape[1])
+            obs, act, ends, next_obs = block.split_with_sizes(self._sizes, 2)
+            columns = (obs, act, *ends.unbind(2), next_obs)
+            for one in zip(*(column.unbind(0) for column in columns), strict=True):
+                yield Batch(
+                    observations=one[0],
+                    actions=one[1],
+                    rewards=one[2],
+                    terminations=one[3],
+                    truncations=one[4],
+                    next_observations=one[5],
+                )
 
 
 class NStepSampler:
@@ -79,34 +90,43 @@ class NStepSampler:
 
     def gather(self, chosen: torch.Tensor) -> NStepBatch | StructuredBatch:
         """Return the transitions of some rows."""
+        return next(self.gather_many(chosen, max(1, len(chosen))))
+
+    def gather_many(
+        self, chosen: torch.Tensor, size: int
+    ) -> Iterator[NStepBatch | StructuredBatch]:
+        """Yield the transitions of `size` rows each, views of a few gathered blocks."""
         arrays = self.arrays
-        behind = self._behind.index_select(0, chosen)
-        rewards, terminations, truncations, discounts = self._ends.index_select(0, chosen).unbind(1)
-        ends = {
-            "rewards": rewards,
-            "terminations": terminations,
-            "truncations": truncations,
-            "discounts": discounts,
-        }
-        if not arrays.is_flat:
-            return StructuredBatch(
-                observations=arrays.observations(chosen),
-                actions=arrays.actions(chosen),
-                next_observations=arrays.observations(behind),
-                **ends,
-            )
-        numbers = arrays.obs_dim + arrays.action_dim
-        observations, actions = (
-            arrays.rows[:, :numbers]
-            .index_select(0, chosen)
-            .split_with_sizes([arrays.obs_dim, arrays.action_dim], 1)
-        )
-        return NStepBatch(
-            observations=observations,
-            actions=actions,
-            next_observations=arrays.rows[:, : arrays.obs_dim].index_select(0, behind),
-            **ends,
-        )
+        obs, numbers = arrays.obs_dim, arrays.obs_dim + arrays.action_dim
+        at_once = max(1, _BLOCK_BYTES // (4 * (numbers + obs + 4))) if arrays.is_flat else 1
+        for rows in torch.split(chosen, max(1, at_once // size) * size):
+            behind = self._behind.index_select(0, rows)
+            ends = gather_rows(self._ends, rows).view(-1, size, 4).unbind(2)
+            if not arrays.is_flat:
+                rewards, terminations, truncations, discounts = ends
+                yield StructuredBatch(
+                    observations=arrays.observations(rows),
+                    actions=arrays.actions(rows),
+                    next_observations=arrays.observations(behind),
+                    rewards=rewards[0],
+                    terminations=terminations[0],
+                    truncations=truncations[0],
+                    discounts=discounts[0],
+                )
+                continue
+            now = gather_rows(arrays.rows[:, :numbers], rows).view(-1, size, numbers)
+            later = gather_rows(arrays.rows[:, :obs], behind).view(-1, size, obs)
+            columns = (now[:, :, :obs], now[:, :, obs:], later, *ends)
+            for one in zip(*(column.unbind(0) for column in columns), strict=True):
+                yield NStepBatch(
+                    observations=one[0],
+                    actions=one[1],
+                    next_observations=one[2],
+                    rewards=one[3],
+                    terminations=one[4],
+                    truncations=one[5],
+                    discounts=one[6],
+                )
 
 
 def _sum_steps(arrays: Arrays, n_steps: int, discount: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,7 +203,7 @@ def transitions(
 
     Every step is as likely as any other, unless the dataset is a weighted mixture
     (`orlog.combine_datasets`). Of a dataset all steps are read into RAM first (4 bytes a number):
-    for several streams call `load_arrays` once and give them its result.
+    for several streams call `read_arrays` once and give them its result.
 
     Args:
         data: What to sample from.
@@ -200,7 +220,7 @@ def transitions(
         IntegrityError: an object is damaged.
         ValueError: a number is out of range.
     """
-    arrays = data if isinstance(data, Arrays) else load_arrays(data)
+    arrays = data if isinstance(data, Arrays) else read_arrays(data)
     return Transitions(
         arrays,
         data.digest,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from orlog.datasets.views import split_dataset as split_dataset
     from orlog.errors import OrlogError as OrlogError
     from orlog.loaders.arrays import Arrays as Arrays
-    from orlog.loaders.arrays import load_arrays as load_arrays
     from orlog.loaders.batch import Batch as Batch
     from orlog.loaders.episodes import EpisodeBatch as EpisodeBatch
     from orlog.loaders.episodes import episodes as episodes
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from orlog.loaders.goals import GoalBatch as GoalBatch
     from orlog.loaders.goals import GoalMixture as GoalMixture
     from orlog.loaders.goals import goals as goals
+    from orlog.loaders.places import load_arrays as load_arrays
     from orlog.loaders.preferences import PreferenceBatch as PreferenceBatch
     from orlog.loaders.preferences import preferences as preferences
     from orlog.loaders.priorities import prioritized_transitions as prioritized_transitions
@@ -72,7 +72,7 @@ _HOMES = {
     "episodes": "orlog.loaders.episodes",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",
-    "load_arrays": "orlog.loaders.arrays",
+    "load_arrays": "orlog.loaders.places",
     "load_dataset": "orlog.datasets.loading",
     "preferences": "orlog.loaders.preferences",
     "prioritized_transitions": "orlog.loaders.priorities",

@@ -35,7 +35,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.datasets.storage import hash_file
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import Transitions
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Policy, episode_returns
@@ -136,7 +136,7 @@ def train_run(
     if algorithm == "iql" and chosen.setdefault("steps", steps) != steps:
         raise ValueError("the number of steps is that of the run: use --steps, not --set steps")
     config = make_config(algorithm, chosen)
-    packed = load_arrays(dataset)
+    packed = read_arrays(dataset)
     if not packed.is_flat:
         raise SchemaError(
             f"{dataset.name}: the algorithms take observations and actions that are vectors of "

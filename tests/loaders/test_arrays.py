@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -68,7 +68,7 @@ def test_every_transition_is_the_one_of_its_episode(
         space,
         ACTION,
     )
-    packed = load_arrays(dataset)
+    packed = read_arrays(dataset)
     assert packed.obs_dim == spaces.flatdim(space)
     assert packed.action_dim == 2
     assert len(packed.step_rows) == dataset.total_steps
@@ -120,7 +120,7 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place(
     broken = dataclasses.replace(episodes[1], **{column: rows})
     dataset = write([episodes[0], broken, episodes[2]], BOX, ACTION)
     with pytest.raises(SchemaError, match=rf"tests/small-v1.*episode 1, step {step};"):
-        load_arrays(dataset)
+        read_arrays(dataset)
 
 
 @pytest.mark.parametrize("column", ["observations", "actions"])
@@ -131,7 +131,7 @@ def test_what_has_no_fixed_shape_is_refused_by_name(write: Write, make: Make, co
     pair = chosen["observations"], chosen["actions"]
     dataset = write([make(*pair, length=3, end="cut", rng=rng)], *pair)
     with pytest.raises(SchemaError, match=rf"column {column} is a Text"):
-        load_arrays(dataset)
+        read_arrays(dataset)
 
 
 @pytest.mark.parametrize("column", ["terminations", "truncations"])
@@ -144,20 +144,20 @@ def test_an_end_inside_an_episode_is_refused_with_its_place(
     episodes[1] = dataclasses.replace(episodes[1], **flags)
     dataset = write(episodes, BOX, ACTION, checked=False)
     with pytest.raises(SchemaError, match=rf"column {column} is true at step 2 of episode 1"):
-        load_arrays(dataset)
+        read_arrays(dataset)
 
 
 def test_a_dataset_of_one_step_has_one_transition(write: Write, make: Make) -> None:
     rng = np.random.default_rng(0)
     episode = make(BOX, ACTION, length=1, end="termination", rng=rng)
-    packed = load_arrays(write([episode], BOX, ACTION))
+    packed = read_arrays(write([episode], BOX, ACTION))
     assert packed.transitions.shape == (1, 3 + 2 + 3 + 3)
     assert isinstance(episode.observations, np.ndarray)
     np.testing.assert_array_equal(packed.transitions[0, -3:].numpy(), episode.observations[1])
 
 
 def test_the_view_shares_the_memory_of_the_rows(mini: Dataset) -> None:
-    packed = load_arrays(mini)
+    packed = read_arrays(mini)
     assert packed.transitions.data_ptr() == packed.rows.data_ptr()
     assert packed.rows.shape[0] == mini.total_steps + mini.total_episodes
 
@@ -169,4 +169,4 @@ def test_a_number_too_large_for_float32_is_refused_with_its_place(write: Write, 
     rewards[1] = 1e300
     dataset = write([dataclasses.replace(episode, rewards=rewards)], BOX, ACTION)
     with pytest.raises(SchemaError, match="episode 0, step 1"):
-        load_arrays(dataset)
+        read_arrays(dataset)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -114,7 +114,7 @@ def test_episodes_of_images_and_integers_by_key(write: Write, make: Make) -> Non
         written.append(
             dataclasses.replace(episode, observations={"camera": camera, **episode.observations})
         )
-    arrays = load_arrays(write(written, space, action))
+    arrays = read_arrays(write(written, space, action))
     padded = EpisodeSampler(arrays).gather(torch.tensor([2, 0]))
     packed = EpisodeSampler(arrays, layout="packed").gather(torch.tensor([2, 0]))
     assert isinstance(padded, EpisodeBatch)
@@ -167,7 +167,7 @@ def test_a_mixture_keeps_its_weights(write: Write, make: Make, weighting: Any) -
         write([make(OBS, ACTION, length=n, end="cut", rng=rng) for n in lengths], OBS, ACTION)
         for lengths in ((2, 3), (9, 8, 7))
     )
-    arrays = load_arrays(combine_datasets([small, large, small], weights=[0.5, 0.3, 0.2]))
+    arrays = read_arrays(combine_datasets([small, large, small], weights=[0.5, 0.3, 0.2]))
     sampler = EpisodeSampler(arrays, weighting=weighting)
     chosen = sampler.choose(rng.random((40_000, sampler.draws)))
     inside = {
@@ -182,7 +182,7 @@ def test_a_view_has_its_own_episodes(write: Write, make: Make) -> None:
     rng = np.random.default_rng(7)
     written = [make(OBS, ACTION, length=n, end="cut", rng=rng) for n in (4, 2, 6)]
     view = write(written, OBS, ACTION)[[2, 0]]
-    batch = EpisodeSampler(load_arrays(view)).gather(torch.tensor([0, 1]))
+    batch = EpisodeSampler(read_arrays(view)).gather(torch.tensor([0, 1]))
     assert isinstance(batch.observations, torch.Tensor)
     assert batch.observations.shape == (2, 7, 3)
     np.testing.assert_array_equal(batch.observations[0], np.asarray(written[2].observations))

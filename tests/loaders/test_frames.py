@@ -19,7 +19,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
 from orlog.datasets.views import combine_datasets
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import Arrays, Leaf, load_arrays
+from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -109,7 +109,7 @@ def test_images_are_stacked_and_the_rest_is_as_it_is(
     write: Write, make: Make, keys: list[str] | None
 ) -> None:
     episodes = robot_episodes([3, 1, 5], make)
-    arrays = load_arrays(write(episodes, ROBOT, ACTION))
+    arrays = read_arrays(write(episodes, ROBOT, ACTION))
     sampler = FrameSampler(arrays, 3, keys=keys)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
     assert isinstance(batch.observations, dict)
@@ -147,7 +147,7 @@ def test_a_single_image_space_and_views(write: Write, make: Make) -> None:
         assert isinstance(episode.observations, dict)
         images.append(dataclasses.replace(episode, observations=episode.observations["camera"]))
     view = write(images, IMAGE, ACTION)[[2, 0]]
-    arrays = load_arrays(view)
+    arrays = read_arrays(view)
     sampler = FrameSampler(arrays, 2)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
     assert isinstance(batch.observations, torch.Tensor)
@@ -161,7 +161,7 @@ def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
     small, large = (
         write(robot_episodes(lengths, make), ROBOT, ACTION) for lengths in ((2, 3), (9, 8, 7))
     )
-    arrays = load_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
+    arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = FrameSampler(arrays, 2)
     chosen = sampler.choose(np.random.default_rng(0).random((40_000, sampler.draws)))
     counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]
@@ -207,6 +207,6 @@ def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make
 def test_wrong_settings_are_refused(
     write: Write, make: Make, wrong: dict[str, Any], message: str
 ) -> None:
-    arrays = load_arrays(write(robot_episodes([3], make), ROBOT, ACTION))
+    arrays = read_arrays(write(robot_episodes([3], make), ROBOT, ACTION))
     with pytest.raises(ValueError, match=message):
         frame_stacks(arrays, **{"stack": 2, "seed": 0, **wrong})

@@ -16,7 +16,7 @@ from scipy import stats
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batches import BLOCK
 from orlog.loaders.goals import GoalBatch, GoalMixture, GoalSampler, goals
 
@@ -332,7 +332,7 @@ def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
     for key in ("camera", "floor", "state"):
         part = goals(dataset, 64, seed=1, goal_key=key).batch(0)
         assert torch.equal(one_tensor(part.value_goals), batch.value_goals[key])
-    again = goals(load_arrays(dataset), 64, seed=1, goal_key="camera").batch(0)
+    again = goals(read_arrays(dataset), 64, seed=1, goal_key="camera").batch(0)
     assert torch.equal(one_tensor(again.value_goals), batch.value_goals["camera"])
 
 
@@ -355,7 +355,7 @@ def test_random_goals_follow_the_weights_of_a_mixture(write: Write, make: Make) 
     other = dataset_of(write, make, GOAL_SPACE, [9, 9, 9])
     mixture = combine_datasets([one, other], weights=[3, 1])
     random = GoalMixture(current=0.5, random=0.5)
-    sampler = GoalSampler(load_arrays(mixture), value_goals=random, actor_goals=random)
+    sampler = GoalSampler(read_arrays(mixture), value_goals=random, actor_goals=random)
     assert sampler.draws == 6
     chosen = sampler.choose(np.random.default_rng(0).random((40_000, 6))).numpy()
     elsewhere = chosen[chosen[:, 0] != chosen[:, 1]]
@@ -390,7 +390,7 @@ def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make)
     with pytest.raises(ValueError, match=r"tests/small-v1.*'achieved'.*there are achieved_goal$"):
         goals(dataset, 4, seed=0, goal_key="achieved")
     with pytest.raises(ValueError, match="give goals the dataset itself"):
-        goals(load_arrays(dataset), 4, seed=0, goal_key="achieved_goal")
+        goals(read_arrays(dataset), 4, seed=0, goal_key="achieved_goal")
     flat = dataset_of(write, make, ACTION, [2])
     with pytest.raises(ValueError, match="it has one part, so leave goal_key out"):
         goals(flat, 4, seed=0, goal_key="achieved_goal")

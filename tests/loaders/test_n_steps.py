@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
-from orlog.loaders.arrays import load_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.transitions import transitions
 
@@ -153,7 +153,7 @@ def test_images_integers_and_keys_are_given_as_they_are(
 def test_one_image_is_no_dict(write: Write, make: Make) -> None:
     space = spaces.Box(0, 255, (4, 4), np.uint8)
     dataset = dataset_of(write, make, [(3, "cut"), (2, "termination")], space)
-    arrays = load_arrays(dataset)
+    arrays = read_arrays(dataset)
     assert (arrays.obs_dim, list(arrays.others)) == (0, ["observations"])
     batch = orlog.transitions(dataset, 8, seed=0).batch(0)
     assert batch.observations.shape == (8, 4, 4)
@@ -161,7 +161,7 @@ def test_one_image_is_no_dict(write: Write, make: Make) -> None:
 
 
 def test_arrays_are_taken_as_well_as_datasets(mini: Dataset) -> None:
-    arrays = load_arrays(mini)
+    arrays = read_arrays(mini)
     one, other = (transitions(data, 8, seed=0).batch(5) for data in (mini, arrays))
     assert torch.equal(one.observations, other.observations)
     assert arrays.lengths.tolist() == mini.episode_lengths.tolist()

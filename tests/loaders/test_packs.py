@@ -28,7 +28,7 @@ from orlog.datasets.episode import Columns, Episode
 from orlog.datasets.views import combine_datasets
 from orlog.errors import IntegrityError, ManifestError, SchemaError, StorageError
 from orlog.loaders import filling, packs
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
 from orlog.loaders.transitions import transitions
 
@@ -150,7 +150,7 @@ def test_a_pack_is_what_would_be_in_memory(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "BLOCK_BYTES", block)
         for data in (dataset, dataset[order]):
-            assert_equal(open_pack(data), load_arrays(data))
+            assert_equal(open_pack(data), read_arrays(data))
             assert verify_pack(data) == []
 
 
@@ -161,7 +161,7 @@ def test_weighted_mixtures_and_their_batches_are_the_same(write: Write) -> None:
     ]
     mixed = combine_datasets(parts, weights=[0.8, 0.2])
     arrays = open_pack(mixed)
-    assert_equal(arrays, load_arrays(mixed))
+    assert_equal(arrays, read_arrays(mixed))
     ours = transitions(arrays, 16, seed=1).batch(3)
     theirs = transitions(mixed, 16, seed=1).batch(3)
     torch.testing.assert_close(dataclasses.asdict(ours), dataclasses.asdict(theirs), rtol=0, atol=0)
@@ -314,7 +314,7 @@ def test_a_full_disk_leaves_nothing(small: Dataset) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not pack_folder(small).exists()
-    assert_equal(open_pack(small), load_arrays(small))
+    assert_equal(open_pack(small), read_arrays(small))
 
 
 def test_a_disk_without_room_is_said_before(
@@ -360,7 +360,7 @@ def test_a_killed_maker_leaves_what_the_next_one_clears(small: Dataset, tmp_path
     maker.send_signal(signal.SIGKILL)
     maker.wait()
     assert not is_packed(small)
-    assert_equal(open_pack(small), load_arrays(small))
+    assert_equal(open_pack(small), read_arrays(small))
     names = {path.name for path in pack_folder(small).parent.iterdir()}
     assert names == {pack_folder(small).name, f".{pack_folder(small).name}.lock"}
 
@@ -377,4 +377,4 @@ def test_of_two_processes_one_makes_it_and_one_waits(
     monkeypatch.setattr(packs, "fill_matrix", not_here)
     found = open_pack(small)
     assert maker.wait() == 0
-    assert_equal(found, load_arrays(small))
+    assert_equal(found, read_arrays(small))

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.loaders import places
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.memory import Memory, available_memory, measure_memory
 from orlog.loaders.packs import MappedArrays, is_packed, open_pack
-from orlog.loaders.places import choose_place, load
+from orlog.loaders.places import choose_place, load_arrays
 from orlog.loaders.transitions import transitions
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -34,7 +34,7 @@ def small(write: Write, make: Callable[..., Episode]) -> Dataset:
 
 
 def test_what_a_dataset_needs_is_counted(small: Dataset) -> None:
-    arrays = load_arrays(small)
+    arrays = read_arrays(small)
     counted = arrays.rows.nbytes + arrays.step_rows.nbytes
     assert choose_place(small).needed_bytes == counted == NEEDED
 
@@ -71,7 +71,7 @@ def test_the_same_batches_from_anywhere(
     small: Dataset, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "orlog"):
-        arrays = load(small, where)
+        arrays = load_arrays(small, where)
     assert type(arrays) is (MappedArrays if where == "mmap" else Arrays)
     assert is_packed(small) == (where == "mmap")
     (record,) = caplog.records
@@ -127,7 +127,7 @@ def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.Monk
     """PyTorch's device without memory stands for a GPU."""
     place = places.Place(kind="mmap", device="meta", needed_bytes=1, reason="")
     monkeypatch.setattr(places, "choose_place", lambda *_: place)
-    arrays = load(small, "gpu")
+    arrays = load_arrays(small, "gpu")
     assert type(arrays) is Arrays
     assert arrays.rows.device.type == "meta"
 
@@ -135,10 +135,10 @@ def test_arrays_are_moved_to_the_device(small: Dataset, monkeypatch: pytest.Monk
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("where", ["gpu", "cuda:0"])
 def test_the_same_batches_from_a_gpu(small: Dataset, where: str) -> None:
-    arrays = load(small, where)
+    arrays = load_arrays(small, where)
     assert arrays.rows.device.type == "cuda"
     found = arrays.rows.cpu()
-    torch.testing.assert_close(found, load(small, "ram").rows, rtol=0, atol=0)
+    torch.testing.assert_close(found, load_arrays(small, "ram").rows, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

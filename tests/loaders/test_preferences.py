@@ -15,7 +15,7 @@ from scipy import stats
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batches import BLOCK
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
 
@@ -239,7 +239,7 @@ def test_segments_follow_the_weights_of_a_mixture(write: Write, make: Make) -> N
         )
         for lengths in ([1, 4], [9, 2, 9])
     )
-    arrays = load_arrays(combine_datasets([one, other], weights=[3, 1]))
+    arrays = read_arrays(combine_datasets([one, other], weights=[3, 1]))
     segments = slow_segments([1, 4, 9, 2, 9], 3)
     sampler = PreferenceSampler(arrays, 3)
     chosen = sampler.choose(np.random.default_rng(0).random((50_000, sampler.draws))).numpy()

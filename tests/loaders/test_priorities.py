@@ -18,7 +18,7 @@ import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.loaders import priorities
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.draws import draw_uniform
 from orlog.loaders.priorities import (
     PrioritizedBatch,
@@ -43,7 +43,7 @@ def arrays(write: Write, make: Make) -> Arrays:
         make(BOX, BOX, length=length, end=end, rng=rng)
         for length, end in [(30, "termination"), (1, "truncation"), (19, "cut")]
     ]
-    return load_arrays(write(episodes, BOX, BOX))
+    return read_arrays(write(episodes, BOX, BOX))
 
 
 def slow_choice(values: list[int], share: Fraction) -> int:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.sequences import SequenceBatch, SequenceSampler, returns_to_go, sequences
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -202,7 +202,7 @@ def test_windows_of_images_integers_and_several_keys(
         episodes.append(
             dataclasses.replace(episode, observations={"camera": camera, **episode.observations})
         )
-    arrays = load_arrays(write(episodes, CAMERA, action))
+    arrays = read_arrays(write(episodes, CAMERA, action))
     sampler = SequenceSampler(arrays, length, padding=padding, with_next=True)
     batch = sampler.gather(sampler.choose(every_step(arrays)))
     check_windows(batch, episodes, length, padding, 1.0)
@@ -218,7 +218,7 @@ def test_windows_of_a_view_are_those_of_its_episodes(write: Write, make: Make) -
     rng = np.random.default_rng(4)
     whole = [make(OBS, ACTION, length=steps, end="cut", rng=rng) for steps in (4, 2, 6, 3)]
     view = write(whole, OBS, ACTION)[[3, 0, 2, 0]]
-    arrays = load_arrays(view)
+    arrays = read_arrays(view)
     for padding in PADDINGS:
         sampler = SequenceSampler(arrays, 4, padding=padding)
         batch = sampler.gather(sampler.choose(every_step(arrays)))
@@ -287,7 +287,7 @@ def test_a_mixture_keeps_its_weights(write: Write, make: Make) -> None:
         write([make(OBS, ACTION, length=n, end="cut", rng=rng) for n in lengths], OBS, ACTION)
         for lengths in ((2, 3), (9, 8, 7))
     )
-    arrays = load_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
+    arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = SequenceSampler(arrays, 3)
     chosen = sampler.choose(rng.random((40_000, sampler.draws)))
     counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]

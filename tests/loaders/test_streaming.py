@@ -21,7 +21,7 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders import streaming
-from orlog.loaders.arrays import load_arrays
+from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.streaming import StreamedTransitions, stream_transitions
 from orlog.loaders.transitions import NStepSampler
@@ -102,7 +102,7 @@ def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
     for epoch in range(3):
         assert sorted(drawn[epoch * steps : (epoch + 1) * steps]) == list(range(steps))
 
-    arrays = load_arrays(dataset)
+    arrays = read_arrays(dataset)
     rows = torch.from_numpy(arrays.step_rows[drawn])
     expected = arrays.transitions[rows]
     found = torch.cat(
@@ -130,7 +130,7 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
     dataset = write(
         episodes_of([4, 7, 1, 12, 3, 9], pixels=pixels), PIXELS if pixels else BOX, ACTION
     )
-    arrays = load_arrays(dataset)
+    arrays = read_arrays(dataset)
     sampler = NStepSampler(arrays, n_steps, 0.9)
     shared: dict[str, Any] = {"seed": 5, "n_steps": n_steps, "discount": 0.9}
     stream = stream_transitions(dataset, 11, buffer_bytes=30_000 if pixels else 700, **shared)
@@ -234,7 +234,7 @@ def test_small_columns_are_held_where_that_takes_little(write: Write, share: int
     assert len(first_steps(stream, 7)) == 56
     assert bool(stream._held) == (share == 2)
     assert len(pickle.dumps(stream)) < len(pickle.dumps(dataset)) + 5000
-    arrays = load_arrays(dataset)
+    arrays = read_arrays(dataset)
     batch: Any = stream.batch(3)
     rows = torch.from_numpy(arrays.step_rows[steps_of(batch)])
     expected: Any = arrays.observations(rows)

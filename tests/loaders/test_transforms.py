@@ -20,7 +20,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.errors import FormatVersionError, ManifestError, SchemaError
 from orlog.loaders import statistics as statistics_module
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.statistics import (
     Moments,
@@ -55,14 +55,14 @@ def arrays(write: Write, make: Make) -> Arrays:
         make(BOX, ACTION, length=length, end=end, rng=rng)
         for length, end in [(7, "termination"), (1, "truncation"), (12, "cut")]
     ]
-    return load_arrays(write(episodes, BOX, ACTION))
+    return read_arrays(write(episodes, BOX, ACTION))
 
 
 @pytest.fixture
 def images(write: Write, make: Make) -> Arrays:
     rng = np.random.default_rng(0)
     episode = make(IMAGES, spaces.Discrete(3), length=4, end="cut", rng=rng)
-    return load_arrays(write([episode], IMAGES, spaces.Discrete(3)))
+    return read_arrays(write([episode], IMAGES, spaces.Discrete(3)))
 
 
 def made_arrays(matrix: np.ndarray, lengths: list[int]) -> Arrays:

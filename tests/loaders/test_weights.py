@@ -15,7 +15,7 @@ import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, load_arrays
+from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import choose_steps, transitions
 from orlog.loaders.weights import (
     step_probabilities,
@@ -133,7 +133,7 @@ def test_weights_multiply_those_of_a_mixture(write: Write, make: Make) -> None:
     parts = [
         write([make(BOX, BOX, length=length, end="cut", rng=rng)], BOX, BOX) for length in (4, 2)
     ]
-    arrays = load_arrays(orlog.combine_datasets(parts, weights=[1, 3]))
+    arrays = read_arrays(orlog.combine_datasets(parts, weights=[1, 3]))
     np.testing.assert_allclose(step_probabilities(arrays), [1 / 16] * 4 + [3 / 8] * 2)
     twice = weighted(weighted(arrays, np.array([0, 1, 1, 2, 1, 1.0])), np.array([1, 1, 0, 1, 1, 0]))
     expected = np.array([0, 1, 0, 2, 6, 0]) / 9

@@ -1,0 +1,103 @@
+"""What `benchmarks.loaders` measures with, made once: files for peers and versions for orlog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.store import Arrays, halfcheetah_like, save_npz
+
+EPISODES, LENGTH = 1000, 1000
+SHORTEST, LONGEST = 20, 400
+FRAMES, FRAMES_PER_EPISODE = 20_000, 500
+SHAPES = {"gray": (84, 84, 1), "rgb": (64, 64, 3)}
+
+
+def make_data(scratch: Path) -> None:
+    """Make what is measured, where it is not there yet: for peers as files, for orlog as versions."""
+    os.environ["ORLOG_HOME"] = str(scratch / "home")
+    makers: dict[str, Callable[[], Arrays]] = {"equal": equal_episodes, "variable": variable}
+    for name, make in makers.items():
+        if not (scratch / f"{name}.npz").exists():
+            columns = make()
+            write_version(name, columns)
+            save_npz(np.savez, columns, scratch / f"{name}.npz")
+    for name, shape in SHAPES.items():
+        if not (scratch / f"{name}.npy").exists():
+            frames = np.random.default_rng(0).integers(0, 256, (FRAMES, *shape), np.uint8)
+            write_version(name, _around(frames))
+            np.save(scratch / f"{name}.npy", frames)
+
+
+def equal_episodes() -> Arrays:
+    """Return flat columns of episodes of equal lengths."""
+    return halfcheetah_like(EPISODES, LENGTH) | {"lengths": np.full(EPISODES, LENGTH)}
+
+
+def variable() -> Arrays:
+    """Return flat columns of as many steps in episodes of many lengths, which terminate."""
+    lengths = np.random.default_rng(5).integers(SHORTEST, LONGEST + 1, EPISODES * LENGTH // 180)
+    lengths = lengths[: np.searchsorted(lengths.cumsum(), EPISODES * LENGTH)]
+    columns = halfcheetah_like(len(lengths), LONGEST)
+    for name, column in columns.items():
+        blocks = column.reshape(len(lengths), -1, *column.shape[1:])
+        is_kept = np.arange(blocks.shape[1]) < (lengths + (name == "observations"))[:, None]
+        columns[name] = blocks[is_kept]
+    columns["truncations"][:] = False
+    columns["terminations"][lengths.cumsum() - 1] = True
+    return columns | {"lengths": lengths}
+
+
+def _around(frames: np.ndarray) -> Arrays:
+    """Return flat columns of episodes of frames."""
+    episodes = len(frames) // FRAMES_PER_EPISODE
+    lengths = np.full(episodes, FRAMES_PER_EPISODE - 1)
+    steps = int(lengths.sum())
+    truncations = np.zeros(steps, np.bool_)
+    truncations[lengths.cumsum() - 1] = True
+    return {
+        "observations": frames,
+        "actions": np.zeros((steps, 6), np.float32),
+        "rewards": np.zeros(steps, np.float32),
+        "terminations": np.zeros(steps, np.bool_),
+        "truncations": truncations,
+        "lengths": lengths,
+    }
+
+
+def write_version(name: str, columns: Arrays) -> None:
+    """Write flat columns as a version of orlog."""
+    from gymnasium import spaces
+
+    import orlog
+
+    observations = columns["observations"]
+    shape = observations.shape[1:]
+    is_image = observations.dtype == np.uint8
+    low, high = (0, 255) if is_image else (-np.inf, np.inf)
+    with orlog.DatasetWriter(
+        f"bench/{name}-v0",
+        version="1.0.0",
+        observation_space=spaces.Box(low, high, shape, observations.dtype.type),
+        action_space=spaces.Box(-1, 1, columns["actions"].shape[1:], np.float32),
+        reward_dtype=np.float32,
+        description="",
+        license="CC0-1.0",
+    ) as writer:
+        end = 0
+        for episode, length in enumerate(columns["lengths"].tolist()):
+            start, end = end, end + length
+            writer.add_episode(
+                orlog.Episode(
+                    observations=observations[start + episode : end + episode + 1],
+                    actions=columns["actions"][start:end],
+                    rewards=columns["rewards"][start:end],
+                    terminations=columns["terminations"][start:end],
+                    truncations=columns["truncations"][start:end],
+                    infos={},
+                    seed=None,
+                )
+            )
