@@ -26,8 +26,17 @@ from orlog.loaders.alias import AliasTable
 from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
 
-__all__ = ["Arrays", "Leaf", "Mixture", "mixture_of", "read_arrays"]
+__all__ = [
+    "Arrays",
+    "Leaf",
+    "Mixture",
+    "missing_finals",
+    "mixture_of",
+    "read_arrays",
+    "refuse_missing_finals",
+]
 
+MISSING_FINALS = "episodes/final_observation_missing"
 _BLOCK_BYTES = 2**24  # read at a time: what is decoded takes little memory beside the arrays
 
 
@@ -72,6 +81,8 @@ class Arrays:
         observation_leaves: How observations are given, where not as one flat vector: by key, the
             column in `others`, or place and shape in the matrix. The key is empty where the
             observation space is a single leaf.
+        missing_finals: Episodes whose final observation was never recorded, zeros standing for it.
+            All of them end by a termination, so no value behind it is ever needed.
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
@@ -83,6 +94,7 @@ class Arrays:
     digest: str = ""
     others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
+    missing_finals: tuple[int, ...] = ()
 
     @property
     def is_flat(self) -> bool:
@@ -214,7 +226,29 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
         digest=dataset.digest,
         others={name: torch.from_numpy(values) for name, values in arrays.items()},
         observation_leaves=layout.observation_leaves,
+        missing_finals=missing_finals(dataset),
     )
+
+
+def missing_finals(dataset: Dataset) -> tuple[int, ...]:
+    """Return the episodes of which a foreign file had no final observation (`datasets/foreign.py`)."""
+    if MISSING_FINALS not in dataset.columns:
+        return ()
+    return tuple(np.flatnonzero(dataset.column(MISSING_FINALS)).tolist())
+
+
+def refuse_missing_finals(arrays: Arrays, what: str) -> None:
+    """Refuse to give zeros for observations that were never recorded.
+
+    Raises:
+        SchemaError: an episode has no final observation.
+    """
+    if arrays.missing_finals:
+        raise SchemaError(
+            f"{arrays.name}: the final observation of {len(arrays.missing_finals)} episodes was "
+            f"never recorded (episode {arrays.missing_finals[0]} is the first), and {what} would give "
+            'zeros for it; leave them out: ds.filter_episodes("final_observation_missing == 0")'
+        )
 
 
 def mixture_of(dataset: Dataset) -> Mixture | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, read_arrays
+from orlog.loaders.arrays import Arrays, Mixture, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -228,11 +228,13 @@ def episodes(
         ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
+            final observations that were never recorded.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or a layout or weighting of another name.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    refuse_missing_finals(arrays, "its observations")
     return Batches(
         EpisodeSampler(arrays, layout=layout, weighting=weighting),
         data.digest,

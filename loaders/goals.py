@@ -37,7 +37,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
-from orlog.loaders.arrays import Arrays, Leaf, read_arrays
+from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -344,12 +344,14 @@ def goals(
         ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
+        SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
+            final observations that were never recorded.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or there is no part of that key.
         TypeError: a reward of observations that are several tensors.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    refuse_missing_finals(arrays, "a goal")
     goal = None if goal_key is None else _find_goal(data, arrays, goal_key)
     sampler = GoalSampler(
         arrays,

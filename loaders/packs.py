@@ -42,7 +42,7 @@ from orlog.datasets.json_files import read_json_file
 from orlog.datasets.storage import little_endian_bytes, storage_errors, sync, write_durably
 from orlog.datasets.verify import Problem
 from orlog.errors import IntegrityError, StorageError
-from orlog.loaders.arrays import Arrays, Leaf, Mixture, mixture_of
+from orlog.loaders.arrays import Arrays, Leaf, Mixture, missing_finals, mixture_of
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
 from orlog.loaders.memory import available_memory
 
@@ -179,6 +179,7 @@ def open_pack(
                 _make(dataset, unfinished, allow_non_finite, progress)
                 publish(unfinished, folder)
     arrays, record = _open(folder, dataset.digest)
+    arrays = dataclasses.replace(arrays, missing_finals=missing_finals(dataset))
     if record.non_finite and not allow_non_finite:
         raise not_finite(dataset, record.non_finite)
     return arrays

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
 from orlog.loaders.transitions import choose_steps
 
@@ -284,6 +284,8 @@ def sequences(
         ValueError: no episode is that long, or a number is out of range.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    if with_next:
+        refuse_missing_finals(arrays, "a next observation")
     sampler = SequenceSampler(
         arrays, length, padding=padding, discount=discount, with_next=with_next
     )
