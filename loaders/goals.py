@@ -27,7 +27,7 @@ import difflib
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +39,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
+from orlog.loaders.gathering import gather_rows
 from orlog.loaders.transitions import choose_steps
 
 __all__ = ["GoalBatch", "GoalMixture", "GoalReward", "GoalSampler", "goals"]
@@ -48,6 +49,7 @@ Values: TypeAlias = Tensor | dict[str, Tensor]
 
 _BELOW_ONE = 1 - 2.0**-53
 _BLOCK_ITEMS = 2**14  # chosen at once: what is in between then stays in the processor's cache
+_BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,40 @@ class GoalSampler:
             self._choose_block(uniform[block], chosen[:, block])
         return torch.from_numpy(chosen).T
 
+    def gather_many(self, chosen: Tensor, size: int) -> Iterator[GoalBatch]:
+        """Yield the items of `size` rows of `chosen` each, views of a few gathered blocks."""
+        if not self.arrays.is_flat or self._flat_goals is None or self._reward is not None:
+            yield from map(self.gather, torch.split(chosen, size))
+            return
+        numbers = self._view.shape[1] + 2 * self._flat_goals.shape[1]
+        at_once = max(1, _BLOCK_BYTES // (4 * numbers) // size) * size
+        for part in torch.split(chosen, at_once):
+            rows, value_rows, actor_rows = part.unbind(1)
+            block = gather_rows(self._view, rows).view(-1, size, self._view.shape[1])
+            obs, act, _, term, _, next_obs = block.split_with_sizes(self._sizes, 2)
+            masks = (rows != value_rows).float()
+            columns = (
+                obs,
+                act,
+                next_obs,
+                gather_rows(self._flat_goals, value_rows).view(len(block), size, -1),
+                gather_rows(self._flat_goals, actor_rows).view(len(block), size, -1),
+                (-masks if self._negative_rewards else 1 - masks).view(-1, size),
+                masks.view(-1, size),
+                term.squeeze(2),
+            )
+            for one in zip(*(column.unbind(0) for column in columns), strict=True):
+                yield GoalBatch(
+                    observations=one[0],
+                    actions=one[1],
+                    next_observations=one[2],
+                    value_goals=one[3],
+                    actor_goals=one[4],
+                    rewards=one[5],
+                    masks=one[6],
+                    terminations=one[7],
+                )
+
     def gather(self, chosen: Tensor) -> GoalBatch:
         """Return the transitions of the first column with the goals of the others."""
         rows, value_rows, actor_rows = chosen.unbind(1)
@@ -271,7 +307,7 @@ class GoalSampler:
         """Return the observations, actions, next observations and terminations of some rows."""
         arrays = self.arrays
         if arrays.is_flat:
-            obs, act, _, term, _, next_obs = self._view.index_select(0, rows).split_with_sizes(
+            obs, act, _, term, _, next_obs = gather_rows(self._view, rows).split_with_sizes(
                 self._sizes, 1
             )
             return obs, act, next_obs, term.squeeze(1)
@@ -286,7 +322,7 @@ class GoalSampler:
     def _read_goals(self, rows: Tensor) -> Values:
         """Return the goals that the states of some rows are."""
         if self._flat_goals is not None:
-            return self._flat_goals.index_select(0, rows)
+            return gather_rows(self._flat_goals, rows)
         return self._goals.observations(rows)
 
     def _relabel(self, reward: GoalReward, rows: Tensor, wanted: Values) -> Tensor:

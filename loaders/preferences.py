@@ -31,6 +31,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, Mixture, read_arrays
 from orlog.loaders.batches import Batches
+from orlog.loaders.gathering import gather_rows
 from orlog.loaders.transitions import choose_steps
 from orlog.loaders.weights import step_probabilities
 
@@ -129,7 +130,7 @@ class PreferenceSampler:
         firsts = chosen[:, :2].reshape(-1)
         columns = arrays.columns
         if arrays.is_flat:
-            pairs = self._windows.index_select(0, firsts).view(len(chosen), 2, length, -1)
+            pairs = gather_rows(self._windows, firsts).view(len(chosen), 2, length, -1)
             observations: Tensor | dict[str, Tensor] = pairs[..., columns["observations"]]
             actions = pairs[..., columns["actions"]]
             rewards = pairs[..., columns["rewards"].start]

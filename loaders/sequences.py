@@ -23,6 +23,7 @@ from torch import Tensor
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
+from orlog.loaders.gathering import gather_rows
 from orlog.loaders.transitions import choose_steps
 
 __all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
@@ -155,7 +156,7 @@ class SequenceSampler:
         _, found, timestep = chosen.numpy().T
         empty = self._empty.take(found, 0)
         rows = chosen[:, 0]
-        block = self._view.index_select(0, rows).view(len(rows), -1, obs + act + 3)
+        block = gather_rows(self._view, rows).view(len(rows), -1, obs + act + 3)
         returns = self._returns_view.index_select(0, rows)
         returns.numpy()[empty] = 0
         timesteps = timestep[:, None] + self._slots
