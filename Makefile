@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 	--config-settings editable_mode=compat
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick check format bench bench-store docs build clean
+.PHONY: help quickstart test test-quick check format bench bench-store bench-transfer docs build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million st
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.images
 	$(BIN)/python -m benchmarks.scale
+
+bench-transfer: $(VENV)/.dev  ## Measure verifying and downloading on this machine (8 GB of memory disk)
+	$(BIN)/python -m benchmarks.transfer
 
 docs: $(VENV)/.dev  ## Write docs/cli.md from the command line's own help
 	$(BIN)/python docs/write_cli.py

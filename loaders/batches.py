@@ -10,7 +10,7 @@ and a worker every n-th batch, so the stream is the same for any number of eithe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.loaders.draws import draw_uniform, stream_key
 
-__all__ = ["Batches", "Sampler"]
+__all__ = ["Batches", "Sampler", "check_state"]
 
 BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
 
@@ -56,6 +56,20 @@ class BlockSampler(Sampler[BatchT_co], Protocol[BatchT_co]):
     def gather_many(self, chosen: torch.Tensor, size: int) -> Iterator[BatchT_co]:
         """Yield the batches of `size` items each."""
         ...
+
+
+def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse a state that is of another stream than ours.
+
+    Raises:
+        ValueError: a field differs; the message has both values.
+    """
+    for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
+        if state.get(field) != ours[field]:
+            raise ValueError(
+                f"this state is of another stream: {field} is {state.get(field)!r} there and "
+                f"{ours[field]!r} here"
+            )
 
 
 class Batches(IterableDataset[BatchT], Generic[BatchT]):
@@ -154,13 +168,7 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         Raises:
             ValueError: it is of another dataset, view, seed, batch size or kind of sample.
         """
-        ours = self.state_dict()
-        for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
-            if state.get(field) != ours[field]:
-                raise ValueError(
-                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
-                    f"{ours[field]!r} here"
-                )
+        check_state(state, self.state_dict())
         batch, worker = state.get("batch"), state.get("worker")
         if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
             raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")

@@ -26,6 +26,7 @@ from torch import Tensor
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
+from orlog.loaders.batches import check_state
 from orlog.loaders.draws import draw_uniform, stream_key
 from orlog.loaders.transitions import NStepSampler
 
@@ -286,13 +287,7 @@ class PrioritizedTransitions:
                 no priorities of as many steps.
         """
         ours = {"cursor_version": 1, "kind": self._kind, "digest": self.digest}
-        ours |= {"seed": self.seed, "batch_size": self.batch_size}
-        for field, value in ours.items():
-            if state.get(field) != value:
-                raise ValueError(
-                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
-                    f"{value!r} here"
-                )
+        check_state(state, {**ours, "seed": self.seed, "batch_size": self.batch_size})
         batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")
         values = np.asarray(kept, np.float64)
         if type(batch) is not int or batch < 0 or not isinstance(beta, float | int):

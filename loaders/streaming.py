@@ -31,6 +31,7 @@ from orlog.datasets.dataset import Dataset, seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch, StructuredBatch
+from orlog.loaders.batches import check_state
 from orlog.loaders.draws import stream_key
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
 from orlog.loaders.transitions import NStepSampler, TransitionSampler
@@ -236,13 +237,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         Raises:
             ValueError: it is of another dataset, view, seed, batch size, buffer or kind of sample.
         """
-        ours = self.state_dict()
-        for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
-            if state.get(field) != ours[field]:
-                raise ValueError(
-                    f"this state is of another stream: {field} is {state.get(field)!r} there and "
-                    f"{ours[field]!r} here"
-                )
+        check_state(state, self.state_dict())
         batch, worker = state.get("batch"), state.get("worker")
         if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
             raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")
