@@ -273,8 +273,9 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         )
     if entry is not None:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
+    foreign = {name for registry in SHIPPED for name in shipped_index(registry).foreign}
     return (
         f"{wanted.name} is not known"
-        + did_you_mean(wanted.name, {*CATALOGUE, *installed_names()})
+        + did_you_mean(wanted.name, {*CATALOGUE, *installed_names(), *foreign})
         + " Run: orlog list"
     )

@@ -282,6 +282,8 @@ def _http_errors(patience: Patience) -> Iterator[None]:
         ) from error
     try:
         yield
+    except errors.NewConnectionError as error:  # a timeout too, to urllib3
+        raise Failure(str(error)) from error
     except errors.TimeoutError as error:
         raise Failure(f"sent nothing for {patience.timeout:g} seconds") from error
     except ValueError as error:

@@ -626,6 +626,21 @@ def test_packages_that_are_missing_are_named(
         read_small(f"{url}/b", 9, patience=QUICK)
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://127.0.0.1:9", "refused"),
+        ("http://no-such-host.invalid", "resolve"),
+        ("https://127.0.0.1:9", "refused"),
+    ],
+)
+def test_a_server_that_is_not_there_is_not_said_to_be_slow(
+    part: Path, url: str, reason: str
+) -> None:
+    with pytest.raises(TransferError, match=reason):
+        fetch_object([Mirror(url)], object_of(), part, patience=QUICK)
+
+
 def test_a_proxy_is_used(server: FileServer, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", server.url.replace("//", "//user:secret@"))
     monkeypatch.setenv("no_proxy", "other.example")
