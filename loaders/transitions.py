@@ -18,6 +18,7 @@ from orlog.loaders.gathering import gather_rows
 
 __all__ = ["NStepSampler", "TransitionSampler", "Transitions", "choose_steps", "transitions"]
 
+MOST_STEPS = 2**24  # as float32 counts them
 _BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
 
 
@@ -75,14 +76,14 @@ class NStepSampler:
         Raises:
             ValueError: less than one step, or a discount outside [0, 1].
         """
-        if n_steps < 1 or not 0 <= discount <= 1:
+        if not 1 <= n_steps <= MOST_STEPS or not 0 <= discount <= 1:
             raise ValueError(
-                f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
+                f"n_steps must be in [1, {MOST_STEPS}] and discount in [0, 1], found {n_steps} and {discount}"
             )
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
-        self._behind, self._ends = _sum_steps(arrays, n_steps, discount)
+        self._ends = _sum_steps(arrays, n_steps, discount)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
         """Return the row of each item's step."""
@@ -100,8 +101,9 @@ class NStepSampler:
         obs, numbers = arrays.obs_dim, arrays.obs_dim + arrays.action_dim
         at_once = max(1, _BLOCK_BYTES // (4 * (numbers + obs + 4))) if arrays.is_flat else 1
         for rows in torch.split(chosen, max(1, at_once // size) * size):
-            behind = self._behind.index_select(0, rows)
-            ends = gather_rows(self._ends, rows).view(-1, size, 4).unbind(2)
+            found = gather_rows(self._ends, rows)
+            behind = rows + found[:, 4].to(torch.int64)
+            ends = found.view(-1, size, 5)[:, :, :4].unbind(2)
             if not arrays.is_flat:
                 rewards, terminations, truncations, discounts = ends
                 yield StructuredBatch(
@@ -129,8 +131,8 @@ class NStepSampler:
                 )
 
 
-def _sum_steps(arrays: Arrays, n_steps: int, discount: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each row the row behind its steps, and their (reward, end flags, discount)."""
+def _sum_steps(arrays: Arrays, n_steps: int, discount: float) -> torch.Tensor:
+    """Return for each row the reward, end flags, discount and number of its steps."""
     columns = arrays.columns
     rows = np.arange(len(arrays.rows))
     behind = np.minimum(rows + n_steps, arrays.last_rows)
@@ -140,14 +142,15 @@ def _sum_steps(arrays: Arrays, n_steps: int, discount: float) -> tuple[torch.Ten
     for ahead in range(n_steps):
         inside = np.flatnonzero(rows + ahead < arrays.last_rows)
         total[inside] += discount**ahead * rewards[inside + ahead]
-    ends = np.zeros((len(rows), 4), np.float32)
+    # All in one row, so that a random item costs one access to memory.
+    ends = np.zeros((len(rows), 5), np.float32)
     ends[:, 0] = total
     last = np.maximum(behind - 1, 0)
     ends[:, 1] = values[last, columns["terminations"].start]
     ends[:, 2] = values[last, columns["truncations"].start]
     ends[:, 3] = np.power(discount, behind - rows)
-    device = arrays.rows.device
-    return torch.from_numpy(behind).to(device), torch.from_numpy(ends).to(device)
+    ends[:, 4] = behind - rows
+    return torch.from_numpy(ends).to(arrays.rows.device)
 
 
 class Transitions(Batches[Any]):
