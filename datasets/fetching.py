@@ -12,7 +12,7 @@ import concurrent.futures
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orlog.datasets.home import stored_objects
@@ -71,10 +71,11 @@ def fetch_objects(
     total = sum(item.size_bytes for item in items.values())
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        here = {**_objects_here(damaged), **(also_here or {})}
-        for item in items.values():
-            if item.sha256 in here and not (folder / item.sha256).exists():
-                _take(here[item.sha256], item, folder / item.sha256)
+        wanted = [sha256 for sha256 in items if not (folder / sha256).exists()]
+        here = {**_objects_here(set(wanted), damaged), **(also_here or {})}
+        for sha256 in wanted:
+            if sha256 in here:
+                _take(here[sha256], items[sha256], folder / sha256)
         missing = [item for item in items.values() if not (folder / item.sha256).exists()]
         _check_room(folder, missing)
     mirrors = [Mirror(url) for url in source.mirrors]
@@ -133,11 +134,12 @@ class _StoppedError(Exception):
     """Another transfer has failed; this one ends."""
 
 
-def _objects_here(damaged: Path | None) -> dict[str, Path]:
+def _objects_here(wanted: Collection[str], damaged: Path | None) -> dict[str, Path]:
     """Return where other versions on this machine have objects, by the sum they should have."""
     found: dict[str, Path] = {}
-    for other, item in stored_objects():
-        if other != damaged and find_link(other, item.path) is None:
+    for other, item in stored_objects() if wanted else ():
+        is_candidate = item.sha256 in wanted and other != damaged
+        if is_candidate and find_link(other, item.path) is None:
             found[item.sha256] = other / item.path
     return found
 
