@@ -45,6 +45,15 @@ from benchmarks.loader_peers import (
     rates,
     slots,
 )
+from benchmarks.loader_streams import (
+    CODEC,
+    HDF5,
+    IN_ORDER,
+    PAIRS,
+    STREAMS,
+    make_streams,
+    streams_child,
+)
 from benchmarks.store import (
     ANSWER,
     ROOT,
@@ -60,6 +69,7 @@ BARE = "bare packed index_select"
 MAPPED = "np.memmap"
 FIRST, MEMORY = "first batch, ms", "bytes in memory, of the columns' bytes"
 OURS = "orlog"
+SHOWN = ("orlog", "torch", "numpy", "numcodecs", "h5py")  # packages whose versions are told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +120,10 @@ TABLE = (
     *(Goal(item=MAP[size], other=TRANSITIONS[size], least=0.7) for size in BATCHES),
     *(Goal(item=STACKS[kind], tool=MAPPED, least=0.8) for kind in STACKS),
     *(Goal(item=STACKS[kind], tool="TorchRL", least=4) for kind in STACKS),
+    *(Goal(item=STREAMS[kind], tool=HDF5, least=3) for kind in STREAMS),
+    *(Goal(item=STREAMS[kind], tool=PAIRS, least=3) for kind in STREAMS),
+    *(Goal(item=STREAMS[kind], tool=CODEC, least=0.5) for kind in STREAMS),
+    *(Goal(item=IN_ORDER[kind], tool=CODEC, least=0.75) for kind in STREAMS),
     Goal(item=LOADER, other=PLAIN, least=0.8),
     Goal(item=LOADER_SEQUENCES, other=SEQUENCES[20], least=0.8),
     Goal(item=FIRST, least=150, is_most=True),
@@ -131,6 +145,7 @@ def main() -> None:
     options = parser.parse_args()
     with scratch_folder(options.scratch) as scratch:
         make_data(scratch)
+        make_streams(scratch)
         found, versions, missing, others = measure_in_rounds(options, scratch)
     medians = {key: statistics.median(values) for key, values in found.items()}
     with report("loaders") as console:
@@ -225,7 +240,7 @@ def measure_in_rounds(
                 for key, rate in answer["rates"].items():
                     tool, _, item = key.partition("/")
                     found.setdefault((tool, item), []).append(rate)
-    versions |= {one: importlib.metadata.version(one) for one in ("orlog", "torch", "numpy")}
+    versions |= {one: importlib.metadata.version(one) for one in SHOWN}
     return found, versions, missing, noise
 
 
@@ -380,7 +395,12 @@ def first_child(folder: Path) -> None:
     print(ANSWER + json.dumps({"rates": {f"{OURS}/{FIRST}": milliseconds}}))
 
 
-CHILDREN = {"memory": memory_child, "images": images_child, "first": first_child}
+CHILDREN = {
+    "memory": memory_child,
+    "images": images_child,
+    "streams": streams_child,
+    "first": first_child,
+}
 
 
 if __name__ == "__main__":

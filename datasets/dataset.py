@@ -216,21 +216,34 @@ class Dataset:
             return None
         return self._selection.component, self._selection.weights
 
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+    def column(
+        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, all by default.
+
+        Args:
+            name: Name of the column.
+            start: First row.
+            stop: Row behind the last one.
+            out: Where they go: a contiguous array of their shape and type. Memory that was used
+                before takes them faster than new one, which is the default.
 
         Raises:
             NotFoundError: there is no such column.
+            IndexError: there are no such rows.
+            ValueError: they do not fit `out`.
             IntegrityError: an object is damaged.
         """
         self._check_column(name)
+        if out is not None:
+            self._check_out(name, start, stop, out)
         if self._selection is None:
-            return self._recordings[0].read(name, start, stop)
-        if _has_offsets(name) or (start, stop) == (0, None):
+            return self._recordings[0].read(name, start, stop, out=out)
+        if _has_offsets(name):
             values = self._read(name, np.arange(self.total_episodes))
             stop = len(values) if stop is None else stop
             _check_range(name, start, stop, len(values))
-            return values[start:stop]
+            return _placed(values[start:stop], out)
         ends = self._row_ends(name)
         rows = int(ends[-1]) if len(ends) else 0
         stop = rows if stop is None else stop
@@ -238,7 +251,9 @@ class Dataset:
         first, last = np.searchsorted(ends, [start, stop - 1], "right")
         episodes = np.arange(first, last + 1 if start < stop else first)
         before = int(ends[first - 1]) if first else 0
-        return self._read(name, episodes)[start - before : stop - before]
+        if out is not None and len(episodes) and (start, stop) == (before, ends[last]):
+            return self._read(name, episodes, out)
+        return _placed(self._read(name, episodes)[start - before : stop - before], out)
 
     def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
@@ -448,15 +463,30 @@ class Dataset:
         for first, last in itertools.pairwise(edges):
             yield self._recordings[source[first]], index[first:last]
 
-    def _read(self, name: str, episodes: np.ndarray) -> np.ndarray:
+    def _check_out(self, name: str, start: int, stop: int | None, out: np.ndarray) -> None:
+        spec = self.schema.columns()[name]
+        rows = len(out) if stop is None else stop - start
+        shape = (rows, *spec.shape)
+        if (out.shape, out.dtype) != (shape, spec.dtype) or not out.flags.c_contiguous:
+            raise ValueError(
+                f"{self.name}: column {name}: rows {start} to {stop} go into a contiguous {spec.dtype} "
+                f"array of {shape}, found {out.dtype} of {out.shape}"
+            )
+
+    def _read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the rows of some episodes; in `out`, if it is given, where they are no offsets."""
         pieces = []
-        counted = 0
+        counted = rows = 0
         for recording, some in self._runs(episodes):
-            values = recording.read_episodes(name, some)
+            place = None if out is None else out[rows : rows + recording.count_rows(name, some)]
+            values = recording.read_episodes(name, some, out=place)
+            rows += len(values)
             if name.endswith("@offsets") and len(values):
                 values = values + counted
                 counted = int(values[-1])
             pieces.append(values)
+        if out is not None:
+            return out
         if not pieces:
             return self._recordings[0].read(name, 0, 0)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -492,6 +522,14 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
 def _has_offsets(name: str) -> bool:
     """Return whether a column is of values of any length, whose rows no episode's length tells."""
     return name.endswith("@offsets") or offsets_of(name) is not None
+
+
+def _placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return values, in `out` if it is given."""
+    if out is None:
+        return values
+    out[:] = values
+    return out
 
 
 def _check_range(name: str, start: int, stop: int, rows: int) -> None:

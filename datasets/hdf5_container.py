@@ -114,20 +114,26 @@ class Hdf5Reader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column.
+    def read(
+        self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column, in `out` where it is given.
 
         Raises:
             IntegrityError: a chunk is damaged; the message names it.
         """
         spec, _ = self._columns[name]
         if start == stop or 0 in spec.shape:
-            return np.empty((stop - start, *spec.shape), spec.dtype)
+            return np.empty((stop - start, *spec.shape), spec.dtype) if out is None else out
         dataset = self._dataset(name)
         try:
-            return np.asarray(dataset[start:stop], spec.dtype)
+            values = np.asarray(dataset[start:stop], spec.dtype)
         except _UNREADABLE as error:
             raise self._damage(dataset, name, start, stop, error) from error
+        if out is None:
+            return values
+        out[:] = values
+        return out
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for, reading each chunk once.

@@ -83,8 +83,10 @@ class Recording:
         """Return the number of rows of a column."""
         return self._columns[name].rows
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column, all by default.
+    def read(
+        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given.
 
         Raises:
             IntegrityError: an object is missing, cut or damaged.
@@ -93,17 +95,20 @@ class Recording:
         stop = column.rows if stop is None else stop
         if not 0 <= start <= stop <= column.rows:
             raise IndexError(f"{name}: rows {start} to {stop} of {column.rows}")
-        if start == stop:
-            return np.empty((0, *column.shape), column.dtype)
+        if len(self._readers) == 1 and start < stop:
+            with _named(self.folder, 0):
+                return self._readers[0].read(name, start, stop, out=out)
+        if out is None:
+            out = np.empty((stop - start, *column.shape), column.dtype)
         firsts = self._first_rows[name]
-        pieces = []
         for part, reader in enumerate(self._readers):
             first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
             if first < last:
+                values = out[first - start : last - start]
                 with _named(self.folder, part):
-                    values = reader.read(name, first - firsts[part], last - firsts[part])
-                pieces.append(self._rebased(name, part, values))
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                    reader.read(name, first - firsts[part], last - firsts[part], out=values)
+                values[...] = self._rebased(name, part, values)
+        return out
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
@@ -127,14 +132,21 @@ class Recording:
                 out[inside] = self._rebased(name, part, values)
         return out
 
-    def read_episodes(self, name: str, episodes: np.ndarray) -> np.ndarray:
+    def read_episodes(
+        self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the rows of some episodes, one after the other; offsets count from their first.
+
+        Args:
+            name: The column.
+            episodes: Which episodes.
+            out: Where rows that are no offsets go; a new array by default.
 
         Raises:
             IntegrityError: an object is damaged, or offsets do not count the values.
         """
         starts, stops = self._row_ranges(name, episodes)
-        values = self._read_ranges(name, starts, stops)
+        values = self._read_ranges(name, starts, stops, out)
         if not name.endswith("@offsets"):
             return values
         counts = stops - starts
@@ -147,6 +159,11 @@ class Recording:
     def first_rows(self, name: str, episodes: np.ndarray) -> np.ndarray:
         """Return the first row of each of some episodes in a column."""
         return self._row_ranges(name, episodes)[0]
+
+    def count_rows(self, name: str, episodes: np.ndarray) -> int:
+        """Return the number of rows of some episodes in a column."""
+        starts, stops = self._row_ranges(name, episodes)
+        return int((stops - starts).sum())
 
     def read_block(self, episodes: np.ndarray, names: list[str]) -> Block:
         """Return the rows of some episodes in several columns."""
@@ -207,21 +224,29 @@ class Recording:
         ends = self.read_rows(offsets, np.maximum(rows - 1, 0)) if rows.any() else rows
         return np.where(rows > 0, ends, 0)
 
-    def _read_ranges(self, name: str, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    def _read_ranges(
+        self, name: str, starts: np.ndarray, stops: np.ndarray, out: np.ndarray | None
+    ) -> np.ndarray:
         """Return ranges of rows, one after the other, reading neighbors together."""
         column = self._columns[name]
         if len(starts) == 0:
-            return self.read(name, 0, 0)
+            return self.read(name, 0, 0, out=out)
         if (starts[1:] == stops[:-1]).all():
-            return self.read(name, int(starts[0]), int(stops[-1]))
+            return self.read(name, int(starts[0]), int(stops[-1]), out=out)
         counts = stops - starts
         positions = counts.cumsum() - counts
-        out = np.empty((int(counts.sum()), *column.shape), column.dtype)
+        if out is None:
+            out = np.empty((int(counts.sum()), *column.shape), column.dtype)
         row_bytes = max(1, out.nbytes // max(1, len(out)))
         for window in _windows(
             starts, stops, self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
         ):
             first = int(starts[window[0]])
+            if len(window) == 1:
+                place = int(positions[window[0]])
+                values = out[place : place + int(counts[window[0]])]
+                self.read(name, first, first + len(values), out=values)
+                continue
             values = self.read(name, first, int(stops[window].max()))
             local = np.arange(int(counts[window].sum()))
             begins = counts[window].cumsum() - counts[window]

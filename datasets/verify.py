@@ -54,8 +54,10 @@ class _Stopped(Exception):  # noqa: N818 (no error: it ends a thread whose resul
 class Reader(Protocol):
     """What a container offers: rows of a column, checked as they are read."""
 
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column."""
+    def read(
+        self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column, in `out` where it is given."""
         ...
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:

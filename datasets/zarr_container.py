@@ -46,6 +46,7 @@ __all__ = ["LARGEST_METADATA", "WrittenColumn", "ZarrReader", "ZarrWriter"]
 
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
+SMALL_CHUNK_BYTES = 2**16
 OPEN_SHARDS = 128
 LARGEST_METADATA = 2**20
 SYNCS = 8
@@ -570,28 +571,38 @@ class ZarrReader:
                 found=f"{listed} shards",
             )
 
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+    def read(
+        self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column.
+
+        Args:
+            name: The column.
+            start: First row.
+            stop: Row behind the last one.
+            out: Where they go, contiguous and of their shape and type; a new array by default.
 
         Raises:
             IntegrityError: an object is missing, cut or damaged.
         """
         spec, encoding = self._specs[name], self.encoding(name)
-        out = np.empty((stop - start, *spec.shape), spec.dtype)
+        if out is None:
+            out = np.empty((stop - start, *spec.shape), spec.dtype)
         if start == stop or out.nbytes == 0:
             return out
         rows = encoding.chunk_rows
         chunks = range(start // rows, (stop - 1) // rows + 1)
+        if out.nbytes // len(chunks) < SMALL_CHUNK_BYTES:
+            self._read_small(spec, encoding, out, start, stop)
+            return out
         decode = functools.partial(self._decode_into, spec, encoding, out, start, stop)
         if len(chunks) < CHUNKS_FOR_THREADS or THREADS == 1:
             for chunk in chunks:
                 decode(chunk)
-        elif out.nbytes // len(chunks) >= 2**16:
+        else:
             with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
                 for _ in pool.map(decode, chunks):
                     pass
-        else:
-            self._decode_frames(spec, encoding, out, chunks, start)
         return out
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -621,19 +632,21 @@ class ZarrReader:
             out[wanted] = scratch[rows[wanted] - chunk * encoding.chunk_rows]
         return out
 
-    def _decode_frames(
-        self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, chunks: range, start: int
+    def _read_small(
+        self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
     ) -> None:
-        """Decode many small chunks in row, and undo their differences a block at a time."""
-        if encoding.chunk_rows > 1 or encoding.difference_axis is None:
-            for chunk in chunks:
-                self._decode_into(spec, encoding, out, start, start + len(out), chunk)
-            return
-        for first in range(0, len(chunks), 64):
-            for chunk in chunks[first : first + 64]:
-                position = chunk - start
-                self._decode(spec, encoding, chunk, out[position : position + 1], undo=False)
-            undo_difference(out[first : first + 64], encoding.difference_axis)
+        """Decode many small chunks in row, most of them whole."""
+        rows = encoding.chunk_rows
+        first, last = -(-start // rows), stop // rows
+        for chunk in {start // rows, (stop - 1) // rows}:
+            if not first <= chunk < last:
+                self._decode_into(spec, encoding, out, start, stop, chunk)
+        while first < last:
+            shard, inside = divmod(first, encoding.chunks_per_shard)
+            end = min(last, (shard + 1) * encoding.chunks_per_shard)
+            part = out[first * rows - start : end * rows - start]
+            self._shard(spec, encoding, shard).decode_many(inside, part, encoding)
+            first = end
 
     def _decode_into(
         self,

@@ -11,9 +11,10 @@ of the memory that stored next observations would take.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -25,11 +26,14 @@ from orlog.errors import SchemaError
 from orlog.loaders.alias import AliasTable
 from orlog.loaders.filling import Leaf as Leaf
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.step_table import StepTable
 
 __all__ = [
     "Arrays",
     "Leaf",
     "Mixture",
+    "choose_items",
     "missing_finals",
     "mixture_of",
     "read_arrays",
@@ -37,7 +41,7 @@ __all__ = [
 ]
 
 MISSING_FINALS = "episodes/final_observation_missing"
-_BLOCK_BYTES = 2**24  # read at a time: what is decoded takes little memory beside the arrays
+_BLOCK_BYTES = 2**26  # read at a time: what is decoded takes little memory beside the arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +68,23 @@ class Mixture:
         return steps
 
 
+def choose_items(
+    mixture: Mixture | AliasTable | None, count: int, uniform: Float64[np.ndarray, "items draws"]
+) -> Int64[np.ndarray, " items"]:
+    """Return one of `count` for each row of uniform numbers: two where weighted, else one."""
+    if mixture is None:
+        items: np.ndarray = (uniform[:, 0] * count).astype(np.int64)
+        return items
+    return mixture.choose(uniform)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Arrays:
     """The steps of a dataset in memory, one row each, and one for each final observation.
 
     Attributes:
         rows: The matrix drawn above.
-        step_rows: Row of each step.
+        lengths: Steps of each episode, 1 or more.
         obs_dim: Numbers of observations in the matrix, flattened.
         action_dim: Numbers of actions in the matrix, flattened.
         mixture: How steps are weighted; None where each is as likely as any other.
@@ -78,6 +92,8 @@ class Arrays:
         digest: Its digest.
         others: Columns that are not packed as float32 (images, integers), by name, aligned to
             the same rows; those of steps hold zeros at final observations.
+        texts: Distinct texts of each of `others` that is a text, whose numbers are places in them;
+            in the order in which they first occur.
         observation_leaves: How observations are given, where not as one flat vector: by key, the
             column in `others`, or place and shape in the matrix. The key is empty where the
             observation space is a single leaf.
@@ -86,13 +102,14 @@ class Arrays:
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
-    step_rows: Int64[np.ndarray, " steps"]
+    lengths: Int64[np.ndarray, " episodes"]
     obs_dim: int
     action_dim: int
     mixture: Mixture | AliasTable | None = None
     name: str = ""
     digest: str = ""
     others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    texts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     missing_finals: tuple[int, ...] = ()
 
@@ -106,6 +123,12 @@ class Arrays:
         """The overlapping view; its last row is left out, since nothing follows it."""
         return self.windows(1, self.obs_dim)
 
+    @property
+    def behind_ends(self) -> Float32[Tensor, "steps_and_episodes two_and_obs"]:
+        """The end flags of each row, and the observation of the next: side by side in memory."""
+        count, width = self.rows.shape
+        return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), width - 2)
+
     def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
         """Return the overlapping view of `length` rows each, and `more` numbers of the next."""
         count, width = self.rows.shape
@@ -113,22 +136,40 @@ class Arrays:
         return self.rows.as_strided((kept, length * width + more), (width, 1))
 
     @functools.cached_property
-    def lengths(self) -> Int64[np.ndarray, " episodes"]:
-        """Steps of each episode."""
-        ends = np.flatnonzero(np.diff(self.step_rows, append=self.step_rows[-1] + 2) > 1)
-        return np.diff(ends, prepend=-1)
+    def step_table(self) -> StepTable:
+        """Where steps lie."""
+        return StepTable(self.lengths)
+
+    @functools.cached_property
+    def total_steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self.lengths.sum())
 
     @functools.cached_property
     def first_rows(self) -> Int64[np.ndarray, " episodes"]:
         """Row of each episode's first step."""
-        steps: np.ndarray = self.lengths.cumsum() - self.lengths
-        rows: np.ndarray = self.step_rows[steps]
+        rows: np.ndarray = self.final_rows - self.lengths
         return rows
 
     @functools.cached_property
+    def final_rows(self) -> Int64[np.ndarray, " episodes"]:
+        """Row of each episode's final observation."""
+        rows: np.ndarray = np.cumsum(self.lengths + 1) - 1
+        return rows
+
+    def choose_steps(
+        self, uniform: Float64[np.ndarray, "items draws"]
+    ) -> Int64[np.ndarray, " items"]:
+        """Return a random step for each row of uniform numbers, as the mixture says if any."""
+        return choose_items(self.mixture, self.total_steps, uniform)
+
+    def step_rows(self, first: int = 0, last: int | None = None) -> Int64[np.ndarray, " steps"]:
+        """Return the rows of all steps, or of steps `first` to `last - 1`: 8 bytes a step."""
+        return self.step_table.take(np.arange(first, self.total_steps if last is None else last))
+
     def last_rows(self) -> Int64[np.ndarray, " steps_and_episodes"]:
-        """Row of the final observation of the episode that each row belongs to."""
-        return np.repeat(self.first_rows + self.lengths, self.lengths + 1)
+        """Return for each row that of its episode's final observation: 8 bytes a row."""
+        return np.repeat(self.final_rows, self.lengths + 1)
 
     @property
     def columns(self) -> dict[str, slice]:
@@ -144,20 +185,20 @@ class Arrays:
     def observations(self, rows: Int64[Tensor, " batch"]) -> Tensor | dict[str, Tensor]:
         """Return the observations of some rows: flat float32, or a tensor by key."""
         if not self.observation_leaves:
-            return self.rows[:, : self.obs_dim].index_select(0, rows)
+            return gather_rows(self.rows[:, : self.obs_dim], rows)
         found = {key: self._leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
         return found.get("", found)
 
     def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
         """Return the actions of some rows: flat float32, or integers."""
         if "actions" in self.others:
-            return self.others["actions"].index_select(0, rows)
-        return self.rows[:, self.columns["actions"]].index_select(0, rows)
+            return gather_rows(self.others["actions"], rows)
+        return gather_rows(self.rows[:, self.columns["actions"]], rows)
 
     def _leaf(self, leaf: Leaf, rows: Tensor) -> Tensor:
         if leaf.column:
-            return self.others[leaf.column].index_select(0, rows)
-        return self.rows[:, leaf.place].index_select(0, rows).reshape(len(rows), *leaf.shape)
+            return gather_rows(self.others[leaf.column], rows)
+        return gather_rows(self.rows[:, leaf.place], rows).reshape(len(rows), *leaf.shape)
 
     def to(self, device: torch.device | str) -> Arrays:
         """Return the same on another device; batches are gathered there."""
@@ -167,6 +208,11 @@ class Arrays:
             others={name: values.to(device) for name, values in self.others.items()},
         )
 
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Say that rows are read one after the other meanwhile, as for statistics."""
+        yield
+
     def observation_statistics(
         self,
     ) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
@@ -174,16 +220,18 @@ class Arrays:
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)
         matrix = self.rows.numpy()
+        blocks = [
+            (one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)
+        ]
         # Two passes in blocks of float64: a sum of float32 over millions of rows would drift.
-        for first in range(0, len(self.step_rows), 65536):
-            total += matrix[self.step_rows[first : first + 65536], : self.obs_dim].sum(
-                0, dtype=np.float64
-            )
-        mean = total / len(self.step_rows)
-        for first in range(0, len(self.step_rows), 65536):
-            block = matrix[self.step_rows[first : first + 65536], : self.obs_dim] - mean
-            squares += np.square(block).sum(0)
-        std = np.sqrt(squares / len(self.step_rows))
+        with self.in_order():
+            for block in blocks:
+                total += matrix[self.step_rows(*block), : self.obs_dim].sum(0, dtype=np.float64)
+            mean = total / self.total_steps
+            for block in blocks:
+                apart = matrix[self.step_rows(*block), : self.obs_dim] - mean
+                squares += np.square(apart).sum(0)
+        std = np.sqrt(squares / self.total_steps)
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
 
@@ -193,7 +241,7 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
     Observations and actions of Box spaces with floats or small integers are packed and given as
     flat vectors. Where an observation has images (uint8 of three dimensions) or other spaces,
     observations are given by key, or as they are where there is but one. Discrete, MultiDiscrete
-    and MultiBinary actions are integers.
+    and MultiBinary actions are integers. Of texts the places in `Arrays.texts` are given, int64.
 
     Args:
         dataset: What to read.
@@ -218,13 +266,14 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
             fill_other(dataset, layout, name, first, last, arrays[name][first:last])
     return Arrays(
         rows=torch.from_numpy(arrays.pop("")),
-        step_rows=layout.step_rows(0, layout.rows),
+        lengths=dataset.episode_lengths,
         obs_dim=layout.obs_dim,
         action_dim=layout.action_dim,
         mixture=mixture_of(dataset),
         name=dataset.name,
         digest=dataset.digest,
         others={name: torch.from_numpy(values) for name, values in arrays.items()},
+        texts=layout.texts,
         observation_leaves=layout.observation_leaves,
         missing_finals=missing_finals(dataset),
     )

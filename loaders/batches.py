@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float64
 from torch.utils.data import IterableDataset, get_worker_info
 
+from orlog.loaders.arguments import check_integers, check_stream
+from orlog.loaders.arrays import Arrays
 from orlog.loaders.draws import draw_uniform, stream_key
 
 __all__ = ["Batches", "Sampler", "check_state"]
@@ -35,17 +37,19 @@ class Sampler(Protocol[BatchT_co]):
     Attributes:
         kind: Name of the kind and its settings: samplers that choose differently differ in it.
         draws: Uniform numbers that the choice of one item takes.
+        arrays: What is sampled.
     """
 
     kind: str
     draws: int
+    arrays: Arrays
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
         """Return what `gather` needs of each item, int64, an item in each row."""
         ...
 
     def gather(self, chosen: torch.Tensor) -> BatchT_co:
-        """Return the batch of some items."""
+        """Return the batch of some items; `chosen` is on the device of the arrays."""
         ...
 
 
@@ -63,7 +67,10 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: a field differs; the message has both values.
+        TypeError: no state at all.
     """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"expected what state_dict gave, found {type(state).__name__}")
     for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
         if state.get(field) != ours[field]:
             raise ValueError(
@@ -103,25 +110,17 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
 
         Raises:
             ValueError: a number is out of range, or the batch size is no multiple of the ranks.
+            TypeError: a number is no integer.
         """
-        if batch_size < 1 or seed < 0 or start < 0:
-            raise ValueError(
-                "batch_size must be >= 1, seed and start >= 0, found "
-                f"{batch_size}, {seed} and {start}"
-            )
-        if not 0 <= rank < ranks or batch_size % ranks:
-            raise ValueError(
-                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
-                "ranks, and batch_size (of all ranks together) a multiple of their number"
-            )
+        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
         self.sampler = sampler
         self.digest = digest
-        self.batch_size = batch_size
-        self.seed = seed
-        self.start = start
-        self.rank = rank
-        self.ranks = ranks
-        self._next = start
+        self.batch_size = int(batch_size)  # not NumPy's, which PyTorch and JSON refuse
+        self.seed = int(seed)
+        self.start = int(start)
+        self.rank = int(rank)
+        self.ranks = int(ranks)
+        self._next = self.start
         self._worker = 0
         self._key = stream_key(digest, seed, sampler.kind)
 
@@ -147,7 +146,15 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
             index = stop
 
     def batch(self, index: int) -> BatchT:
-        """Return batch `index`: the same as iterating to it."""
+        """Return batch `index`: the same as iterating to it.
+
+        Raises:
+            ValueError: it is negative.
+            TypeError: it is no integer.
+        """
+        check_integers(index=index)
+        if index < 0:
+            raise ValueError(f"batches are numbered from 0, found {index}")
         return self.sampler.gather(self._choose(index, 1))
 
     def state_dict(self) -> dict[str, Any]:
@@ -181,4 +188,5 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         uniform = draw_uniform(self._key, first * self.batch_size * draws, count * draws)
         if self.ranks > 1:
             uniform = uniform.reshape(batches, self.ranks, -1)[:, self.rank]
-        return self.sampler.choose(uniform.reshape(-1, draws))
+        chosen = self.sampler.choose(uniform.reshape(-1, draws))
+        return chosen.to(self.sampler.arrays.rows.device)

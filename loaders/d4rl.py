@@ -14,6 +14,7 @@ where a step both terminates and times out, the termination is left out. Rewards
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -71,7 +72,8 @@ def qlearning_dataset(
 
     Raises:
         SchemaError: an array is missing, or has another number of rows.
-        ValueError: arrays without `timeouts`, and no limit.
+        ValueError: arrays without `timeouts`, and no limit or one that is no integer >= 1.
+        TypeError: neither a dataset nor arrays.
     """
     arrays = _checked(data)
     rows = max(len(arrays["rewards"]) - 1, 0)
@@ -103,7 +105,8 @@ def sequence_dataset(
 
     Raises:
         SchemaError: an array is missing, or has another number of rows.
-        ValueError: arrays without `timeouts`, and no limit.
+        ValueError: arrays without `timeouts`, and no limit or one that is no integer >= 1.
+        TypeError: neither a dataset nor arrays.
     """
     arrays = _checked(data)
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1)
@@ -145,6 +148,8 @@ def _ends(
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
         raise ValueError("arrays without timeouts: give max_episode_steps, the environment's limit")
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"max_episode_steps must be an integer >= 1, found {limit!r}")
     terminals = arrays["terminals"].astype(np.bool_).tolist()
     ends = np.zeros(len(terminals), np.bool_)
     counted = 0
@@ -160,11 +165,13 @@ def _ends(
 def _checked(data: Dataset | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if isinstance(data, Dataset):
         return d4rl_arrays(data)
+    if not isinstance(data, Mapping):
+        raise TypeError(f"expected a dataset or D4RL's arrays by name, found {type(data).__name__}")
     arrays = {name: np.asarray(values) for name, values in data.items()}
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
         raise SchemaError(f"D4RL's arrays have {', '.join(_NEEDED)}; found no {missing[0]}")
-    rows = len(arrays["rewards"])
+    rows = arrays["rewards"].shape[0] if arrays["rewards"].ndim else 0
     for name, values in arrays.items():
         if not values.ndim or len(values) != rows:
             raise SchemaError(
@@ -193,6 +200,5 @@ def _flat(dataset: Dataset, path: str) -> np.ndarray:
     columns = [dataset.column(name) for name in parts]
     if parts == [path]:
         return columns[0]
-    return np.concatenate(
-        [values.reshape(len(values), -1).astype(np.float32) for values in columns], axis=1
-    )
+    flat = [values.reshape(len(values), math.prod(values.shape[1:])) for values in columns]
+    return np.concatenate([values.astype(np.float32) for values in flat], axis=1)

@@ -22,7 +22,6 @@ from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, Mixture, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
-from orlog.loaders.transitions import choose_steps
 
 __all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
 
@@ -107,14 +106,16 @@ class EpisodeSampler:
         self._choice = _choice_of_episodes(arrays)
         device = arrays.rows.device
         self._first_rows = torch.from_numpy(arrays.first_rows).to(device)
-        self._lengths = torch.from_numpy(arrays.lengths).to(device)
+        self._lengths = torch.tensor(
+            arrays.lengths, device=device
+        )  # a copy, as they may be read-only
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
         """Return the number of each item's episode."""
         arrays, choice = self.arrays, self._choice
         if self._by_steps:
-            steps = choose_steps(arrays, uniform)
-            return torch.from_numpy(np.take(arrays.step_rows, steps) - steps)
+            steps = arrays.choose_steps(uniform)
+            return torch.from_numpy(arrays.step_table.take(steps) - steps)
         if choice is None:
             return torch.from_numpy((uniform[:, 0] * len(arrays.lengths)).astype(np.int64))
         return torch.from_numpy(choice.choose(uniform))
@@ -189,7 +190,7 @@ def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
     if isinstance(choice, AliasTable):
         first = arrays.lengths.cumsum() - arrays.lengths
         return alias_table(np.add.reduceat(choice.probabilities, first) / arrays.lengths)
-    numbers = np.take(arrays.step_rows, choice.steps) - choice.steps
+    numbers = arrays.step_table.take(choice.steps) - choice.steps
     # Steps of an episode follow each other, and an episode is of one component only.
     is_first = np.diff(numbers, prepend=-1) != 0
     component = np.repeat(np.arange(len(choice.sizes)), choice.sizes)

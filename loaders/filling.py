@@ -19,9 +19,14 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import ColumnSpec, axis_of
 from orlog.datasets.spaces import leaf_spaces
 from orlog.errors import SchemaError
+from orlog.loaders.texts import TextTable
 
 __all__ = ["Layout", "Leaf", "fill_matrix", "fill_other", "layout_of", "not_finite"]
 
+ALLOW_NON_FINITE = (
+    "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
+)
+_MOST_EXACT = 2**24  # integers up to this are all numbers of float32
 _FLAGS = ("terminations", "truncations")
 
 
@@ -45,7 +50,8 @@ class Layout:
 
     Attributes:
         packed: First place of each column in a row of the matrix, by name.
-        others: Columns that are kept as they are, by name.
+        others: Columns that are kept as they are, by name; texts as int64 places in their table.
+        tables: Tables of those of `others` that are texts, filled as these are read.
         obs_dim: Numbers of observations in the matrix.
         action_dim: Numbers of actions in the matrix.
         observation_leaves: As in `Arrays`.
@@ -55,6 +61,7 @@ class Layout:
 
     packed: Mapping[str, slice]
     others: Mapping[str, ColumnSpec]
+    tables: Mapping[str, TextTable]
     obs_dim: int
     action_dim: int
     observation_leaves: Mapping[str, Leaf]
@@ -81,14 +88,19 @@ class Layout:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all rows, and of the row number of each step."""
-        return self.rows * sum(self.row_bytes.values()) + 8 * (self.rows - len(self.final_rows))
+        """Bytes of all rows, and of the table of steps."""
+        return self.rows * sum(self.row_bytes.values()) + self.rows - len(self.final_rows)
 
     @property
     def forms(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape of a row, and type, of each of `others`, and of the matrix by the empty name."""
         kept = {name: (one.shape, one.dtype) for name, one in self.others.items()}
         return {"": ((self.width,), np.dtype(np.float32)), **kept}
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """Distinct texts by column, in order of their places; known once all rows were filled."""
+        return {name: table.texts for name, table in self.tables.items()}
 
     def ranges(self, name: str, limit_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield (first, last) of ranges of rows that cover all.
@@ -118,9 +130,17 @@ def layout_of(dataset: Dataset) -> Layout:
 
     Raises:
         SchemaError: there are no steps, or a space whose values are no numbers of a fixed shape.
+        TypeError: no dataset.
     """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"expected a dataset, as orlog.load_dataset gives it, found {type(dataset).__name__}"
+        )
     if dataset.total_steps == 0:
-        raise SchemaError(f"{dataset.name}: no steps to sample from")
+        raise SchemaError(
+            f"{dataset.name}: no steps to sample from in {dataset.total_episodes} episodes; if it is "
+            "a view, what it was filtered by leaves nothing"
+        )
     obs = [
         _kept_form(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")
     ]
@@ -135,6 +155,7 @@ def layout_of(dataset: Dataset) -> Layout:
     specs = dataset.schema.columns()
     packed: dict[str, slice] = {}
     others: dict[str, ColumnSpec] = {}
+    tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
     position = 0
     for one in obs:
@@ -144,7 +165,10 @@ def layout_of(dataset: Dataset) -> Layout:
             leaves[key] = Leaf(first=position, shape=one.shape)
             position += one.size
         else:
-            others[one.name] = ColumnSpec(one.name, specs[one.name].dtype, one.shape)
+            dtype = np.dtype(np.int64) if one.is_text else specs[one.name].dtype
+            others[one.name] = ColumnSpec(one.name, dtype, one.shape)
+            if one.is_text:
+                tables[one.name] = TextTable(one.name)
             leaves[key] = Leaf(column=one.name)
     obs_dim = position
     for one in actions:
@@ -153,6 +177,8 @@ def layout_of(dataset: Dataset) -> Layout:
             position += one.size
         else:
             others["actions"] = ColumnSpec(one.name, np.dtype(np.int64), one.shape)
+            if one.is_text:
+                tables["actions"] = TextTable(one.name)
     action_dim = position - obs_dim
     for name in ("rewards", *_FLAGS):
         packed[name] = slice(position, position + 1)
@@ -161,6 +187,7 @@ def layout_of(dataset: Dataset) -> Layout:
     return Layout(
         packed=packed,
         others=others,
+        tables=tables,
         obs_dim=obs_dim,
         action_dim=action_dim,
         observation_leaves=leaves if any(one.column for one in leaves.values()) else {},
@@ -183,26 +210,31 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
         Where the first number that is not finite stands, as text; empty where all are finite.
 
     Raises:
-        SchemaError: end flags inside an episode.
+        SchemaError: end flags inside an episode, or integers that float32 would round.
         IntegrityError: an object is damaged.
     """
     step_rows = layout.step_rows(first, last)
     inside = step_rows - first
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
         for name, place in layout.packed.items():
-            values = _read(dataset, layout, name, first, last)
+            values = _read(dataset, layout, name, first, last, None)
             values = values.reshape(len(values), place.stop - place.start)
+            is_observation = axis_of(name) == "observation"
             if name in _FLAGS:
                 _check_flags(dataset, layout, name, step_rows[values[:, 0] != 0])
-            if axis_of(name) == "observation":
+            elif values.dtype.kind in "iu":
+                _check_exact(dataset, layout, name, values, first if is_observation else step_rows)
+            if is_observation:
                 matrix[:, place] = values
             else:
                 matrix[inside, place] = values
     finite = np.isfinite(matrix)
     if finite.all():
         return ""
-    episode, step = layout.place_of(first + int(finite.all(1).argmin()))
-    return f"episode {episode}, step {step}"
+    row, number = np.unravel_index(int(finite.argmin()), finite.shape)
+    column = next(name for name, place in layout.packed.items() if number < place.stop)
+    episode, step = layout.place_of(first + int(row))
+    return f"column {column}, episode {episode}, step {step}"
 
 
 def fill_other(
@@ -210,31 +242,45 @@ def fill_other(
 ) -> None:
     """Read rows `first` to `last - 1` of one of `layout.others` into an array of zeros.
 
+    Texts are to be read in the order of rows: so their places are those of first occurrence.
+
     Raises:
         IntegrityError: an object is damaged.
     """
     column = layout.others[name].name
-    values = _read(dataset, layout, column, first, last)
+    table = layout.tables.get(name)
+    if axis_of(column) == "observation" and table is None:
+        dataset.column(column, first, last, out=out)
+        return
+    values = _read(dataset, layout, column, first, last, table)
     if axis_of(column) == "observation":
         out[:] = values
     else:
         out[layout.step_rows(first, last) - first] = values
 
 
-def not_finite(dataset: Dataset, place: str) -> SchemaError:
-    """Return what to raise about a number that is not finite."""
+def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> SchemaError:
+    """Return what to raise about a number that is not finite.
+
+    Args:
+        dataset: What was read.
+        place: What `fill_matrix` returned.
+        switch: What lets such numbers in.
+    """
     return SchemaError(
-        f"{dataset.name}: a number that is not finite in float32 in {place}; filter the episode out "
-        "first, or set allow_non_finite"
+        f"{dataset.name}: a number that is not finite in float32 in {place}; leave the episode out "
+        f"(ds.filter_episodes), or take such numbers as they are: {switch}"
     )
 
 
-def _read(dataset: Dataset, layout: Layout, column: str, first: int, last: int) -> np.ndarray:
-    """Return what a column holds for a range of rows."""
-    if axis_of(column) == "observation":
-        return dataset.column(column, first, last)
-    before = np.searchsorted(layout.final_rows, [first, last])
-    return dataset.column(column, first - int(before[0]), last - int(before[1]))
+def _read(
+    dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None
+) -> np.ndarray:
+    """Return what a column holds for a range of rows; of texts, their places in the table."""
+    if axis_of(column) != "observation":
+        before = np.searchsorted(layout.final_rows, [first, last])
+        first, last = first - int(before[0]), last - int(before[1])
+    return table.read(dataset, first, last) if table else dataset.column(column, first, last)
 
 
 def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarray) -> None:
@@ -248,11 +294,38 @@ def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarra
         )
 
 
+def _check_exact(
+    dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int
+) -> None:
+    """Refuse integers beyond those that float32 tells from their neighbors.
+
+    Args:
+        dataset: What is read.
+        layout: Its layout.
+        name: The column.
+        values: Some rows of it.
+        rows: Which rows these are: each one, or the first of as many.
+    """
+    if values.dtype.itemsize <= 2 or not values.size:
+        return
+    if values.min() >= -_MOST_EXACT and values.max() <= _MOST_EXACT:
+        return
+    wrong = (values < -_MOST_EXACT) | (values > _MOST_EXACT)
+    row, number = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    place = rows + int(row) if isinstance(rows, int) else int(rows[row])
+    episode, step = layout.place_of(place)
+    raise SchemaError(
+        f"{dataset.name}: column {name}, episode {episode}, step {step}: {values[row, number]} is "
+        "an integer that float32 would round; sample a view without the column (select_columns)"
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Column:
     name: str
     shape: tuple[int, ...]
     is_packed: bool
+    is_text: bool = False
 
     @property
     def size(self) -> int:
@@ -269,7 +342,9 @@ def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _C
             return _Column(name, (), False)
         case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
             return _Column(name, leaf.shape or (), False)
+        case gymnasium.spaces.Text():
+            return _Column(name, (), False, is_text=True)
     raise SchemaError(
         f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are no numbers of "
-        "a fixed shape; sample a view without it (select_columns)"
+        "a fixed shape and no texts; sample a view without it (select_columns)"
     )

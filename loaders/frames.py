@@ -5,8 +5,10 @@
                  |-- observation ---|
                       |- next observation -|   one gather of stack + 1 frames, two views of it
 
-Stacks of the last frames are from DQN (Mnih et al. 2015, "Human-level control through deep
-reinforcement learning").
+Over n steps the next observation ends at row s + n, or at the episode's final observation, and is a
+gather of its own. Stacks of the last frames are from DQN (Mnih et al. 2015, "Human-level control
+through deep reinforcement learning"), those over n steps from Rainbow (Hessel et al. 2018, "Rainbow:
+Combining improvements in deep reinforcement learning").
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.errors import SchemaError
+from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.batches import Batches
-from orlog.loaders.transitions import choose_steps
+from orlog.loaders.gathering import gather_rows
+from orlog.loaders.n_steps import NStepSampler
 
 __all__ = ["FrameSampler", "frame_stacks"]
 
@@ -39,51 +43,59 @@ class FrameSampler:
         stack: int,
         *,
         keys: Sequence[str] | None = None,
+        n_steps: int = 1,
         discount: float = 0.99,
     ) -> None:
-        """Find what to stack.
+        """Find what to stack, and sum the rewards: 4 bytes a step.
 
         Raises:
-            ValueError: a stack below 1, a discount outside [0, 1], or a key that is not there.
+            ValueError: a stack below 1, less than one step, a discount outside [0, 1], or a key that
+                is not there.
             SchemaError: no observation is an image, and no key is named.
         """
-        if stack < 1 or not 0 <= discount <= 1:
-            raise ValueError(
-                f"stack must be >= 1 and discount in [0, 1], found {stack} and {discount}"
-            )
-        self.kind = f"frames 1 stack={stack}"
+        check_integers(stack=stack, n_steps=n_steps)
+        if stack < 1:
+            raise ValueError(f"stack must be >= 1, found {stack}")
+        self.kind = f"frames 1 stack={stack}" + (f" n_steps={n_steps}" if n_steps > 1 else "")
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
-        self._discount = discount
         self._stacked = _find_leaves(arrays, keys)
         plain = {
             key: leaf for key, leaf in arrays.observation_leaves.items() if key not in self._stacked
         }
         self._plain = dataclasses.replace(arrays, observation_leaves=plain) if plain else None
-        self._slots = torch.arange(1 - stack, 2, device=arrays.rows.device)
+        self._slots = torch.arange(1 - stack, 1, device=arrays.rows.device)
+        self._is_one_step = n_steps == 1
+        self._transitions = NStepSampler(arrays, n_steps, discount)
 
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
-        """Return the row of each item's step and that of the first step of its episode."""
-        steps = choose_steps(self.arrays, uniform)
-        rows = np.take(self.arrays.step_rows, steps)
-        first_rows = np.take(self.arrays.first_rows, rows - steps)
-        return torch.from_numpy(np.stack([rows, first_rows], 1))
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
+        """Return of each item: the rows of its step, of what came of it, and of its first frame."""
+        steps = self.arrays.choose_steps(uniform)
+        items = self._transitions.items_of(steps)
+        first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
+        return torch.cat([items, torch.from_numpy(first_rows).unsqueeze(1)], 1)
 
-    def gather(self, chosen: Int64[Tensor, "items two"]) -> StructuredBatch:
+    def gather(self, chosen: Int64[Tensor, "items three"]) -> StructuredBatch:
         """Return the transitions of some rows, frames stacked."""
         arrays = self.arrays
-        rows, first_rows = chosen.unbind(1)
+        rows, behind, first_rows = chosen.unbind(1)
+        rewards, discounts = self._transitions.sums_and_discounts(chosen[:, :2])
+        terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
+        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
+        behind_rows = torch.maximum(behind.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
         observations: dict[str, Tensor] = {}
         following: dict[str, Tensor] = {}
-        frame_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
         for key, leaf in self._stacked.items():
-            frames = _frames(arrays, leaf, frame_rows)
-            observations[key], following[key] = frames[:, :-1], frames[:, 1:]
+            if self._is_one_step:  # the next stack has but one frame that this one has not
+                both = torch.cat([stack_rows, behind_rows[:, -1:]], 1)
+                frames = _frames(arrays, leaf, both)
+                observations[key], following[key] = frames[:, :-1], frames[:, 1:]
+            else:
+                observations[key] = _frames(arrays, leaf, stack_rows)
+                following[key] = _frames(arrays, leaf, behind_rows)
         if self._plain is not None:
             observations |= self._by_key(rows)
-            following |= self._by_key(rows + 1)
-        ends = arrays.rows[:, -3:].index_select(0, rows)
-        rewards, terminations, truncations = ends.unbind(1)
+            following |= self._by_key(behind)
         return StructuredBatch(
             observations=observations.get("", observations),
             actions=arrays.actions(rows),
@@ -91,7 +103,7 @@ class FrameSampler:
             next_observations=following.get("", following),
             terminations=terminations,
             truncations=truncations,
-            discounts=torch.full_like(rewards, self._discount),
+            discounts=discounts,
         )
 
     def _by_key(self, rows: Tensor) -> dict[str, Tensor]:
@@ -105,9 +117,9 @@ class FrameSampler:
 def _frames(arrays: Arrays, leaf: Leaf, rows: Int64[Tensor, "items slots"]) -> Tensor:
     """Return one part of the observations of some rows, `[items, slots, ...]`."""
     if leaf.column:
-        frames = arrays.others[leaf.column].index_select(0, rows.view(-1))
+        frames = gather_rows(arrays.others[leaf.column], rows.view(-1))
         return frames.view(*rows.shape, *frames.shape[1:])
-    frames = arrays.rows[:, leaf.place].index_select(0, rows.view(-1))
+    frames = gather_rows(arrays.rows[:, leaf.place], rows.view(-1))
     return frames.view(*rows.shape, *leaf.shape)
 
 
@@ -124,9 +136,13 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
                 "name what to stack with keys=, or use orlog.transitions"
             )
         return images
+    if isinstance(keys, str):
+        raise TypeError(f"keys is a list of parts of an observation, found the text {keys!r}")
     if not keys:
         raise ValueError("keys is empty: name what to stack, or leave it out for all images")
     for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"keys are names of parts, found {type(key).__name__} {key!r:.80}")
         if key not in leaves:
             near = difflib.get_close_matches(key, leaves, cutoff=0.0) or ["none: one flat vector"]
             raise ValueError(f"{name}: observations have no part {key!r}; nearest: {near}")
@@ -148,6 +164,7 @@ def frame_stacks(
     seed: int,
     start: int = 0,
     keys: Sequence[str] | None = None,
+    n_steps: int = 1,
     discount: float = 0.99,
     rank: int = 0,
     ranks: int = 1,
@@ -156,9 +173,12 @@ def frame_stacks(
 
     Images in observations and next observations are `[batch, stack, height, width, channels]`, the
     newest last, as stored (uint8 stays uint8). A stack never reaches into another episode: before
-    an episode's beginning its first frame is repeated. What is no image is given as it is. The
-    observations and next observations of an item share the memory of the frames that both have, so
-    copy them before changing one in place.
+    an episode's beginning its first frame is repeated. What is no image is given as it is. Of one step
+    the observations and next observations share the memory of the frames that both have, so copy them
+    before changing one in place.
+
+    Over several steps (`n_steps=3` as in Rainbow) rewards, ends, discounts and next observations are
+    as in `NStepBatch`: those of `n_steps` steps, or of as many as the episode has left.
 
     Args:
         data: What to sample from.
@@ -168,7 +188,8 @@ def frame_stacks(
         start: First batch, to go on where a run stopped.
         keys: Which parts of an observation are stacked, all images by default. The key of a nested
             part is as in a batch, and that of a space without keys is empty.
-        discount: What `discounts` of a batch holds.
+        n_steps: Steps that an item goes over.
+        discount: Discount of a step.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
@@ -177,10 +198,11 @@ def frame_stacks(
             are not finite.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or no part of observations has that key.
+        TypeError: a number is no integer, or keys are no list.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     return Batches(
-        FrameSampler(arrays, stack, keys=keys, discount=discount),
+        FrameSampler(arrays, stack, keys=keys, n_steps=n_steps, discount=discount),
         data.digest,
         batch_size=batch_size,
         seed=seed,

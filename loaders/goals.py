@@ -40,7 +40,6 @@ from orlog.datasets.spaces import leaf_spaces
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.transitions import choose_steps
 
 __all__ = ["GoalBatch", "GoalMixture", "GoalReward", "GoalSampler", "goals"]
 
@@ -135,7 +134,7 @@ class GoalSampler:
         goal: Leaf | None = None,
         reward: GoalReward | None = None,
     ) -> None:
-        """Prepare the table of distances to the ends.
+        """Prepare the choice.
 
         Args:
             arrays: What to sample from.
@@ -148,7 +147,13 @@ class GoalSampler:
 
         Raises:
             ValueError: a discount outside (0, 1).
+            TypeError: goals that are no `GoalMixture`.
         """
+        for mixture in (value_goals, actor_goals):
+            if not isinstance(mixture, GoalMixture):
+                raise TypeError(
+                    f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}"
+                )
         if not 0 < discount < 1:
             raise ValueError(f"discount must be in (0, 1), found {discount}")
         self.kind = (
@@ -170,9 +175,6 @@ class GoalSampler:
             # The same rows, read as if the goal were the whole observation.
             self._goals = dataclasses.replace(arrays, observation_leaves={"": goal})
         self._goal = goal
-        # Row and distance to the final observation in one number: one access to memory for both.
-        ahead = arrays.last_rows[arrays.step_rows] - arrays.step_rows
-        self._steps = arrays.step_rows | ahead << 32
 
     # Views are made again where this is pickled to: there they would take all rows along.
     def __getstate__(self) -> dict[str, object]:
@@ -260,9 +262,10 @@ class GoalSampler:
 
     def _choose_block(self, uniform: np.ndarray, chosen: np.ndarray) -> None:
         """Fill in the rows of some items."""
-        numbers = self._numbers
-        steps = np.take(self._steps, choose_steps(self.arrays, uniform))
-        rows, ahead = steps & 0xFFFFFFFF, steps >> 32
+        numbers, arrays = self._numbers, self.arrays
+        steps = arrays.choose_steps(uniform)
+        rows = arrays.step_table.take(steps)
+        ahead = np.take(arrays.final_rows, rows - steps) - rows
         value_numbers, actor_numbers = uniform[:, numbers : 2 * numbers], uniform[:, 2 * numbers :]
         chosen[0] = rows
         chosen[1] = self._choose_goals(self._value_goals, rows, ahead, value_numbers)
@@ -272,24 +275,26 @@ class GoalSampler:
         self, mixture: GoalMixture, rows: np.ndarray, ahead: np.ndarray, uniform: np.ndarray
     ) -> np.ndarray:
         """Return the rows of goals: the first number chooses the kind and, rescaled, inside it."""
+        kind = np.ascontiguousarray(uniform[:, 0])
         if mixture.trajectory == 1:
-            later: np.ndarray = rows + self._distances(mixture, ahead, uniform[:, 0])
+            later: np.ndarray = rows + self._distances(mixture, ahead, kind)
             return later
-        kind = uniform[:, 0]
         current, trajectory, final, _ = mixture.up_to
         chosen = rows.copy()
         if mixture.trajectory:
             here = np.flatnonzero((kind >= current) & (kind < trajectory))
-            inside = _rescale(kind[here], current, trajectory)
-            chosen[here] += self._distances(mixture, ahead[here], inside)
+            inside = _rescale(np.take(kind, here), current, trajectory)
+            distances = self._distances(mixture, np.take(ahead, here), inside)
+            chosen[here] = np.take(rows, here) + distances
         if mixture.final:
             here = np.flatnonzero((kind >= trajectory) & (kind < final))
             chosen[here] += ahead[here]
         if mixture.random:
             here = np.flatnonzero(kind >= final)
-            numbers = uniform[here]
-            numbers[:, 0] = _rescale(numbers[:, 0], final, 1)
-            chosen[here] = np.take(self.arrays.step_rows, choose_steps(self.arrays, numbers))
+            numbers = np.empty((len(here), uniform.shape[1]))
+            numbers[:, 0] = _rescale(np.take(kind, here), final, 1)
+            numbers[:, 1:] = uniform[here, 1:]
+            chosen[here] = self.arrays.step_table.take(self.arrays.choose_steps(numbers))
         return chosen
 
     def _distances(
@@ -297,10 +302,13 @@ class GoalSampler:
     ) -> np.ndarray:
         """Return steps to goals ahead, from 1 to the final observation."""
         if mixture.geometric:
-            whole = (np.log(1 - uniform) * (1 / math.log(self._discount))).astype(np.int64)
-            distances: np.ndarray = np.minimum(whole + 1, ahead)
+            steps = np.log(1 - uniform)
+            steps *= 1 / math.log(self._discount)
         else:
-            distances = (uniform * ahead).astype(np.int64) + 1
+            steps = uniform * ahead
+        distances: np.ndarray = steps.astype(np.int64)
+        distances += 1
+        np.minimum(distances, ahead, out=distances)
         return distances
 
     def _read_steps(self, rows: Tensor) -> tuple[Values, Tensor, Values, Tensor]:
@@ -439,7 +447,7 @@ def _find_goal(data: Dataset | Arrays, arrays: Arrays, key: str) -> Leaf:
             f"goals the dataset itself to have {key!r} as the goal"
         )
     known = [one for one in leaves if one]
-    near = difflib.get_close_matches(key, known) or known
+    near = difflib.get_close_matches(str(key), known) or known
     raise ValueError(
         f"{arrays.name}: no part of the observation is {key!r}"
         + (f"; there are {', '.join(near)}" if near else ": it has one part, so leave goal_key out")

@@ -1,12 +1,12 @@
-"""How much memory a process may still take: of the machine, of its container, and of GPUs."""
+"""How much memory a process may still take: of the machine, of control groups, and of GPUs."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
 import torch
 
@@ -14,6 +14,7 @@ __all__ = ["Memory", "available_memory", "measure_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +39,17 @@ def measure_memory(*, gpus: bool = False) -> Memory:
     return Memory(ram_bytes=available_memory(), gpu_bytes=found)
 
 
-def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
-    """Return the bytes of memory that can still be taken: of the machine, or of its container."""
+def available_memory(
+    *, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own_groups: Path = _OWN_GROUPS
+) -> int:
+    """Return the bytes of memory that can still be taken.
+
+    Of the machine, or of the tightest control group that this process is in: of its container, of
+    a job of SLURM, of a service.
+    """
     free = _machine_memory(meminfo)
-    for folder, limit, used, all_below in (
-        (cgroup, "memory.max", "memory.current", ""),
-        (cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
-        with contextlib.suppress(OSError, ValueError, LookupError):  # "max", or no container
+    for folder, limit, used, all_below in _limits(cgroup, own_groups):
+        with contextlib.suppress(OSError, ValueError, LookupError):  # "max", or no limit
             left = int((folder / limit).read_text("ascii"))
             left -= int((folder / used).read_text("ascii"))
             # Pages of files are given back when memory is short; those of tmpfs are not.
@@ -54,6 +58,23 @@ def available_memory(*, meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int
             files += _number(stat, f"{all_below}inactive_file")
             free = min(free, left + files)
     return max(0, free)
+
+
+def _limits(cgroup: Path, own_groups: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield folder and names of files of each group that may limit this process.
+
+    A container often sees its own group as the topmost one, under a path that is not there.
+    """
+    own = {"": PurePosixPath("/"), "memory": PurePosixPath("/")}
+    with contextlib.suppress(OSError, ValueError):
+        for line in own_groups.read_text("utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update({one: PurePosixPath("/", path) for one in controllers.split(",")})
+    for group in (own[""], *own[""].parents):
+        yield cgroup / group.relative_to("/"), "memory.max", "memory.current", ""
+    for group in (own["memory"], *own["memory"].parents):
+        folder = cgroup / "memory" / group.relative_to("/")
+        yield folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
 
 
 def _machine_memory(meminfo: Path) -> int:

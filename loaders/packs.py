@@ -1,8 +1,8 @@
 """A dataset's `Arrays` as files that are mapped into memory: for datasets larger than RAM.
 
-    $ORLOG_HOME/packs/<first 32 hex digits of the digest>-1/
+    $ORLOG_HOME/packs/<first 32 hex digits of the digest>-2/
         rows.f32         the matrix of `Arrays`, little-endian
-        step_rows.i64    row of each step
+        since.u8         the table of steps
         lengths.i64      steps of each episode
         mixture.i64      steps by component, of a weighted mixture only
         other0.u8, ..    columns that are not packed
@@ -26,7 +26,7 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
 
@@ -34,23 +34,24 @@ import blake3
 import msgspec
 import numpy as np
 import torch
-from jaxtyping import Int64
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.home import dataset_folders, datasets_folder, publish, unfinished_folder
-from orlog.datasets.json_files import read_json_file
+from orlog.datasets.json_files import LARGEST_FILE, read_json_file
 from orlog.datasets.storage import little_endian_bytes, storage_errors, sync, write_durably
 from orlog.datasets.verify import Problem
-from orlog.errors import IntegrityError, StorageError
+from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.loaders.arrays import Arrays, Leaf, Mixture, missing_finals, mixture_of
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.gathering import expect_on_disk
 from orlog.loaders.memory import available_memory
+from orlog.loaders.pack_cache import RECORD_FILE, HeldPack, hold_pack
+from orlog.loaders.step_table import StepTable, count_since
 
 __all__ = ["MappedArrays", "is_packed", "open_pack", "pack_folder", "verify_pack"]
 
 BLOCK_BYTES = 2**24
-RECORD_FILE = "pack.json"
-_VERSION = 1
+_VERSION = 2
 _SUFFIXES = {"float32": "f32", "int64": "i64", "uint8": "u8"}
 # Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
@@ -81,12 +82,14 @@ class _Mixture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pack_version: Literal[1]
+    pack_version: Literal[2]
     name: str
     digest: str
+    sources: tuple[str, ...]
     non_finite: str
     obs_dim: int
     action_dim: int
+    texts: dict[str, tuple[str, ...]]
     observation_leaves: dict[str, _Leaf]
     mixture: _Mixture | None
     files: tuple[_File, ...]
@@ -101,20 +104,31 @@ class MappedArrays(Arrays):
 
     Attributes:
         folder: The pack.
-        opened: What each field was when the pack was opened, and the lengths of episodes.
+        opened: What each field was when the pack was opened, and the table of steps.
     """
 
     folder: Path
     opened: Mapping[str, Any] = dataclasses.field(repr=False)
 
     @functools.cached_property
-    def lengths(self) -> Int64[np.ndarray, " episodes"]:
-        """Steps of each episode."""
-        # From the file, since finding them in `step_rows` takes memory for each step.
-        if self.step_rows is self.opened["step_rows"]:
-            stored: np.ndarray = self.opened["lengths"]
-            return stored
-        return super().lengths
+    def step_table(self) -> StepTable:
+        """Where steps lie."""
+        # From the file, since making it takes memory for each step.
+        is_same = self.lengths is self.opened["lengths"]
+        return StepTable(self.lengths, self.opened["since"] if is_same else None)
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Have the pages behind those that are asked for read too, which else would come one by one."""
+        mapped, advice = self.opened["map"], self.opened["advice"]
+        is_mapped = self.rows is self.opened["rows"] and hasattr(mapped, "madvise")
+        if is_mapped:
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+        try:
+            yield
+        finally:
+            if is_mapped:
+                mapped.madvise(advice)
 
     def to(self, device: torch.device | str) -> Arrays:
         """Return the same on another device; on the CPU that is this."""
@@ -173,12 +187,12 @@ def open_pack(
         StorageError: the disk is full or cannot be written.
     """
     folder = pack_folder(dataset)
-    if not _is_there(folder):
+    while (held := hold_pack(folder)) is None:
         with unfinished_folder(folder) as unfinished:
             if not _is_there(folder):  # nobody made it while this process waited
                 _make(dataset, unfinished, allow_non_finite, progress)
                 publish(unfinished, folder)
-    arrays, record = _open(folder, dataset.digest)
+    arrays, record = _open(folder, dataset.digest, held)
     arrays = dataclasses.replace(arrays, missing_finals=missing_finals(dataset))
     if record.non_finite and not allow_non_finite:
         raise not_finite(dataset, record.non_finite)
@@ -224,7 +238,6 @@ def _make(
                 raise not_finite(dataset, place)
             non_finite = non_finite or place
             progress(writers["rows.f32"].write(matrix))
-            progress(writers["step_rows.i64"].write(layout.step_rows(first, last)))
         # Column by column: each has its own size of chunks, and decodes them once.
         for writer in [one for one in writers.values() if one.column]:
             spec = layout.others[writer.column]
@@ -233,6 +246,8 @@ def _make(
                 fill_other(dataset, layout, writer.column, first, last, values)
                 progress(writer.write(values))
         writers["lengths.i64"].write(dataset.episode_lengths)
+        for since in count_since(dataset.episode_lengths):
+            progress(writers["since.u8"].write(since))
         if mixture is not None:
             writer = opened.enter_context(
                 _Writer(folder, "mixture.i64", "", np.dtype(np.int64), mixture.steps.shape)
@@ -240,12 +255,14 @@ def _make(
             writer.write(mixture.steps)
             writers[writer.name] = writer
         record = _Record(
-            pack_version=1,
+            pack_version=2,
             name=dataset.name,
             digest=dataset.digest,
+            sources=tuple(sorted(_sources(dataset))),
             non_finite=non_finite,
             obs_dim=layout.obs_dim,
             action_dim=layout.action_dim,
+            texts=layout.texts,
             observation_leaves={
                 key: _Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
                 for key, leaf in layout.observation_leaves.items()
@@ -259,7 +276,13 @@ def _make(
             ),
             files=tuple(writer.finish() for writer in writers.values()),
         )
-        write_durably(folder / RECORD_FILE, msgspec.json.format(msgspec.json.encode(record)))
+        encoded = msgspec.json.format(msgspec.json.encode(record))
+        if len(encoded) > LARGEST_FILE:
+            raise SchemaError(
+                f"{dataset.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
+                f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
+            )
+        write_durably(folder / RECORD_FILE, encoded)
         sync(folder)
     for problem in _problems(folder, record, lambda _: None):
         raise IntegrityError(
@@ -316,7 +339,7 @@ def _files(layout: Layout) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...
     episodes = len(layout.first_rows)
     files: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]] = [
         ("rows.f32", "", floats, (count, layout.width)),
-        ("step_rows.i64", "", integers, (count - episodes,)),
+        ("since.u8", "", np.dtype(np.uint8), (count - episodes,)),
         ("lengths.i64", "", integers, (episodes,)),
     ]
     for number, (name, spec) in enumerate(layout.others.items()):
@@ -390,16 +413,29 @@ def _problems(folder: Path, record: _Record, progress: Callable[[int], None]) ->
     return problems
 
 
-def _open(folder: Path, digest: str) -> tuple[MappedArrays, _Record]:
-    """Map the files of a pack, having checked their sizes."""
+def _sources(dataset: Dataset) -> set[str]:
+    """Return the digests of the stored versions that a dataset is made of."""
+    if not dataset.parents:
+        return {dataset.digest}
+    return {digest for parent in dataset.parents for digest in _sources(parent)}
+
+
+def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, _Record]:
+    """Map the files of a pack that is held, having checked their sizes."""
     record = _read_record(folder, digest)
     _check_shapes(folder, record)
-    is_random = sum(one.size for one in record.files) > available_memory() // 2
-    maps = {one.name: _map(folder, one, is_random=is_random) for one in record.files}
+    # For what does not stay in memory, reading the pages behind those asked for is wasted.
+    is_large = sum(one.size for one in record.files) > available_memory() // 2
+    advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
+    mapped = {one.name: _map(folder, one, advice) for one in record.files}
+    maps = {name: values for name, (values, _) in mapped.items()}
+    if is_large:
+        for values in maps.values():
+            expect_on_disk(values)
     mixture = record.mixture
     fields: dict[str, Any] = {
         "rows": torch.from_numpy(maps["rows.f32"]),
-        "step_rows": maps["step_rows.i64"],
+        "lengths": maps["lengths.i64"],
         "obs_dim": record.obs_dim,
         "action_dim": record.action_dim,
         "mixture": mixture
@@ -414,6 +450,7 @@ def _open(folder: Path, digest: str) -> tuple[MappedArrays, _Record]:
         "others": {
             one.column: torch.from_numpy(maps[one.name]) for one in record.files if one.column
         },
+        "texts": record.texts,
         "observation_leaves": {
             key: Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
             for key, leaf in record.observation_leaves.items()
@@ -422,12 +459,13 @@ def _open(folder: Path, digest: str) -> tuple[MappedArrays, _Record]:
     # Fields that `Arrays` has beyond these keep their defaults.
     plain = Arrays(**fields)
     opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
-    lengths = maps["lengths.i64"]
-    return MappedArrays(**opened, folder=folder, opened={**opened, "lengths": lengths}), record
+    opened["since"] = maps["since.u8"]
+    opened |= {"held": held, "map": mapped["rows.f32"][1], "advice": advice}
+    return MappedArrays(**vars(plain), folder=folder, opened=opened), record
 
 
 def _reopen(folder: Path, digest: str, changed: Mapping[str, Any]) -> MappedArrays:
-    arrays, _ = _open(folder, digest)
+    arrays, _ = _open(folder, digest, hold_pack(folder))
     return dataclasses.replace(arrays, **changed) if changed else arrays
 
 
@@ -435,10 +473,10 @@ def _check_shapes(folder: Path, record: _Record) -> None:
     """Check that the files are those of one pack, so that no row lies outside of a map."""
     shapes = {one.name: (one.dtype, one.shape) for one in record.files}
     _, (episodes,) = shapes.get("lengths.i64", ("", (0,)))
-    _, (steps,) = shapes.get("step_rows.i64", ("", (0,)))
+    _, (steps,) = shapes.get("since.u8", ("", (0,)))
     expected: dict[str, tuple[str, tuple[int, ...]]] = {
         "rows.f32": ("float32", (steps + episodes, record.obs_dim + record.action_dim + 3)),
-        "step_rows.i64": ("int64", (steps,)),
+        "since.u8": ("uint8", (steps,)),
         "lengths.i64": ("int64", (episodes,)),
     }
     if record.mixture is not None:
@@ -449,7 +487,7 @@ def _check_shapes(folder: Path, record: _Record) -> None:
         {name: shape for name, shape in shapes.items() if name in expected} != expected
         or len(expected) + len(others) != len(record.files)
         or any(one.shape[0] != steps + episodes for one in others)
-        or not named <= {one.column for one in others}
+        or not named | record.texts.keys() <= {one.column for one in others}
     ):
         raise IntegrityError(
             f"{folder}: {RECORD_FILE} does not describe one pack; remove the folder: the pack is "
@@ -458,15 +496,8 @@ def _check_shapes(folder: Path, record: _Record) -> None:
         )
 
 
-def _map(folder: Path, one: _File, *, is_random: bool) -> np.ndarray:
-    """Map a file copy-on-write.
-
-    Args:
-        folder: The pack.
-        one: Which file.
-        is_random: Read only the pages that are asked for, without those behind them: for what
-            does not stay in memory, reading ahead is wasted.
-    """
+def _map(folder: Path, one: _File, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
+    """Map a file copy-on-write, with the system told how its pages will be asked for."""
     with (folder / one.name).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != one.size:
@@ -478,14 +509,13 @@ def _map(folder: Path, one: _File, *, is_random: bool) -> np.ndarray:
                 found=str(size),
             )
         if size == 0:
-            return np.empty(one.shape, one.dtype)
+            return np.empty(one.shape, one.dtype), None
         mapped = mmap.mmap(
             file.fileno(),
             size,
             flags=mmap.MAP_PRIVATE | _NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
-    if is_random and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)
-    values: np.ndarray = np.frombuffer(mapped, one.dtype).reshape(one.shape)
-    return values
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(advice)
+    return np.frombuffer(mapped, one.dtype).reshape(one.shape), mapped

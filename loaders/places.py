@@ -74,13 +74,17 @@ def choose_place(dataset: Dataset, where: str = "auto", memory: Memory | None = 
 
     Args:
         dataset: What to read.
-        where: As in `load`.
+        where: As in `load_arrays`.
         memory: What is free; measured by default.
 
     Raises:
-        ValueError: as `load`.
+        ValueError: as `load_arrays`.
         SchemaError: a space whose values are no numbers of a fixed shape.
     """
+    if not isinstance(where, str):
+        raise TypeError(
+            f"{dataset.name}: where is a text such as 'auto', found {type(where).__name__} {where!r:.80}"
+        )
     if where in ("gpu", "cuda"):
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cuda:0"
     else:
@@ -131,7 +135,9 @@ def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> st
     Raises:
         ValueError: it will not.
     """
-    instead = "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes"
+    instead = (
+        "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"
+    )
     if device not in memory.gpu_bytes:
         found = ", ".join(memory.gpu_bytes) or "none"
         raise ValueError(

@@ -29,13 +29,17 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, read_arrays
+from orlog.loaders.arguments import check_integers
+from orlog.loaders.arrays import Arrays, Mixture, choose_items, read_arrays
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.transitions import choose_steps
+from orlog.loaders.statistics import finite_returns
+from orlog.loaders.step_table import StepTable
 from orlog.loaders.weights import step_probabilities
 
 __all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]
+
+_BLOCK_ROWS = 2**20  # summed at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class PreferenceSampler:
 
         Raises:
             ValueError: no episode is long enough, or a number is out of range.
+            TypeError: a length that is no integer.
+            SchemaError: rewards to compare are not finite.
         """
         _check_teacher(label, discount, rational, mistake_probability, equal_margin)
         self.kind = f"preferences 1 length={length} label={label}"
@@ -90,14 +96,21 @@ class PreferenceSampler:
             )
         self.arrays = arrays
         self.length = length
-        self._fitting = _fit_segments(arrays, length)
+        counts = _count_segments(arrays, length)
+        self._mixture = _fit_mixture(arrays, counts, length)
+        self._segments = int(counts.sum())
+        self._fitting = np.flatnonzero(counts)
+        self._table = StepTable(counts[self._fitting])
+        # Segment i of all starts at step i + what was left out in its episode and those before.
+        self._left_out = np.cumsum(arrays.lengths - counts) - (arrays.lengths - counts)
         self._numbers = 1 if arrays.mixture is None else 2  # that choose one segment
         self.draws = 2 * self._numbers + 2  # two for the teacher
+        if label == "returns":
+            finite_returns(arrays)
         self._sums = _sum_rewards(arrays, length, discount) if label == "returns" else None
         self._rational = rational
         self._mistake_probability = mistake_probability
         self._equal_margin = equal_margin
-        self._firsts = arrays.last_rows - np.repeat(arrays.lengths, arrays.lengths + 1)
         self._ahead = torch.arange(length, device=arrays.rows.device)
 
     # The view is made again where this is pickled to: there it would take all rows along.
@@ -118,9 +131,11 @@ class PreferenceSampler:
         chosen = np.empty((len(uniform), 5), np.int64)
         for segment in range(2):
             own = uniform[:, segment * numbers : (segment + 1) * numbers]
-            rows = np.take(self._fitting.step_rows, choose_steps(self._fitting, own))
+            segments = choose_items(self._mixture, self._segments, own)
+            episodes = np.take(self._fitting, self._table.take(segments) - segments)
+            rows = segments + np.take(self._left_out, episodes) + episodes
             chosen[:, segment] = rows
-            chosen[:, 2 + segment] = rows - np.take(self._firsts, rows)
+            chosen[:, 2 + segment] = rows - np.take(self.arrays.first_rows, episodes)
         chosen[:, 4] = self._answer(chosen[:, 0], chosen[:, 1], uniform[:, -2:])
         return torch.from_numpy(chosen)
 
@@ -249,8 +264,9 @@ def _check_teacher(
         )
 
 
-def _fit_segments(arrays: Arrays, length: int) -> Arrays:
-    """Return the same with only those steps that a segment of some length can start at."""
+def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes"]:
+    """Return how many steps of each episode a segment of some length can start at."""
+    check_integers(length=length)
     if length < 1:
         raise ValueError(f"length must be >= 1, found {length}")
     longest = int(arrays.lengths.max())
@@ -259,25 +275,31 @@ def _fit_segments(arrays: Arrays, length: int) -> Arrays:
             f"{arrays.name}: no segment of {length} steps fits: the longest episode (number "
             f"{int(arrays.lengths.argmax())}) has {longest}; ask for a length up to that"
         )
-    fits = arrays.step_rows + length <= arrays.last_rows[arrays.step_rows]
-    mixture: Mixture | AliasTable | None = None
-    if isinstance(arrays.mixture, AliasTable):
-        mixture = alias_table(step_probabilities(arrays)[fits])
-    elif arrays.mixture is not None:
-        mixture = _fit_mixture(arrays.name, arrays.mixture, fits, length)
-    return dataclasses.replace(arrays, step_rows=arrays.step_rows[fits], mixture=mixture)
+    counts: np.ndarray = np.maximum(arrays.lengths - length + 1, 0)
+    return counts
 
 
-def _fit_mixture(name: str, mixture: Mixture, fits: np.ndarray, length: int) -> Mixture:
-    """Return a mixture of those steps that a segment can start at."""
+def _fit_mixture(
+    arrays: Arrays, counts: Int64[np.ndarray, " episodes"], length: int
+) -> Mixture | AliasTable | None:
+    """Return how segments are weighted: as the mixture weights the steps that they start at."""
+    mixture = arrays.mixture
+    if mixture is None:
+        return None
+    timesteps = np.arange(arrays.total_steps) - np.repeat(
+        np.cumsum(arrays.lengths) - arrays.lengths, arrays.lengths
+    )
+    fits = timesteps < np.repeat(counts, arrays.lengths)
+    if isinstance(mixture, AliasTable):
+        return alias_table(step_probabilities(arrays)[fits])
     component = np.repeat(np.arange(len(mixture.sizes)), mixture.sizes)
     kept = fits[mixture.steps]
     sizes = np.bincount(component[kept], minlength=len(mixture.sizes))
     empty = np.flatnonzero((sizes == 0) & (np.diff(mixture.up_to, prepend=0) > 1e-12))
     if len(empty):
         raise ValueError(
-            f"{name}: component {empty[0]} of the mixture has no episode of {length} steps; leave "
-            "it out, or ask for shorter segments"
+            f"{arrays.name}: component {empty[0]} of the mixture has no episode of {length} steps; "
+            "leave it out, or ask for shorter segments"
         )
     numbers = fits.cumsum() - 1  # of a step among those that fit
     return Mixture(
@@ -293,8 +315,13 @@ def _sum_rewards(arrays: Arrays, length: int, discount: float) -> np.ndarray:
 
     Added term by term, not as differences of running sums: equal segments must have equal sums.
     """
-    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy().astype(np.float64)
+    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     sums = np.zeros(len(rewards))
-    for ahead in range(length):
-        sums[: len(sums) - ahead] += discount**ahead * rewards[ahead:]
+    with arrays.in_order():
+        for first in range(0, len(sums), _BLOCK_ROWS):
+            block = sums[first : first + _BLOCK_ROWS]
+            own = rewards[first : first + len(block) + length].astype(np.float64)
+            for ahead in range(length):
+                part = own[ahead : ahead + len(block)]
+                block[: len(part)] += discount**ahead * part
     return sums

@@ -24,11 +24,12 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
+from orlog.loaders.arguments import check_stream
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.batches import check_state
 from orlog.loaders.draws import draw_uniform, stream_key
-from orlog.loaders.transitions import NStepSampler
+from orlog.loaders.n_steps import NStepSampler
 
 __all__ = [
     "PrioritizedBatch",
@@ -166,16 +167,7 @@ class PrioritizedTransitions:
         ranks: int = 1,
     ) -> None:
         """See `prioritized_transitions`."""
-        if batch_size < 1 or seed < 0 or start < 0:
-            raise ValueError(
-                "batch_size must be >= 1, seed and start >= 0, found "
-                f"{batch_size}, {seed} and {start}"
-            )
-        if not 0 <= rank < ranks or batch_size % ranks:
-            raise ValueError(
-                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
-                "ranks, and batch_size (of all ranks together) a multiple of their number"
-            )
+        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
         if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
             raise ValueError(
                 f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}"
@@ -187,11 +179,11 @@ class PrioritizedTransitions:
             )
         self.beta = beta
         self.digest = arrays.digest
-        self.batch_size = batch_size
-        self.seed = seed
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
         self._arrays = arrays
-        self._gather = NStepSampler(arrays, n_steps, discount).gather
-        self._next = start
+        self._sampler = NStepSampler(arrays, n_steps, discount)
+        self._next = int(start)
         self._exponent = exponent
         self._stratified = stratified
         self._slice = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
@@ -199,7 +191,7 @@ class PrioritizedTransitions:
         self._kind += f" n_steps={n_steps}"
         self._key = stream_key(arrays.digest, seed, self._kind)
         self._drawn: tuple[int, np.ndarray] = (-1, np.empty(0))
-        self._tree = SumTree(np.ones(len(arrays.step_rows)))
+        self._tree = SumTree(np.ones(arrays.total_steps))
 
     @property
     def priorities(self) -> Float64[np.ndarray, " steps"]:
@@ -221,9 +213,8 @@ class PrioritizedTransitions:
         weights = (priorities.min() / priorities) ** self.beta
         self._next += 1
         steps = chosen[self._slice]
-        rows = torch.from_numpy(np.take(self._arrays.step_rows, steps))
         device = self._arrays.rows.device
-        batch = self._gather(rows.to(device))
+        batch = self._sampler.gather(self._sampler.items_of(steps).to(device))
         made = (
             PrioritizedStructuredBatch if isinstance(batch, StructuredBatch) else PrioritizedBatch
         )
@@ -251,7 +242,7 @@ class PrioritizedTransitions:
             )
         if not len(places):
             return
-        count = len(self._arrays.step_rows)
+        count = self._arrays.total_steps
         if places.min() < 0 or places.max() >= count:
             raise IndexError(
                 f"{self._arrays.name}: steps are 0 to {count - 1}, found {places.min()} to "

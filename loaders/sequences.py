@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Literal
 
 import numpy as np
@@ -21,12 +22,14 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
+from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
-from orlog.loaders.transitions import choose_steps
 
 __all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
+
+_BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +82,11 @@ class SequenceSampler:
         Raises:
             ValueError: a length below 1 or above that of every episode, a discount outside [0, 1],
                 or a padding of another name.
+            TypeError: a length that is no integer.
         """
         if padding not in ("right", "left"):
             raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
+        check_integers(length=length)
         if length < 1 or not 0 <= discount <= 1:
             raise ValueError(
                 f"length must be >= 1 and discount in [0, 1], found {length} and {discount}"
@@ -123,8 +128,8 @@ class SequenceSampler:
         Slots that are empty count too: a first row or timestep may be negative.
         """
         arrays = self.arrays
-        steps = choose_steps(arrays, uniform)
-        rows = np.take(arrays.step_rows, steps)
+        steps = arrays.choose_steps(uniform)
+        rows = arrays.step_table.take(steps)
         episode = rows - steps  # one row more for each episode before
         timesteps = rows - np.take(arrays.first_rows, episode)
         if self._is_right:
@@ -236,15 +241,24 @@ def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " st
     Sums are of float64 and never cross an episode. They double in reach: what 2^k steps give plus
     the discounted sum of the next 2^k. That is as exact as adding backwards, in few passes.
     """
-    rewards = arrays.columns["rewards"].start
-    total = arrays.rows[:, rewards].cpu().numpy().astype(np.float64)
-    left = arrays.last_rows - np.arange(len(total))
-    reach, longest = 1, int(arrays.lengths.max())
-    while reach < longest:
-        inside = np.flatnonzero(left > reach)
-        total[inside] += discount**reach * total[inside + reach]
-        reach *= 2
-    return torch.from_numpy(total.astype(np.float32)).to(arrays.rows.device)
+    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
+    found = np.empty(len(rewards), np.float32)
+    # Some episodes after the other: what is in between takes many bytes a step.
+    block = arrays.final_rows // _BLOCK_ROWS
+    edges = np.flatnonzero(np.diff(block, prepend=-1, append=np.iinfo(np.int64).max))
+    with arrays.in_order():
+        for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
+            lengths, final_rows = arrays.lengths[episodes], arrays.final_rows[episodes]
+            rows = slice(final_rows[0] - lengths[0], final_rows[-1] + 1)
+            total = rewards[rows].astype(np.float64)
+            left = np.repeat(final_rows, lengths + 1) - np.arange(rows.start, rows.stop)
+            reach, longest = 1, int(lengths.max())
+            while reach < longest:
+                inside = np.flatnonzero(left > reach)
+                total[inside] += discount**reach * total[inside + reach]
+                reach *= 2
+            found[rows] = total
+    return torch.from_numpy(found).to(arrays.rows.device)
 
 
 def sequences(

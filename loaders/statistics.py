@@ -24,6 +24,7 @@ from jaxtyping import Float64
 from orlog.datasets.home import datasets_folder
 from orlog.datasets.json_files import read_json_file, replace_json_file, sole_writer
 from orlog.errors import ManifestError, SchemaError, StorageError
+from orlog.loaders.arguments import check_arrays
 from orlog.loaders.arrays import Arrays
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "compute_statistics",
     "derived_digest",
     "episode_returns",
+    "finite_returns",
     "load_statistics",
     "statistics_file",
 ]
@@ -107,7 +109,9 @@ def load_statistics(arrays: Arrays) -> Statistics:
         SchemaError: a number that is not finite.
         ManifestError: what was kept is damaged, or is of other data.
         FormatVersionError: it was kept by a newer orlog.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     path = statistics_file(arrays.digest)
     if path is None:
         return compute_statistics(arrays)
@@ -140,23 +144,20 @@ def compute_statistics(arrays: Arrays) -> Statistics:
     count = 0
     mean, squares = np.zeros(width), np.zeros(width)
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    for first in range(0, len(arrays.step_rows), _BLOCK_ROWS):
-        rows = arrays.step_rows[first : first + _BLOCK_ROWS]
-        block = matrix[rows, :width].astype(np.float64)
-        if not np.isfinite(block).all():
-            step = first + int((~np.isfinite(block)).any(1).argmax())
-            raise SchemaError(
-                f"{arrays.name}: a number that is not finite at step {step} of the dataset has no "
-                "statistics; filter its episode out first"
-            )
-        low, high = np.minimum(low, block.min(0)), np.maximum(high, block.max(0))
-        block_mean = block.sum(0) / len(block)
-        block -= block_mean
-        apart = block_mean - mean
-        total = count + len(block)
-        squares += np.square(block).sum(0) + np.square(apart) * (count * len(block) / total)
-        mean += apart * (len(block) / total)
-        count = total
+    with arrays.in_order():
+        for first in range(0, arrays.total_steps, _BLOCK_ROWS):
+            rows = arrays.step_rows(first, min(first + _BLOCK_ROWS, arrays.total_steps))
+            block = matrix[rows, :width].astype(np.float64)
+            if not np.isfinite(block).all():
+                raise _not_finite(arrays, first, block)
+            low, high = np.minimum(low, block.min(0)), np.maximum(high, block.max(0))
+            block_mean = block.sum(0) / len(block)
+            block -= block_mean
+            apart = block_mean - mean
+            total = count + len(block)
+            squares += np.square(block).sum(0) + np.square(apart) * (count * len(block) / total)
+            mean += apart * (len(block) / total)
+            count = total
     all_of = Moments(mean=mean, std=np.sqrt(squares / count), low=low, high=high)
     columns = arrays.columns
     returns = episode_returns(arrays)
@@ -179,7 +180,28 @@ def compute_statistics(arrays: Arrays) -> Statistics:
 def episode_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
     """Return the sum of rewards of each episode, of the float32 rewards that batches give."""
     column = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
-    returns: np.ndarray = np.add.reduceat(column, arrays.first_rows, dtype=np.float64)
+    with arrays.in_order():
+        returns: np.ndarray = np.add.reduceat(column, arrays.first_rows, dtype=np.float64)
+    return returns
+
+
+def finite_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
+    """Return the same, all of them finite.
+
+    Raises:
+        SchemaError: one is not.
+        TypeError: no arrays.
+    """
+    check_arrays(arrays)
+    returns = episode_returns(arrays)
+    wrong = ~np.isfinite(returns)
+    if wrong.any():
+        episode = int(wrong.argmax())
+        raise SchemaError(
+            f"{arrays.name}: column rewards of episode {episode} sums to {returns[episode]}, and "
+            f"{int(wrong.sum())} of {len(returns)} returns are not finite; leave such episodes out "
+            "(ds.filter_episodes)"
+        )
     return returns
 
 
@@ -189,6 +211,21 @@ def derived_digest(arrays: Arrays, operation: str) -> str:
         return ""
     text = f"orlog {operation}\n{arrays.digest}"
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _not_finite(arrays: Arrays, first: int, block: np.ndarray) -> SchemaError:
+    """Return what to raise about steps from `first` on, of which one has no statistics."""
+    finite = np.isfinite(block)
+    row, number = np.unravel_index(int(finite.argmin()), finite.shape)
+    column = next(name for name, place in arrays.columns.items() if number < place.stop)
+    step = first + int(row)
+    episode = int(np.searchsorted(arrays.lengths.cumsum(), step, "right"))
+    inside = step - int(arrays.lengths[:episode].sum())
+    return SchemaError(
+        f"{arrays.name}: column {column} is not finite at step {step} of the dataset (episode "
+        f"{episode}, step {inside}), so there are no statistics; leave the episode out "
+        "(ds.filter_episodes)"
+    )
 
 
 def _part(moments: Moments, place: slice) -> Moments:
@@ -231,7 +268,7 @@ def _read(path: Path, arrays: Arrays) -> Statistics:
     parts = [found.observations, found.actions, found.rewards, found.returns]
     is_ours = (
         body.digest == arrays.digest
-        and (found.steps, found.episodes) == (len(arrays.step_rows), len(arrays.lengths))
+        and (found.steps, found.episodes) == (arrays.total_steps, len(arrays.lengths))
         and all(len(part.mean) == size for part, size in zip(parts, sizes, strict=True))
     )
     if not is_ours or body.checksum != _checksum({"digest": body.digest, **_plain(found)}):

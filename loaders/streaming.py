@@ -19,7 +19,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,16 @@ from jaxtyping import Int64
 from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.datasets.dataset import Dataset, seeded_order
+from orlog.datasets.layout import axis_of
 from orlog.errors import SchemaError
+from orlog.loaders.arguments import check_integers, check_stream
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch, StructuredBatch
 from orlog.loaders.batches import check_state
 from orlog.loaders.draws import stream_key
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
-from orlog.loaders.transitions import NStepSampler, TransitionSampler
+from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.transitions import TransitionSampler
 
 __all__ = ["Mixing", "StreamedTransitions", "stream_transitions"]
 
@@ -115,24 +118,19 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         ranks: int = 1,
     ) -> None:
         """Plan a stream; nothing is decoded yet."""
-        if batch_size < 1 or seed < 0 or start < 0 or buffer_bytes < 1:
-            raise ValueError(
-                "batch_size and buffer_bytes must be >= 1, seed and start >= 0, found "
-                f"{batch_size}, {buffer_bytes}, {seed} and {start}"
-            )
-        if not 0 <= rank < ranks or batch_size % ranks:
-            raise ValueError(
-                f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the "
-                "ranks, and batch_size (of all ranks together) a multiple of their number"
-            )
+        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
+        check_integers(buffer_bytes=buffer_bytes, n_steps=n_steps)
+        if buffer_bytes < 1:
+            raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}")
         if n_steps < 1 or not 0 <= discount <= 1:
             raise ValueError(
                 f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
             )
+        layout = layout_of(dataset)
         if dataset.mixture is not None:
             raise SchemaError(
                 f"{dataset.name}: a weighted mixture has no epochs to stream; use "
-                "load(dataset, where='mmap') with transitions, or stream its parts"
+                'orlog.load_arrays(ds, "mmap") with orlog.transitions, or stream its parts'
             )
         self.dataset = dataset
         self.batch_size = batch_size
@@ -145,7 +143,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         self._worker = 0
         self._n_steps, self._discount = n_steps, discount
         self._allow_non_finite = allow_non_finite
-        self._layout = layout_of(dataset)
+        self._layout = layout
         self._held: dict[str, np.ndarray] = {}
         self._hold: list[str] = self._columns_to_hold(buffer_bytes // 4)
         sizes = self._layout.row_bytes
@@ -170,8 +168,9 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         self._next, self._worker = self.start + own, own
         with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool:
             epoch, number, into = self._find(self.start * self.batch_size)
-            group = self._decode(epoch, number)
-            coming = pool.submit(self._decode, *self._after(epoch, number))
+            memory, coming_memory = self._new_memory(), self._new_memory()
+            group = self._decode(epoch, number, memory)
+            coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory)
             index = self.start
             while True:
                 is_ours = (index - self.start) % workers == own
@@ -181,7 +180,9 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
                     if into == len(group.chosen):
                         epoch, number = self._after(epoch, number)
                         group, into = coming.result(), 0
-                        coming = pool.submit(self._decode, *self._after(epoch, number))
+                        memory, coming_memory = coming_memory, memory
+                        following = self._after(epoch, number)
+                        coming = pool.submit(self._decode, *following, coming_memory)
                     count = min(self.batch_size - done, len(group.chosen) - into)
                     if is_ours:
                         pieces += self._gather(group, into, done, count)
@@ -192,12 +193,20 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
                 index += 1
 
     def batch(self, index: int) -> Batch | StructuredBatch:
-        """Return batch `index`: the same as iterating to it. Decodes all groups that it touches."""
+        """Return batch `index`: the same as iterating to it. Decodes all groups that it touches.
+
+        Raises:
+            ValueError: it is negative.
+        """
+        check_integers(index=index)
+        if index < 0:
+            raise ValueError(f"batches are numbered from 0, found {index}")
         epoch, number, into = self._find(index * self.batch_size)
+        memory = self._new_memory()
         pieces = []
         done = 0
         while done < self.batch_size:
-            group = self._decode(epoch, number)
+            group = self._decode(epoch, number, memory)
             count = min(self.batch_size - done, len(group.chosen) - into)
             pieces += self._gather(group, into, done, count)
             (epoch, number), into, done = self._after(epoch, number), 0, done + count
@@ -217,6 +226,12 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
             neighbors_together=min(1, (self.batch_size - 1) / max(1, in_group - 1)),
             neighbors_together_shuffled=min(1, (self.batch_size - 1) / max(1, steps - 1)),
         )
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """Distinct texts by column, as `Arrays.texts`; reads the whole of these columns once."""
+        self._read_held()
+        return self._layout.texts
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the latest iteration is, small and plain; see `load_state_dict`."""
@@ -281,50 +296,63 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
             groups, np.cumsum([(rows[blocks] - episodes[blocks]).sum() for blocks in groups])
         )
 
-    def _decode(self, epoch: int, number: int) -> _Group:
-        """Read the blocks of a group, and put its steps into their order."""
+    def _new_memory(self) -> dict[str, np.ndarray]:
+        """Return arrays for any group, to be filled by one after the other.
+
+        Memory is slow when it is first used: to get the pages of an image may take longer than to
+        decode it.
+        """
+        rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
+        most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
+        return {name: self._zeros(name, most) for name in ("", *self._layout.others)}
+
+    def _decode(self, epoch: int, number: int, memory: Mapping[str, np.ndarray]) -> _Group:
+        """Read the blocks of a group into memory, and put its steps into their order."""
         dataset, layout = self.dataset, self._layout
         self._read_held()
+        episodes = [
+            slice(*self._edges[block : block + 2]) for block in self._epoch(epoch).groups[number]
+        ]
         ranges = [
-            (
-                int(layout.first_rows[self._edges[block]]),
-                int(layout.final_rows[self._edges[block + 1] - 1]) + 1,
-            )
-            for block in self._epoch(epoch).groups[number].tolist()
+            (int(layout.first_rows[one.start]), int(layout.final_rows[one.stop - 1]) + 1)
+            for one in episodes
         ]
         total = sum(last - first for first, last in ranges)
-        filled = {name: self._zeros(name, total) for name in ("", *layout.others)}
+        filled = {name: values[:total] for name, values in memory.items()}
         begins = list(itertools.accumulate((last - first for first, last in ranges), initial=0))
 
-        def read_block(block: int) -> Int64[np.ndarray, " steps"]:
+        def read_block(block: int) -> None:
             (first, last), begin, end = ranges[block], begins[block], begins[block + 1]
             for name, values in filled.items():
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
-                else:
-                    self._fill(name, first, last, values[begin:end])
-            return layout.step_rows(first, last) - first + begin
+                    continue
+                if axis_of(name) == "step":  # where another group was before
+                    values[begin:end] = 0
+                self._fill(name, first, last, values[begin:end])
 
         with concurrent.futures.ThreadPoolExecutor(_threads(), "orlog-decode") as pool:
-            steps = list(pool.map(read_block, range(len(ranges))))
+            list(pool.map(read_block, range(len(ranges))))
+        lengths = layout.final_rows - layout.first_rows
         arrays = Arrays(
             rows=torch.from_numpy(filled.pop("")),
-            step_rows=np.concatenate(steps),
+            lengths=np.concatenate([lengths[one] for one in episodes]),
             obs_dim=layout.obs_dim,
             action_dim=layout.action_dim,
             name=dataset.name,
             digest=dataset.digest,
             others={name: torch.from_numpy(values) for name, values in filled.items()},
+            texts=layout.texts,
             observation_leaves=layout.observation_leaves,
         )
         key = stream_key(dataset.digest, self.seed, f"{self.kind} steps {epoch} {number}")
-        order = seeded_order(key, len(arrays.step_rows))
+        order = seeded_order(key, arrays.total_steps)
         sampler: TransitionSampler | NStepSampler = (
             TransitionSampler(arrays)
             if self._n_steps == 1 and arrays.is_flat
             else NStepSampler(arrays, self._n_steps, self._discount)
         )
-        return _Group(sampler, torch.from_numpy(arrays.step_rows[order]))
+        return _Group(sampler, sampler.items_of(order))
 
     def _columns_to_hold(self, limit_bytes: int) -> list[str]:
         """Return what to hold for the whole dataset: all but images, if that takes little memory.
@@ -334,7 +362,17 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         sizes = self._layout.row_bytes
         small = [name for name, size in sizes.items() if size < LARGE_ROW_BYTES]
         total = self._layout.rows * sum(sizes[name] for name in small)
-        return small if len(small) < len(sizes) and total <= limit_bytes else []
+        held = small if len(small) < len(sizes) and total <= limit_bytes else []
+        # The places of texts count those of all rows before.
+        texts = [name for name in self._layout.tables if name not in held]
+        needed = self._layout.rows * sum(sizes[name] for name in texts)
+        if needed > limit_bytes:
+            raise ValueError(
+                f"{self.dataset.name}: buffer_bytes must be at least {4 * needed}, found "
+                f"{4 * limit_bytes}: a quarter holds the places of the texts of column "
+                f"{', '.join(texts)}; leave these out (select_columns) to take less"
+            )
+        return held + texts
 
     def _read_held(self) -> None:
         for name in self._hold:
@@ -361,7 +399,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
             return
         place = fill_matrix(self.dataset, self._layout, first, last, values)
         if place and not self._allow_non_finite:
-            raise not_finite(self.dataset, place)
+            raise not_finite(self.dataset, place, "stream_transitions(.., allow_non_finite=True)")
 
     def _gather(
         self, group: _Group, into: int, done: int, count: int
@@ -377,6 +415,8 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
 
 def _threads() -> int:
     """Return how many blocks to decode side by side; codecs leave the interpreter to others."""
+    if hasattr(os, "sched_getaffinity"):  # Linux: cores that this process may use
+        return min(MOST_THREADS, len(os.sched_getaffinity(0)))
     return min(MOST_THREADS, os.cpu_count() or 1)
 
 
@@ -432,6 +472,7 @@ def stream_transitions(
             mixture.
         IntegrityError: an object is damaged; also while iterating.
         ValueError: a number is out of range.
+        TypeError: a number is no integer, or no dataset is given.
     """
     return StreamedTransitions(
         dataset,

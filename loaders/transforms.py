@@ -24,8 +24,9 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from orlog.errors import SchemaError
+from orlog.loaders.arguments import check_arrays
 from orlog.loaders.arrays import Arrays
-from orlog.loaders.statistics import Moments, derived_digest, episode_returns, load_statistics
+from orlog.loaders.statistics import Moments, derived_digest, finite_returns, load_statistics
 
 __all__ = [
     "Normalizer",
@@ -76,18 +77,20 @@ def observation_normalizer(arrays: Arrays, *, epsilon: float = 1e-3) -> Normaliz
 
     Raises:
         SchemaError: no observation is packed, or one is not finite.
-        ValueError: the epsilon is negative, or 0 where an observation never changes.
+        ValueError: the epsilon is negative or infinite, or 0 where an observation never changes.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     if not arrays.obs_dim:
         raise SchemaError(
             f"{arrays.name}: no observation of float numbers to normalize; for images see "
             "images_to_float"
         )
     moments: Moments = load_statistics(arrays).observations
-    if not epsilon >= 0 or not (moments.std + epsilon > 0).all():
+    if not 0 <= epsilon < np.inf or not (moments.std + epsilon > 0).all():
         raise ValueError(
             f"{arrays.name}: epsilon must be >= 0, and positive where an observation never "
-            f"changes, found {epsilon}"
+            f"changes, and finite, found {epsilon}"
         )
     return Normalizer(mean=moments.mean, std=moments.std + epsilon)
 
@@ -109,13 +112,21 @@ def normalize_observations(
 
     Raises:
         SchemaError: no observation is packed, or one is not finite.
-        ValueError: the epsilon is out of range, or the normalizer is of other observations.
+        ValueError: the epsilon is out of range, or the normalizer is of other observations or has
+            a spread that is not positive.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     found = normalizer or observation_normalizer(arrays, epsilon=epsilon)
-    if found.mean.shape != (arrays.obs_dim,):
+    if not found.mean.shape == found.std.shape == (arrays.obs_dim,):
         raise ValueError(
             f"{arrays.name}: the normalizer is of {len(found.mean)} numbers, observations have "
-            f"{arrays.obs_dim}"
+            f"{arrays.obs_dim} (mean {found.mean.shape}, std {found.std.shape})"
+        )
+    if not (np.isfinite(found.mean) & np.isfinite(found.std) & (found.std > 0)).all():
+        raise ValueError(
+            f"{arrays.name}: the normalizer's mean must be finite, and its std finite and > 0, found "
+            f"{found.mean} and {found.std}"
         )
     mean = torch.from_numpy(found.mean).to(arrays.rows.device)
     std = torch.from_numpy(found.std).to(arrays.rows.device)
@@ -138,7 +149,9 @@ def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = Fa
     Raises:
         SchemaError: actions are integers.
         ValueError: the limit is not positive.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     if not arrays.action_dim:
         raise SchemaError(f"{arrays.name}: actions are integers, which are not clipped")
     if not limit > 0:
@@ -160,16 +173,24 @@ def scale_rewards(
         in_place: Write into the given matrix.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a number is not finite, or makes a reward too large for float32.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     if not np.isfinite([scale, shift]).all():
         raise ValueError(f"scale and shift must be finite, found {scale} and {shift}")
+    # Only steps: the rows of final observations hold zeros, and keep them.
+    steps = torch.from_numpy(arrays.step_rows()).to(arrays.rows.device)
+    place = arrays.columns["rewards"].start
+    before = arrays.rows[steps, place]
+    after = (before.double() * scale + shift).float()
+    if not torch.equal(after.isfinite(), before.isfinite()):
+        raise ValueError(
+            f"{arrays.name}: scale {scale} and shift {shift} make rewards too large for float32"
+        )
     operation = f"scale_rewards 1 {float(scale)!r} {float(shift)!r}"
     changed = _changed(arrays, operation, in_place=in_place)
-    # Only steps: the rows of final observations hold zeros, and keep them.
-    steps = torch.from_numpy(arrays.step_rows).to(arrays.rows.device)
-    rewards = changed.rows[:, arrays.columns["rewards"].start]
-    rewards[steps] = (rewards[steps].double() * scale + shift).float()
+    changed.rows[steps, place] = after
     return changed
 
 
@@ -188,14 +209,14 @@ def scale_rewards_by_return_range(
         in_place: Write into the given matrix.
 
     Raises:
-        SchemaError: all episodes have the same return.
+        SchemaError: all episodes have the same return, or one is not finite.
         ValueError: the total is not positive.
     """
-    if not total > 0:
-        raise ValueError(f"total must be positive, found {total}")
-    returns = episode_returns(arrays)
+    if not 0 < total < np.inf:
+        raise ValueError(f"total must be positive and finite, found {total}")
+    returns = finite_returns(arrays)
     spread = float(returns.max() - returns.min())
-    if not 0 < spread < np.inf:
+    if not spread > 0:
         raise SchemaError(
             f"{arrays.name}: returns of {len(returns)} episodes have a range of {spread:g}; "
             "scale rewards by a number of your own (scale_rewards)"

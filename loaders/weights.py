@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.arguments import check_arrays
 from orlog.loaders.arrays import Arrays, Mixture
-from orlog.loaders.statistics import derived_digest, episode_returns
+from orlog.loaders.statistics import derived_digest, finite_returns
 
 __all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
 
@@ -38,15 +39,20 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
     Raises:
         ValueError: a wrong number of weights, one that is negative, NaN or infinite, or no step
             that is left with a chance.
+        TypeError: no arrays.
     """
-    steps = len(arrays.step_rows)
+    check_arrays(arrays)
+    steps = arrays.total_steps
     values = np.asarray(weights)
     if values.shape != (steps,):
         raise ValueError(
             f"{arrays.name}: expected a weight for each of the {steps} steps, found shape "
             f"{values.shape}; for weights of episodes see weights_by_episode"
         )
-    table = alias_table(values)
+    try:
+        table = alias_table(values)
+    except ValueError as error:
+        raise ValueError(f"{arrays.name}: {error}") from error
     if arrays.mixture is not None:
         # Divided first, so that the product of huge weights stays finite.
         values = values / values.max() * step_probabilities(arrays)
@@ -72,14 +78,24 @@ def weights_by_episode(
             steps, so a longer one is more likely.
 
     Raises:
-        ValueError: a wrong number of weights.
+        ValueError: a wrong number of weights, or one that is negative, NaN or infinite.
+        TypeError: no arrays.
     """
+    check_arrays(arrays)
     lengths = arrays.lengths
-    values = np.ones(len(lengths)) if weights is None else np.asarray(weights, np.float64)
-    if values.shape != lengths.shape:
+    values = np.ones(len(lengths)) if weights is None else np.asarray(weights)
+    if values.shape != lengths.shape or values.dtype.kind not in "fiub":
         raise ValueError(
             f"{arrays.name}: expected a weight for each of the {len(lengths)} episodes, found "
-            f"shape {values.shape}"
+            f"shape {values.shape} of {values.dtype}"
+        )
+    values = values.astype(np.float64)
+    wrong = ~(np.isfinite(values) & (values >= 0))
+    if wrong.any():
+        episode = int(wrong.argmax())
+        raise ValueError(
+            f"{arrays.name}: weights must be finite and >= 0, found {values[episode]} for episode "
+            f"{episode} ({int(wrong.sum())} such in {len(values)})"
         )
     if per not in ("episode", "step"):
         raise ValueError(f"per must be 'episode' or 'step', found {per!r}")
@@ -108,19 +124,22 @@ def weights_by_return(
 
     Raises:
         ValueError: the temperature is not positive.
+        SchemaError: a return is not finite.
+        TypeError: no arrays.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, found {temperature}")
     if by not in ("return", "rank"):
         raise ValueError(f"by must be 'return' or 'rank', found {by!r}")
-    values = episode_returns(arrays)
+    values = finite_returns(arrays)
     if by == "rank":
         _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
         values = (counts.cumsum() - (counts - 1) / 2)[same]
     spread = values.max() - values.min()
     # Relative to the best, so that no temperature makes them infinite.
     behind = (values - values.max()) / (spread or 1.0)
-    return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
+    with np.errstate(over="ignore"):  # so far behind that the weight is 0
+        return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
 
 
 def step_probabilities(arrays: Arrays) -> Float64[np.ndarray, " steps"]:
@@ -131,7 +150,7 @@ def step_probabilities(arrays: Arrays) -> Float64[np.ndarray, " steps"]:
             return choice.probabilities
         case Mixture():
             shares = np.diff(choice.up_to, prepend=0.0) / np.maximum(choice.sizes, 1)
-            probabilities = np.empty(len(arrays.step_rows))
+            probabilities = np.empty(arrays.total_steps)
             probabilities[choice.steps] = np.repeat(shares, choice.sizes)
             return probabilities
-    return np.full(len(arrays.step_rows), 1 / len(arrays.step_rows))
+    return np.full(arrays.total_steps, 1 / arrays.total_steps)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -63,7 +64,8 @@ def packed(
     rows = torch.zeros(steps + steps // length, 5)
     columns = np.stack([states, actions, rewards, terminated], 1)
     rows[step_rows, :4] = torch.from_numpy(columns.astype(np.float32))
-    return Arrays(rows=rows, step_rows=step_rows, obs_dim=1, action_dim=1)
+    lengths = np.full(steps // length, length)
+    return Arrays(rows=rows, lengths=lengths, obs_dim=1, action_dim=1)
 
 
 def trained(name: str, data: Arrays, settings: dict[str, Any]) -> Any:
@@ -129,9 +131,7 @@ def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) 
 
 @pytest.mark.parametrize("name", ["iql", "cql"])
 def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
-    ended = Arrays(
-        rows=two_steps.rows.clone(), step_rows=two_steps.step_rows, obs_dim=1, action_dim=1
-    )
-    ended.rows[ended.step_rows, 3] = 1.0
+    ended = dataclasses.replace(two_steps, rows=two_steps.rows.clone())
+    ended.rows[ended.step_rows(), 3] = 1.0
     algorithm = trained(name, ended, FAST[name])
     assert algorithm.act(torch.tensor([[-1.0]])).item() < 0.2

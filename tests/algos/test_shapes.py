@@ -25,7 +25,7 @@ import numpy as np
 
 torch.set_num_threads(1)
 rows = torch.zeros(9, 3 + 2 + 3)
-data = arrays.Arrays(rows=rows, step_rows=np.arange(8), obs_dim=3, action_dim=2)
+data = arrays.Arrays(rows=rows, lengths=np.array([8]), obs_dim=3, action_dim=2)
 data.observation_statistics()
 stream = transitions.Transitions(data, "sha256:", batch_size=4, seed=0)
 scaling = networks.Scaling(

@@ -155,6 +155,34 @@ def test_a_part_of_a_column_is_that_part(mini: Dataset) -> None:
         mini.column("rewards", 0, 20_001)
 
 
+def test_a_column_goes_into_memory_that_is_given(mini: Dataset) -> None:
+    views = [mini, mini[3:20], mini[[9, 2, 3, 30]], orlog.combine_datasets([mini[:4], mini[7:9]])]
+    for view in views:
+        for name in ("observations/observation", "rewards", "episodes/lengths"):
+            whole = view.column(name)
+            ends = view._row_ends(name)
+            for start, stop in ((0, len(whole)), (1, len(whole) - 1), (int(ends[0]), int(ends[2]))):
+                out = np.full_like(whole[start:stop], 7)
+                assert view.column(name, start, stop, out=out) is out
+                assert out.tobytes() == whole[start:stop].tobytes()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros(10, np.float32),
+        np.zeros(9, np.float64),
+        np.zeros((10, 1), np.float64),
+        np.zeros(20, np.float64)[::2],
+    ],
+)
+def test_memory_of_another_form_is_refused(mini: Dataset, out: np.ndarray) -> None:
+    with pytest.raises(
+        ValueError, match=r"column rewards: rows 5 to 15 go into a contiguous float64"
+    ):
+        mini.column("rewards", 5, 15, out=out)
+
+
 def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
     with pytest.raises(
         NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "

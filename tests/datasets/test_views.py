@@ -948,7 +948,7 @@ def test_batches_of_a_view_are_those_of_its_episodes(plain: list[Dataset]) -> No
         for step in range(len(episode)):
             observation = episode.observations[step]
             rows.append([*observation, *observation / 8, number, 0, step == len(episode) - 1])
-    found = packed.rows.numpy()[packed.step_rows]
+    found = packed.rows.numpy()[packed.step_rows()]
     np.testing.assert_array_equal(found, np.array(rows, np.float32))
     batch = orlog.transitions(view, 512, seed=0).batch(3)
     steps = batch.next_observations - batch.observations

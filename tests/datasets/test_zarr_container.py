@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import blake3
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -25,7 +26,7 @@ from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import DTYPES
 from orlog.datasets.storage import list_files
 from orlog.datasets.verify import make_objects
-from orlog.datasets.zarr_container import WrittenColumn, ZarrReader, ZarrWriter
+from orlog.datasets.zarr_container import WrittenColumn, ZarrReader, ZarrWriter, shard_path
 from orlog.errors import IntegrityError, SchemaError
 
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -607,6 +608,29 @@ def test_frames_are_read_in_any_order_and_across_blocks_of_frames(
         assert (reader.read(spec.name, start, stop) == values[start:stop]).all()
     rows = np.random.default_rng(0).integers(0, 150, 200)
     assert (reader.read_rows(spec.name, rows) == values[rows]).all()
+
+
+def test_frames_that_lie_in_another_order_in_their_file_are_read(tmp_path: Path) -> None:
+    values = random_rows(np.dtype(np.uint8), (20, 16, 16), 0)
+    spec = ColumnSpec("frames", np.dtype(np.uint8), (16, 16))
+    encoding = Encoding(chunk_rows=1, chunks_per_shard=20, compression="lz4hc", difference_axis=1)
+    column = write(tmp_path, spec, [values], encoding)
+    path = tmp_path / shard_path(spec, 0)
+    data = path.read_bytes()
+    index = np.frombuffer(data[-324:-4], "<u8").reshape(20, 2)
+    order = np.random.default_rng(0).permutation(20)
+    order[5:9] = np.sort(order[5:9])
+    moved, position = np.empty_like(index), 0
+    chunks = b""
+    for chunk in order.tolist():
+        offset, size = index[chunk].tolist()
+        chunks += data[offset : offset + size]
+        moved[chunk] = position, size
+        position += size
+    table = moved.tobytes()
+    path.write_bytes(chunks + table + google_crc32c.value(table).to_bytes(4, "little"))
+    found = open_columns(tmp_path, column).read("frames", 0, 20)
+    assert (found == values).all()
 
 
 def test_more_shards_than_are_kept_open_are_read(

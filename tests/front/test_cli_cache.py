@@ -14,9 +14,12 @@ from typer.testing import CliRunner
 from orlog.cli import app
 from orlog.cli import cache as commands
 from orlog.datasets.cache import cached_versions
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.home import datasets_folder
 from orlog.errors import NotFoundError, StorageError
-from tests.datasets.cached_homes import beside, place, put, record_template
+from orlog.loaders.pack_cache import hold_pack
+from orlog.loaders.packs import open_pack, pack_folder
+from tests.datasets.cached_homes import age, beside, place, put, record_template
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 
@@ -138,6 +141,65 @@ def test_only_the_version_named_is_deleted(template: Path) -> None:
         run("delete", ARM, "--yes")
     with pytest.raises(NotFoundError, match="not on this machine"):
         run("delete", LEG, "--yes")
+
+
+def pack_of(folder: Path, days: float) -> Path:
+    """Make the pack of a version, last opened so many days ago."""
+    dataset = Dataset(folder)
+    open_pack(dataset)
+    age(pack_folder(dataset), days)
+    return pack_folder(dataset)
+
+
+def test_packs_are_listed(template: Path) -> None:
+    assert "packs:" not in run("cache", "list")
+    folder = place(template, ARM, "1.0.0")
+    pack, view = pack_of(folder, 12), Dataset(folder)[[0]]
+    open_pack(view)
+    shown = run("cache", "list")
+    assert "12 days ago" in shown
+    assert f"packs: {pack.parent} in all: " in shown
+    body = json.loads(run("cache", "list", "--json", raw=True))
+    assert body["packs_folder"] == str(pack.parent)
+    (first,) = (one for one in body["packs"] if one["folder"] == str(pack))
+    assert (first["name"], first["versions"], first["is_view"]) == (ARM, [f"{ARM}@1.0.0"], False)
+    (second,) = (one for one in body["packs"] if one["folder"] == str(pack_folder(view)))
+    assert (second["name"], second["is_view"], second["kind"]) == (ARM, True, "pack")
+    assert body["packs_bytes"] == first["size_bytes"] + second["size_bytes"] > 0
+
+
+def test_packs_are_collected_before_versions(template: Path) -> None:
+    folders = [place(template, ARM, one, days=40) for one in ("1.0.0", "1.1.0")]
+    packs = [pack_of(folders[0], 40), pack_of(folders[1], 20)]
+    left = put(beside(packs[0], "unfinished"))
+    assert f"would remove {left} (1.0 kB)" in run("cache", "gc", "--dry-run")
+    told = run("cache", "gc")
+    assert f"removed {left} (1.0 kB): left by a process that ended early" in told
+    assert ", packs " in told
+    report = json.loads(run("cache", "list", "--json", raw=True))
+    told = run("cache", "gc", "--max-size", report["total_bytes"] + report["packs_bytes"] - 1)
+    assert f"removed {packs[0]}" in told
+    assert packs[1].exists()
+    assert all(folder.exists() for folder in folders)
+    told = run("cache", "gc", "--unused", 10)
+    assert f"removed {packs[1]}" in told
+    assert "packs 0 B" in told
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_deleting_a_version_takes_its_pack_along(template: Path) -> None:
+    folders = [place(template, ARM, one) for one in ("1.0.0", "2.0.0")]
+    packs = [pack_of(folder, 3) for folder in folders]
+    told = run("delete", f"{ARM}@1.0.0", "--yes")
+    assert f"{packs[0]}: its pack (" in told
+    assert f"deleted {packs[0]}" in told
+    assert [path.exists() for path in packs] == [False, True]
+    held = hold_pack(packs[1])
+    with pytest.raises(StorageError, match="in use by a process"):
+        run("delete", ARM, "--yes")
+    assert not folders[1].exists()
+    del held
+    assert f"removed {packs[1]}" in run("cache", "gc", "--unused", 0)
 
 
 COMMANDS: Sequence[Sequence[str]] = [

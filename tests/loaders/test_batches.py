@@ -197,7 +197,7 @@ def test_two_distributed_processes_share_the_stream(
 
 def test_steps_are_drawn_uniformly_and_independently(mini: Dataset) -> None:
     small = transitions(mini[:1], 50, seed=0)
-    steps = len(small.packed.step_rows)
+    steps = small.packed.total_steps
     drawn = small._choose(0, 4000).numpy()
     counts = np.bincount(drawn, minlength=steps)
     expectation = len(drawn) / steps

@@ -34,9 +34,8 @@ def random_arrays(lengths: Sequence[int], seed: int) -> Arrays:
     rows = torch.from_numpy(rng.normal(size=(sum(lengths) + len(lengths), 8)).astype(np.float32))
     last_rows = np.cumsum(np.array(lengths) + 1) - 1
     rows[last_rows, 3:] = 0
-    step_rows = np.setdiff1d(np.arange(len(rows)), last_rows)
     return Arrays(
-        rows=rows, step_rows=step_rows, obs_dim=3, action_dim=2, digest="sha256:" + "0" * 64
+        rows=rows, lengths=np.array(lengths), obs_dim=3, action_dim=2, digest="sha256:" + "0" * 64
     )
 
 

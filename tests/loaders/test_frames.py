@@ -41,7 +41,7 @@ def numbered(lengths: Sequence[int]) -> Arrays:
     frames = torch.arange(count, dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(count, 2, 2, 1)
     return Arrays(
         rows=rows,
-        step_rows=np.setdiff1d(np.arange(count), last_rows),
+        lengths=np.array(lengths),
         obs_dim=0,
         action_dim=1,
         name="tests/small-v1",
@@ -53,7 +53,7 @@ def numbered(lengths: Sequence[int]) -> Arrays:
 
 def every_step(arrays: Arrays) -> np.ndarray:
     """Return uniform numbers that choose each step once, where there is no mixture."""
-    count = len(arrays.step_rows)
+    count = arrays.total_steps
     return ((np.arange(count) + 0.5) / count)[:, None]
 
 
@@ -102,6 +102,62 @@ def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int)
     assert batch.observations.shape == batch.next_observations.shape == (item, stack, 2, 2, 1)
     assert batch.observations.dtype == torch.uint8
     assert batch.discounts.tolist() == pytest.approx([0.9] * item)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    structure=STRUCTURES,
+    stack=st.integers(1, 6),
+    n_steps=st.integers(1, 9),
+    discount=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+)
+def test_every_stack_over_n_steps_is_the_one_of_a_slow_loop(
+    structure: list[int], stack: int, n_steps: int, discount: float
+) -> None:
+    arrays = numbered(structure)
+    sampler = FrameSampler(arrays, stack, n_steps=n_steps, discount=discount)
+    batch = sampler.gather(sampler.choose(every_step(arrays)))
+    assert isinstance(batch.observations, torch.Tensor)
+    assert isinstance(batch.next_observations, torch.Tensor)
+    item = first = 0
+    for length in structure:
+        frames = np.arange(first, first + length + 1)
+        for step in range(length):
+            stop = min(step + n_steps, length)
+            for found, place in ((batch.observations, step), (batch.next_observations, stop)):
+                assert found[item, :, 0, 0, 0].tolist() == slow_stack(frames, place, stack).tolist()
+            rows = arrays.rows[first + step : first + stop]
+            rewards = sum(discount**ahead * float(row[1]) for ahead, row in enumerate(rows))
+            assert batch.rewards[item].item() == pytest.approx(rewards)
+            ends = [batch.terminations[item].item(), batch.truncations[item].item()]
+            assert ends == rows[-1, 2:].tolist()
+            assert batch.discounts[item].item() == pytest.approx(discount ** (stop - step))
+            item += 1
+        first += length + 1
+    assert batch.observations.shape == batch.next_observations.shape == (item, stack, 2, 2, 1)
+
+
+def test_parts_that_are_not_stacked_are_those_after_n_steps_too(write: Write, make: Make) -> None:
+    episodes = robot_episodes([3, 1, 5], make)
+    sampler = FrameSampler(read_arrays(write(episodes, ROBOT, ACTION)), 2, n_steps=3)
+    batch = sampler.gather(sampler.choose(every_step(sampler.arrays)))
+    assert isinstance(batch.next_observations, dict)
+    places = [(episode, step) for episode in episodes for step in range(len(episode))]
+    for item, (episode, step) in enumerate(places):
+        assert isinstance(episode.observations, dict)
+        stop = min(step + 3, len(episode))
+        found = batch.next_observations
+        goal, images = episode.observations["goal"], episode.observations["camera"]
+        assert found["goal"][item] == np.asarray(goal)[stop]
+        np.testing.assert_array_equal(found["camera"][item].numpy(), slow_stack(images, stop, 2))
+
+
+def test_the_stream_without_n_steps_has_the_name_it_always_had() -> None:
+    arrays = numbered([4, 2])
+    assert FrameSampler(arrays, 4).kind == "frames 1 stack=4"
+    assert FrameSampler(arrays, 4, n_steps=3).kind == "frames 1 stack=4 n_steps=3"
+    batch = frame_stacks(arrays, 8, seed=7).batch(3)
+    assert batch.actions[:, 0].tolist() == [8, 20, 8, 12, 20, 8, 12, 8]
 
 
 @pytest.mark.parametrize("keys", [None, ["wrist"], ["camera", "arm"], ["goal"]])
@@ -164,7 +220,7 @@ def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
     arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = FrameSampler(arrays, 2)
     chosen = sampler.choose(np.random.default_rng(0).random((40_000, sampler.draws)))
-    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]
+    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows()]
     expected = np.array([0.7 / 5] * 5 + [0.3 / 24] * 24) * 40_000
     assert stats.chisquare(counts, expected).pvalue > 0.001
 
@@ -172,7 +228,7 @@ def test_steps_are_drawn_as_a_mixture_says(write: Write, make: Make) -> None:
 def test_every_step_is_drawn_as_often_as_any_other() -> None:
     arrays = numbered([1, 8, 3, 20, 2])
     chosen = FrameSampler(arrays, 2).choose(np.random.default_rng(0).random((40_000, 1)))
-    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]
+    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows()]
     assert stats.chisquare(counts).pvalue > 0.001
 
 
@@ -200,6 +256,7 @@ def test_a_dataset_without_images_is_refused_with_what_it_has(write: Write, make
     [
         ({"stack": 0}, "stack must be >= 1"),
         ({"discount": 2.0}, "discount in"),
+        ({"n_steps": 0}, "n_steps must be in"),
         ({"keys": []}, "keys is empty"),
         ({"keys": ["camer"]}, r"have no part 'camer'; nearest: \['camera'"),
     ],

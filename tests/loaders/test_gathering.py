@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orlog.loaders import gathering
-from orlog.loaders.gathering import gather_rows, is_compiled
+from orlog.loaders.gathering import expect_on_disk, gather_rows, is_compiled
 
 WORST = (-1, -(2**63), -(2**40), 2**63 - 1, 2**40)
 DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool)
@@ -221,13 +224,13 @@ def run_together(calls: list[Callable[[], object]]) -> None:
 def test_arguments_that_make_no_sense() -> None:
     compiled = gathering._copy_rows
     assert compiled is not None
-    with pytest.raises(TypeError, match="7 integers"):
+    with pytest.raises(TypeError, match="8 integers"):
         compiled(1, 2, 3)
     with pytest.raises(TypeError):
-        compiled(0, 0, 0, 0, 0, 0, "0")
+        compiled(0, 0, 0, 0, 0, 0, "0", 0)
     with pytest.raises(OverflowError):
-        compiled(0, 0, 0, 0, 0, 0, 2**64)
-    assert compiled(0, 0, 0, 0, 0, 0, 0) == -1
+        compiled(0, 0, 0, 0, 0, 0, 2**64, 0)
+    assert compiled(0, 0, 0, 0, 0, 0, 0, 0) == -1
 
 
 def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,3 +240,36 @@ def test_it_works_where_nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_compiled()
     source = torch.from_numpy(np.arange(6.0).reshape(3, 2))
     assert gather_rows(source, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
+
+
+def test_what_was_compiled_of_another_version_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = types.SimpleNamespace(copy_rows=lambda *_: 0)
+    monkeypatch.setitem(sys.modules, "orlog.loaders._gather", old)
+    assert gathering._load() is None
+    old.version = gathering._VERSION
+    assert gathering._load() is old.copy_rows
+
+
+@COMPILED
+def test_rows_of_a_file_that_is_on_disk(tmp_path: Path) -> None:
+    """The same rows, pages asked for first: also of views, at the file's end, and twice at once."""
+    values = np.arange(100_003 * 7, dtype=np.float32).reshape(-1, 7)
+    values.tofile(tmp_path / "rows.f32")
+    mapped = np.memmap(tmp_path / "rows.f32", np.float32, "c", shape=values.shape)
+    expect_on_disk(mapped)
+    source = torch.from_numpy(mapped)
+    address = source.data_ptr()
+    assert address in gathering._on_disk
+    rows = torch.from_numpy(np.random.default_rng(0).integers(len(values), size=5000))
+    rows[0], rows[1] = len(values) - 1, 0
+    assert torch.equal(gather_rows(source, rows), torch.from_numpy(values)[rows])
+    assert torch.equal(
+        gather_rows(source[5:, 2:4], rows // 2), torch.from_numpy(values)[5:, 2:4][rows // 2]
+    )
+    with pytest.raises(IndexError, match="row 100003 of 100003"):
+        gather_rows(source, torch.tensor([1, len(values)]))
+    del source, mapped
+    gc.collect()
+    assert address not in gathering._on_disk

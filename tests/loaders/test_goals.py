@@ -60,7 +60,9 @@ def numbered(lengths: list[int]) -> Arrays:
     rows[steps, 1] = torch.from_numpy(steps).float() / 4
     lasts = np.cumsum(np.array(lengths) + 1) - 2
     rows[lasts, 3] = 1
-    return Arrays(rows=rows, step_rows=steps, obs_dim=1, action_dim=1, digest="none", name="tests")
+    return Arrays(
+        rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests"
+    )
 
 
 def one_tensor(value: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
@@ -155,7 +157,7 @@ def test_every_item_is_a_transition_with_possible_goals(
         is_goal = rows[item] == value_rows[item]
         assert batch.masks[item] == (not is_goal)
         assert batch.rewards[item] == (float(is_goal) - 1 if negative else float(is_goal))
-        assert batch.terminations[item] == (arrays.last_rows[rows[item]] == rows[item] + 1)
+        assert batch.terminations[item] == (arrays.last_rows()[rows[item]] == rows[item] + 1)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture) -> None:
         pairs = np.zeros((21, 21))
         np.add.at(pairs, (chosen[:, 0], chosen[:, goal_column]), 1)
         expected = np.zeros((21, 21))
-        for row in sampler.arrays.step_rows.tolist():
+        for row in sampler.arrays.step_rows().tolist():
             for goal, probability in slow_probabilities(lengths, mixture, discount, row).items():
                 expected[row, goal] = probability * items / 17
         assert not pairs[expected == 0].any()

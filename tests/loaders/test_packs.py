@@ -129,7 +129,8 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
             else:
                 assert ours[key] == value
     np.testing.assert_array_equal(found.lengths, expected.lengths)
-    np.testing.assert_array_equal(found.last_rows, expected.last_rows)
+    np.testing.assert_array_equal(found.last_rows(), expected.last_rows())
+    np.testing.assert_array_equal(found.step_rows(), expected.step_rows())
 
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
@@ -203,11 +204,9 @@ def test_pickling_sends_the_path_and_what_was_replaced(small: Dataset) -> None:
     scaled = dataclasses.replace(arrays, rows=arrays.rows * 2, name="scaled")
     again = pickle.loads(pickle.dumps(scaled))
     assert_equal(again, scaled)
-    assert again.step_rows is again.opened["step_rows"]
-    fewer = dataclasses.replace(
-        arrays, rows=arrays.rows[:4].clone(), step_rows=arrays.step_rows[:3].copy()
-    )
-    assert fewer.lengths.tolist() == [3]
+    assert again.lengths is again.opened["lengths"]
+    fewer = dataclasses.replace(arrays, rows=arrays.rows[:4].clone(), lengths=np.array([3]))
+    assert fewer.step_rows().tolist() == [0, 1, 2]
 
 
 def sum_of_rows(arrays: Arrays) -> float:
@@ -231,16 +230,16 @@ def test_a_flipped_byte_is_found(small: Dataset) -> None:
     (folder / "rows.f32").write_bytes(data)
     (problem,) = verify_pack(small)
     assert (problem.file, problem.kind) == ("rows.f32", "damaged")
-    (folder / "step_rows.i64").unlink()
+    (folder / "since.u8").unlink()
     (folder / "lengths.i64").write_bytes(b"")
     assert {(one.file, one.kind) for one in verify_pack(small)} == {
         ("rows.f32", "damaged"),
-        ("step_rows.i64", "missing"),
+        ("since.u8", "missing"),
         ("lengths.i64", "wrong size"),
     }
 
 
-@pytest.mark.parametrize("name", ["rows.f32", "step_rows.i64", "lengths.i64"])
+@pytest.mark.parametrize("name", ["rows.f32", "since.u8", "lengths.i64"])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_file_of_another_size_is_not_opened(small: Dataset, name: str, change: int) -> None:
     open_pack(small)

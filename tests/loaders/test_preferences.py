@@ -37,7 +37,9 @@ def arrays_of(lengths: list[int], rewards: list[float] | None = None) -> Arrays:
     rows[steps, 1] = torch.from_numpy(steps).float() / 4
     if rewards is not None:
         rows[steps, 2] = torch.tensor(rewards, dtype=torch.float32)
-    return Arrays(rows=rows, step_rows=steps, obs_dim=1, action_dim=1, digest="none", name="tests")
+    return Arrays(
+        rows=rows, lengths=np.array(lengths), obs_dim=1, action_dim=1, digest="none", name="tests"
+    )
 
 
 def slow_segments(lengths: list[int], length: int) -> dict[int, int]:
@@ -86,7 +88,7 @@ def test_every_pair_is_of_segments_inside_episodes_with_the_label_of_their_sums(
                 row = first + step
                 assert observations[item, segment, step, 0] == row
                 assert batch.timesteps[item, segment, step] == segments[first] + step
-                reward = rewards[int(np.searchsorted(arrays.step_rows, row))]
+                reward = rewards[int(np.searchsorted(arrays.step_rows(), row))]
                 assert batch.rewards[item, segment, step] == reward
                 sums[segment] += discount**step * reward
         is_equal = abs(sums[1] - sums[0]) <= margin

@@ -54,18 +54,16 @@ def random_episode(length: int, rng: np.random.Generator) -> Episode:
 def pack(episodes: Sequence[Episode]) -> Arrays:
     """Return the matrix of flat episodes, row by row."""
     rows: list[list[float]] = []
-    step_rows: list[int] = []
     for episode in episodes:
         assert isinstance(episode.observations, np.ndarray)
         assert isinstance(episode.actions, np.ndarray)
         for step in range(len(episode)):
             ends = [episode.rewards[step], episode.terminations[step], episode.truncations[step]]
-            step_rows.append(len(rows))
             rows.append([*episode.observations[step], *episode.actions[step], *ends])
         rows.append([*episode.observations[-1], *np.zeros(5)])
     return Arrays(
         rows=torch.tensor(np.array(rows, np.float32)),
-        step_rows=np.array(step_rows),
+        lengths=np.array([len(one) for one in episodes]),
         obs_dim=3,
         action_dim=2,
         digest="sha256:" + "0" * 64,
@@ -74,7 +72,7 @@ def pack(episodes: Sequence[Episode]) -> Arrays:
 
 def every_step(arrays: Arrays) -> np.ndarray:
     """Return uniform numbers that choose each step once, where there is no mixture."""
-    count = len(arrays.step_rows)
+    count = arrays.total_steps
     return ((np.arange(count) + 0.5) / count)[:, None]
 
 
@@ -262,9 +260,7 @@ def test_returns_to_go_are_summed_in_double_precision() -> None:
     rows = torch.zeros(30_002 + 1, 5)
     rows[:30_000, 2] = torch.from_numpy(rewards)
     rows[30_001, 2] = 3
-    arrays = Arrays(
-        rows=rows, step_rows=np.array([*range(30_000), 30_001]), obs_dim=1, action_dim=1
-    )
+    arrays = Arrays(rows=rows, lengths=np.array([30_000, 1]), obs_dim=1, action_dim=1)
     exact = rewards[::-1].astype(np.float64).cumsum()[::-1].astype(np.float32)
     np.testing.assert_allclose(returns_to_go(arrays)[:30_000].numpy(), exact, rtol=2e-7)
     assert returns_to_go(arrays)[30_000:].tolist() == [0, 3, 0]
@@ -276,7 +272,7 @@ def test_every_step_is_drawn_as_often_as_any_other() -> None:
     arrays = pack([random_episode(steps, rng) for steps in structure])
     sampler = SequenceSampler(arrays, 4, padding="right")
     chosen = sampler.choose(rng.random((40_000, 1)))
-    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]
+    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows()]
     assert counts.sum() == 40_000
     assert stats.chisquare(counts).pvalue > 0.001
 
@@ -290,7 +286,7 @@ def test_a_mixture_keeps_its_weights(write: Write, make: Make) -> None:
     arrays = read_arrays(combine_datasets([small, large], weights=[0.7, 0.3]))
     sampler = SequenceSampler(arrays, 3)
     chosen = sampler.choose(rng.random((40_000, sampler.draws)))
-    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows]
+    counts = np.bincount(chosen[:, 0].numpy(), minlength=len(arrays.rows))[arrays.step_rows()]
     expected = np.array([0.7 / 5] * 5 + [0.3 / 24] * 24) * 40_000
     assert stats.chisquare(counts, expected).pvalue > 0.001
 

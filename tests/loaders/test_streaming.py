@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import pickle
 import threading
 import tracemalloc
@@ -19,12 +20,12 @@ from torch.utils.data import DataLoader
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
+from orlog.loaders.n_steps import NStepSampler
 from orlog.loaders.streaming import StreamedTransitions, stream_transitions
-from orlog.loaders.transitions import NStepSampler
 
 Write: TypeAlias = Callable[..., Dataset]
 
@@ -103,7 +104,7 @@ def test_each_step_comes_once_an_epoch_with_what_belongs_to_it(
         assert sorted(drawn[epoch * steps : (epoch + 1) * steps]) == list(range(steps))
 
     arrays = read_arrays(dataset)
-    rows = torch.from_numpy(arrays.step_rows[drawn])
+    rows = torch.from_numpy(arrays.step_rows()[drawn])
     expected = arrays.transitions[rows]
     found = torch.cat(
         [
@@ -143,9 +144,9 @@ def test_batches_are_those_of_memory(write: Write, n_steps: int, pixels: bool) -
         # Sums of rewards hide the steps: find them by their states.
         states: Any = batch.observations
         states = states["state"] if pixels else states
-        state_rows = arrays.rows[arrays.step_rows, :2]
+        state_rows = arrays.rows[arrays.step_rows(), :2]
         found = [int((state_rows == state).all(1).int().argmax()) for state in states]
-        expected = dataclasses.asdict(sampler.gather(torch.from_numpy(arrays.step_rows[found])))
+        expected = dataclasses.asdict(sampler.gather(sampler.items_of(np.array(found))))
         names = dataclasses.asdict(batch)
         torch.testing.assert_close(names, {name: expected[name] for name in names}, rtol=0, atol=0)
 
@@ -236,7 +237,7 @@ def test_small_columns_are_held_where_that_takes_little(write: Write, share: int
     assert len(pickle.dumps(stream)) < len(pickle.dumps(dataset)) + 5000
     arrays = read_arrays(dataset)
     batch: Any = stream.batch(3)
-    rows = torch.from_numpy(arrays.step_rows[steps_of(batch)])
+    rows = torch.from_numpy(arrays.step_rows()[steps_of(batch)])
     expected: Any = arrays.observations(rows)
     for key, values in expected.items():
         torch.testing.assert_close(batch.observations[key], values, rtol=0, atol=0)
@@ -306,3 +307,61 @@ def test_a_large_block_is_cut_by_the_buffer(many: Dataset, monkeypatch: pytest.M
     assert one.mixing.blocks == 1  # of 4 MiB
     monkeypatch.setattr(streaming, "BLOCK_BYTES", 500)
     assert stream_transitions(many, 10, seed=0).mixing.blocks > 20
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_views_of_images_are_streamed(write: Write, n_steps: int) -> None:
+    dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
+    view = combine_datasets([dataset[[4, 1, 2, 3]], dataset[:2], dataset[5:]])
+    arrays = read_arrays(view)
+    stream = stream_transitions(view, 7, seed=0, n_steps=n_steps, buffer_bytes=30_000)
+    assert stream.mixing.blocks > stream.mixing.blocks_in_group
+    everything: Any = arrays.observations(torch.from_numpy(arrays.step_rows()))
+    expected = np.unique(everything["pixels"].flatten(1).numpy(), axis=0)
+    batches: list[Any] = list(itertools.islice(stream, 30))
+    found = torch.cat([batch.observations["pixels"] for batch in batches]).flatten(1).numpy()
+    for epoch in range(4):
+        drawn = found[epoch * view.total_steps : (epoch + 1) * view.total_steps]
+        assert (np.unique(drawn, axis=0) == expected).all()
+
+
+def test_batches_keep_their_values_while_memory_is_used_again(write: Write) -> None:
+    dataset = write(episodes_of([5, 9, 1, 12, 7, 3] * 2, pixels=True), PIXELS, ACTION)
+    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=30_000)
+    batches = list(itertools.islice(stream, 40))
+    for index, batch in enumerate(batches):
+        assert_same(batch, stream.batch(index))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_stream(
+    write: Write, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    dataset = write(episodes_of([5, 9, 1, 12, 7, 3], pixels=True), PIXELS, ACTION)
+    stream = stream_transitions(dataset, 8, seed=0, buffer_bytes=30_000)
+    expected = list(itertools.islice(stream, 12))
+    monkeypatch.setattr(streaming, "_threads", lambda: threads)
+    for batch, other in zip(stream, expected, strict=False):
+        assert_same(batch, other)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are chosen on Linux")
+def test_a_process_on_one_core_decodes_on_one_thread() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert streaming._threads() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.4, 0.7])
+def test_a_damaged_image_ends_the_stream_and_is_named(write: Write, place: float) -> None:
+    dataset = write(episodes_of([9] * 20, pixels=True), PIXELS, ACTION)
+    (shard,) = (dataset.folder / "observations" / "pixels").glob("c.*")
+    data = bytearray(shard.read_bytes())
+    data[int(place * len(data))] ^= 1
+    shard.write_bytes(data)
+    stream = stream_transitions(Dataset(dataset.folder), 8, seed=0, buffer_bytes=30_000)
+    with pytest.raises(IntegrityError, match=r"pixels/c\.0\.0\.0\.0, chunk \d+: .*orlog verify"):
+        list(itertools.islice(stream, 25))

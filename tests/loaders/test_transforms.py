@@ -71,7 +71,7 @@ def made_arrays(matrix: np.ndarray, lengths: list[int]) -> Arrays:
     rows = np.zeros((len(matrix) + len(lengths), 6), np.float32)
     rows[step_rows, :4] = matrix
     rows[np.setdiff1d(np.arange(len(rows)), step_rows), :2] = 777  # final observations count not
-    return Arrays(rows=torch.from_numpy(rows), step_rows=step_rows, obs_dim=2, action_dim=1)
+    return Arrays(rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=2, action_dim=1)
 
 
 def parts_of(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -208,11 +208,11 @@ def test_numbers_that_are_not_finite_have_no_statistics(value: float) -> None:
 def test_normalized_observations_have_mean_0_and_spread_1(arrays: Arrays) -> None:
     before = parts_of(arrays)
     normal = normalize_observations(arrays, epsilon=0.0)
-    steps = parts_of(normal)["observations"][arrays.step_rows]
+    steps = parts_of(normal)["observations"][arrays.step_rows()]
     np.testing.assert_allclose(steps.mean(0), 0, atol=1e-7)
     np.testing.assert_allclose(steps.std(0), 1, rtol=1e-6)
     normal = normalize_observations(arrays)
-    steps = before["observations"][arrays.step_rows]
+    steps = before["observations"][arrays.step_rows()]
     expected = (before["observations"] - steps.mean(0)) / (steps.std(0) + 1e-3)
     found = parts_of(normal)
     np.testing.assert_allclose(found["observations"], expected, rtol=1e-6, atol=1e-6)
@@ -248,20 +248,22 @@ def test_actions_are_clipped(arrays: Arrays) -> None:
 
 
 def test_rewards_are_scaled_and_shifted_but_not_behind_the_last_step(arrays: Arrays) -> None:
-    before = parts_of(arrays)["rewards"][arrays.step_rows]
+    before = parts_of(arrays)["rewards"][arrays.step_rows()]
     changed = scale_rewards(arrays, scale=2.0, shift=-1.0)
     found = parts_of(changed)["rewards"]
-    np.testing.assert_array_equal(found[arrays.step_rows], (before * 2 - 1).astype(np.float32))
-    assert found[np.unique(arrays.last_rows)].tolist() == [[0.0]] * 3
+    np.testing.assert_array_equal(found[arrays.step_rows()], (before * 2 - 1).astype(np.float32))
+    assert found[np.unique(arrays.last_rows())].tolist() == [[0.0]] * 3
 
 
 def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:
-    rewards = parts_of(arrays)["rewards"][arrays.step_rows, 0]
+    rewards = parts_of(arrays)["rewards"][arrays.step_rows(), 0]
     returns = [rewards[:7].sum(), rewards[7:8].sum(), rewards[8:].sum()]
     np.testing.assert_allclose(episode_returns(arrays), returns, rtol=1e-12)
     found = scale_rewards_by_return_range(arrays)
     expected = rewards / (max(returns) - min(returns)) * 1000
-    np.testing.assert_allclose(parts_of(found)["rewards"][arrays.step_rows, 0], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        parts_of(found)["rewards"][arrays.step_rows(), 0], expected, rtol=1e-6
+    )
     new = episode_returns(found)
     assert new.max() - new.min() == pytest.approx(1000, rel=1e-6)
     with pytest.raises(SchemaError, match="returns of 1 episodes have a range of 0"):

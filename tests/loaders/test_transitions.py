@@ -46,7 +46,7 @@ def numbered(steps: int) -> Arrays:
     """Return transitions of one episode whose observations and rewards are 0, 1, 2, ..."""
     rows = torch.zeros(steps + 1, 1 + 1 + 3)
     rows[:, 0] = rows[:, 2] = torch.arange(steps + 1)
-    return Arrays(rows=rows, step_rows=np.arange(steps), obs_dim=1, action_dim=1)
+    return Arrays(rows=rows, lengths=np.array([steps]), obs_dim=1, action_dim=1)
 
 
 def same(one: Batch, other: Batch) -> bool:

@@ -16,7 +16,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.transitions import choose_steps, transitions
+from orlog.loaders.transitions import transitions
 from orlog.loaders.weights import (
     step_probabilities,
     weighted,
@@ -37,7 +37,9 @@ def steps_of(lengths: list[int], rewards: list[float] | None = None, **more: Any
     rows[step_rows, 0] = np.arange(len(step_rows))
     rows[step_rows, 2] = np.arange(len(step_rows)) if rewards is None else rewards
     more = {"name": "tests/small-v1", "digest": "sha256:" + "0" * 64, **more}
-    return Arrays(rows=torch.from_numpy(rows), step_rows=step_rows, obs_dim=1, action_dim=1, **more)
+    return Arrays(
+        rows=torch.from_numpy(rows), lengths=np.array(lengths), obs_dim=1, action_dim=1, **more
+    )
 
 
 def exact_probabilities(table: AliasTable) -> list[Fraction]:
@@ -103,7 +105,7 @@ def test_a_large_table_is_as_exact() -> None:
 def test_weighted_steps_come_as_often_as_their_weights_say() -> None:
     arrays = weighted(steps_of([4, 1, 3]), np.array([0, 1, 2, 3, 0, 5, 0, 9.0]))
     uniform = np.random.default_rng(1).random((200_000, 2))
-    counts = np.bincount(choose_steps(arrays, uniform), minlength=8)
+    counts = np.bincount(arrays.choose_steps(uniform), minlength=8)
     expected = len(uniform) * np.array([0, 1, 2, 3, 0, 5, 0, 9]) / 20
     assert (counts[expected == 0] == 0).all()
     seen = expected > 0

@@ -13,10 +13,12 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import app
+from orlog.errors import StorageError
 from orlog.terminal import console, errors, printable, table
 
 if TYPE_CHECKING:
     from orlog.datasets.cache import CachedVersion
+    from orlog.loaders.pack_cache import CachedPack
 
 __all__ = ["cache"]
 
@@ -38,16 +40,24 @@ Which = Annotated[
 def list_versions(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """List every version here, its size, where it came from and when it was last opened."""
+    """List every version and pack here, its size, where it came from and when it was last opened.
+
+    A pack is what load_arrays(ds, "mmap") maps: an uncompressed copy, made again when it is needed.
+    """
     from orlog.datasets.cache import cached_versions, total_bytes
     from orlog.datasets.home import datasets_folder
+    from orlog.loaders.pack_cache import cached_packs, packs_folder
 
-    found = cached_versions()
+    found, packs = cached_versions(), cached_packs()
+    packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
     if as_json:
         body = {
             "folder": str(datasets_folder()),
             "total_bytes": total_bytes(),
             "versions": [_as_json(one) for one in found],
+            "packs_folder": str(packs_folder()),
+            "packs_bytes": packs_bytes,
+            "packs": [_pack_as_json(one) for one in packs],
         }
         print(json.dumps(body, indent=2))  # noqa: T201 (as it is, for scripts)
         return
@@ -56,6 +66,12 @@ def list_versions(
         console.print()
     console.print(escape(f"folder: {datasets_folder()}"), soft_wrap=True)
     console.print(f"in all: {_size(total_bytes())}, shared files counted once")
+    if packs:
+        console.print()
+        console.print(_pack_table(packs))
+        console.print()
+        console.print(escape(f"packs: {packs_folder()}"), soft_wrap=True)
+        console.print(f"in all: {_size(packs_bytes)}")
 
 
 @cache.command(epilog="Example: orlog cache gc --unused 60 --max-size 50G --dry-run")
@@ -65,40 +81,46 @@ def gc(
         typer.Option(
             metavar="DAYS",
             min=0,
-            help="Also remove downloaded versions not opened for so many days, and interrupted "
-            "downloads and files moved aside not touched for so long.",
+            help="Also remove packs and downloaded versions not opened for so many days, and "
+            "interrupted downloads and files moved aside not touched for so long.",
         ),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Also remove downloaded versions, the least recently opened first, until all "
-            "versions fit: 500M, 50G.",
+            help="Also remove packs, then downloaded versions, the least recently opened first, "
+            "until all that are left fit: 500M, 50G.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
-    """Remove what killed processes left, and downloaded versions if you say which.
+    """Remove what killed processes left, and packs and downloaded versions if you say which.
 
     Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
-    those of shared homes.
+    those of shared homes. Packs can always be made again; those that a process has open stay.
     """
-    from orlog.datasets.cache import collect_garbage
+    from orlog.datasets.cache import collect_garbage, total_bytes
+    from orlog.loaders.pack_cache import collect_packs
 
     limit = None if max_size is None else _bytes(max_size)
-    report = collect_garbage(unused_days=unused, max_bytes=limit, dry_run=dry_run)
-    for gone in report.removed:
+    room = None if limit is None else max(0, limit - total_bytes())
+    packs = collect_packs(unused_days=unused, max_bytes=room, dry_run=dry_run)
+    room = None if limit is None else max(0, limit - packs.left_bytes)
+    report = collect_garbage(unused_days=unused, max_bytes=room, dry_run=dry_run)
+    removed, left = [*packs.removed, *report.removed], packs.left_bytes + report.left_bytes
+    for gone in removed:
         verb = "would remove" if dry_run else "removed"
         _say(f"{verb} {gone.path} ({_size(gone.freed_bytes)}): {gone.why}")
-    for kept in report.kept:
+    for kept in (*packs.kept, *report.kept):
         _say(f"kept {kept.path}: {kept.why}")
-    freed = _size(sum(one.freed_bytes for one in report.removed))
+    freed = _size(sum(one.freed_bytes for one in removed))
     _say(
-        f"{freed} {'would be freed' if dry_run else 'freed'}; versions take {_size(report.left_bytes)}"
+        f"{freed} {'would be freed' if dry_run else 'freed'}; versions take "
+        f"{_size(report.left_bytes)}, packs {_size(packs.left_bytes)}"
     )
-    if limit is not None and report.left_bytes > limit:
+    if limit is not None and left > limit:
         _say(f"that is more than {max_size}, but nothing else may go: orlog cache list")
 
 
@@ -145,7 +167,8 @@ def delete(
 ) -> None:
     """Delete versions from your home, after showing what goes and whether it can be had again.
 
-    Interrupted recordings and versions in shared homes are left alone.
+    Their packs go too, also those of views of them. Interrupted recordings and versions in shared
+    homes are left alone.
     """
     from orlog.datasets.cache import (
         cached_versions,
@@ -154,11 +177,13 @@ def delete(
         own_versions,
         plan_deletion,
     )
+    from orlog.loaders.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
     for one in wanted:
         check_deletable(one.name, one.version)
     found, freed = plan_deletion(wanted)
+    packs = packs_of(wanted)
     console.print(_table(found))
     console.print()
     for version in found:
@@ -167,7 +192,9 @@ def delete(
     for there in cached_versions():
         if there.kind == "recording" and there.name == wanted[0].name:
             _say(f"{there.folder}: an interrupted recording, left alone")
-    _say(f"{_size(freed)} become free")
+    for pack in packs:
+        _say(f"{pack.folder}: its pack ({_size(pack.size_bytes)})")
+    _say(f"{_size(freed + sum(pack.size_bytes for pack in packs))} become free")
     if not yes:
         if not _is_terminal():
             raise ValueError("deleting is asked about first, and here is no terminal; add --yes")
@@ -175,6 +202,15 @@ def delete(
     for one in wanted:
         freed = delete_version(one.name, one.version)
         _say(f"deleted {one} ({_size(freed)})")
+    failures = []
+    for pack in packs:
+        try:
+            delete_pack(pack)
+            _say(f"deleted {pack.folder} ({_size(pack.size_bytes)})")
+        except StorageError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _comes_again(version: CachedVersion) -> str:
@@ -202,6 +238,27 @@ def _table(versions: Sequence[CachedVersion]) -> Any:
     return table(headings, rows, numbers=(3, 4))
 
 
+def _pack_table(packs: Sequence[CachedPack]) -> Any:
+    rows = [
+        (
+            one.name or "-",
+            _versions_of(one) or "-",
+            "" if one.kind == "pack" else one.kind,
+            _size(one.size_bytes),
+            _days_ago(one.last_used),
+            escape(str(one.folder)),
+        )
+        for one in packs
+    ]
+    return table(("pack of", "version", "what", "size", "last used", "folder"), rows, numbers=(3,))
+
+
+def _versions_of(pack: CachedPack) -> str:
+    """Return which versions a pack is of, in words; nothing where none of them is here."""
+    first, *others = [*dict.fromkeys(one.version for one in pack.versions), ""]
+    return ("view of " if pack.is_view and first else "") + ", ".join([first, *others[:-1]])
+
+
 def _days_ago(time: dt.datetime) -> str:
     days = max(0, (dt.datetime.now(dt.UTC) - time).days)
     return "within a day" if days == 0 else f"{days} days ago"
@@ -220,6 +277,18 @@ def _as_json(version: CachedVersion) -> dict[str, object]:
         "again": version.again,
         "last_used": version.last_used.isoformat(timespec="seconds"),
         "is_pinned": version.is_pinned,
+    }
+
+
+def _pack_as_json(pack: CachedPack) -> dict[str, object]:
+    return {
+        "name": pack.name,
+        "versions": list(map(str, pack.versions)),
+        "is_view": pack.is_view,
+        "kind": pack.kind,
+        "folder": str(pack.folder),
+        "size_bytes": pack.size_bytes,
+        "last_used": pack.last_used.isoformat(timespec="seconds"),
     }
 
 

@@ -1,0 +1,53 @@
+"""Checks of the arguments that several kinds of sampling share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from orlog.loaders.arrays import Arrays
+
+__all__ = ["check_arrays", "check_integers", "check_stream"]
+
+
+def check_arrays(arrays: object) -> None:
+    """Refuse what is not in memory yet.
+
+    Raises:
+        TypeError: no arrays.
+    """
+    if not isinstance(arrays, Arrays):
+        raise TypeError(
+            f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}"
+        )
+
+
+def check_integers(**arguments: object) -> None:
+    """Refuse what is no integer: neither True nor 2.0 is one; NumPy's integers are.
+
+    Raises:
+        TypeError: names the argument, and what was found.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+            raise TypeError(
+                f"{name} must be an integer, found {type(value).__name__} {value!r:.80}"
+            )
+
+
+def check_stream(*, batch_size: int, seed: int, start: int, rank: int, ranks: int) -> None:
+    """Refuse what no stream of batches can be made of.
+
+    Raises:
+        TypeError: a number is no integer.
+        ValueError: a number is out of range, or the batch size is no multiple of the ranks.
+    """
+    check_integers(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
+    if batch_size < 1 or seed < 0 or start < 0:
+        raise ValueError(
+            f"batch_size must be >= 1, seed and start >= 0, found {batch_size}, {seed} and {start}"
+        )
+    if not 0 <= rank < ranks or batch_size % ranks:
+        raise ValueError(
+            f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the ranks, "
+            "and batch_size (of all ranks together) a multiple of their number"
+        )

@@ -1,0 +1,402 @@
+"""What every kind of sampling says of input that cannot be right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.episode import Episode
+from orlog.errors import SchemaError
+from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.d4rl import qlearning_dataset, sequence_dataset, transitions_dataset
+from orlog.loaders.statistics import load_statistics
+from orlog.loaders.transforms import (
+    Normalizer,
+    clip_actions,
+    normalize_observations,
+    observation_normalizer,
+    scale_rewards,
+    scale_rewards_by_return_range,
+)
+from orlog.loaders.weights import weights_by_episode, weights_by_return
+
+Write: TypeAlias = Callable[..., Dataset]
+Make: TypeAlias = Callable[..., Episode]
+
+ROBOT = spaces.Dict(
+    {
+        "arm": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        "camera": spaces.Box(0, 255, (2, 2), np.uint8),
+        "wheel": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    }
+)
+ACTION = spaces.Box(-2, 3, (2,), np.float32)
+LENGTHS = (3, 5, 4)
+SIZE = 6
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "transitions": orlog.transitions,
+    "n steps": lambda data, **more: orlog.transitions(data, **{"n_steps": 2, **more}),
+    "sequences": lambda data, **more: orlog.sequences(data, **{"length": 2, **more}),
+    "episodes": orlog.episodes,
+    "frame stacks": lambda data, **more: orlog.frame_stacks(data, **{"stack": 2, **more}),
+    "goals": orlog.goals,
+    "preferences": lambda data, **more: orlog.preferences(data, **{"length": 2, **more}),
+    "prioritized": orlog.prioritized_transitions,
+    "streamed": orlog.stream_transitions,
+}
+OF_ARRAYS = [kind for kind in KINDS if kind != "streamed"]
+WITH_BATCH = [kind for kind in KINDS if kind != "prioritized"]
+
+
+def start(kind: str, data: object, **more: Any) -> Iterator[Any]:
+    return iter(KINDS[kind](data, **{"batch_size": SIZE, "seed": 0, **more}))
+
+
+def robot_episodes(make: Make, lengths: Sequence[int] = LENGTHS) -> list[Episode]:
+    rng = np.random.default_rng(4)
+    space: gymnasium.Space[Any] = ROBOT
+    return [make(space, ACTION, length=length, end="cut", rng=rng) for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def robot(write: Write, make: Make) -> Dataset:
+    return write(robot_episodes(make), ROBOT, ACTION)
+
+
+@pytest.fixture(scope="module")
+def arrays(robot: Dataset) -> Arrays:
+    return read_arrays(robot)
+
+
+def broken(write: Write, make: Make, column: str, step: int, value: float) -> Dataset:
+    """Return a dataset with one number replaced in its second episode."""
+    episodes = robot_episodes(make)
+    if column.startswith("observations/"):
+        assert isinstance(episodes[1].observations, dict)
+        values = episodes[1].observations[column.partition("/")[2]]
+    else:
+        values = getattr(episodes[1], column)
+    assert isinstance(values, np.ndarray)
+    values[step, ...] = value
+    return write(episodes, ROBOT, ACTION)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 2.0}, "batch_size must be an integer, found float 2.0"),
+        ({"batch_size": True}, "batch_size must be an integer, found bool True"),
+        ({"batch_size": "8"}, "batch_size must be an integer, found str '8'"),
+        ({"seed": None}, "seed must be an integer, found NoneType None"),
+        ({"seed": np.float64(2)}, "seed must be an integer, found float64"),
+        ({"start": 1.0}, "start must be an integer"),
+        ({"rank": False, "ranks": 2}, "rank must be an integer, found bool False"),
+        ({"ranks": 2.0}, "ranks must be an integer"),
+    ],
+)
+def test_what_is_no_integer_is_refused_by_name(
+    robot: Dataset, kind: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        start(kind, robot, **wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be >= 1, .* found 0, 0 and 0"),
+        ({"seed": -1}, "seed and start >= 0, found 6, -1 and 0"),
+        ({"start": -3}, "seed and start >= 0, found 6, 0 and -3"),
+        ({"rank": 2, "ranks": 2}, "rank 2 of 2 with batch_size 6: a rank must be one of the"),
+        ({"rank": -1, "ranks": 2}, "rank -1 of 2"),
+        ({"ranks": 4}, "rank 0 of 4 with batch_size 6: .* a multiple of their number"),
+        ({"ranks": 0}, "rank 0 of 0"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_with_what_was_found(
+    robot: Dataset, kind: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        start(kind, robot, **wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integers_of_numpy_are_taken(robot: Dataset, kind: str) -> None:
+    found = next(start(kind, robot, batch_size=np.int64(SIZE), seed=np.int32(5), start=np.uint8(1)))
+    expected = next(start(kind, robot, seed=5, start=1))
+    assert torch.equal(found.rewards, expected.rewards)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        ("transitions", {"n_steps": 2.0}, "n_steps must be an integer"),
+        ("prioritized", {"n_steps": 2.0}, "n_steps must be an integer"),
+        ("streamed", {"n_steps": 2.0}, "n_steps must be an integer"),
+        ("streamed", {"buffer_bytes": 1e9}, "buffer_bytes must be an integer"),
+        ("sequences", {"length": 2.0}, "length must be an integer"),
+        ("preferences", {"length": 2.5}, "length must be an integer"),
+        ("frame stacks", {"stack": 4.0}, "stack must be an integer"),
+        ("frame stacks", {"n_steps": 3.0}, "n_steps must be an integer"),
+        ("frame stacks", {"keys": "camera"}, "keys is a list .* found the text 'camera'"),
+        ("frame stacks", {"keys": [3]}, "keys are names of parts, found int 3"),
+        ("goals", {"value_goals": 0.5}, "each a GoalMixture, found 0.5"),
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(
+    arrays: Arrays, robot: Dataset, kind: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        start(kind, robot if kind == "streamed" else arrays, **wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("data", ["pointmaze/umaze-mini-v1", None, np.zeros(3)])
+def test_what_is_no_dataset_is_refused_with_what_gives_one(kind: str, data: object) -> None:
+    with pytest.raises(TypeError, match=r"orlog.load_dataset gives it, found \w+"):
+        start(kind, data)
+
+
+def test_a_stream_of_compressed_files_takes_no_arrays(arrays: Arrays) -> None:
+    with pytest.raises(TypeError, match=r"orlog.load_dataset gives it, found Arrays"):
+        start("streamed", arrays)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_without_episodes_is_refused_by_name(robot: Dataset, kind: str) -> None:
+    empty = robot.filter_episodes("lengths > 1000")
+    with pytest.raises(SchemaError, match=r"small-v1: no steps to sample from in 0 episodes"):
+        start(kind, empty)
+
+
+def test_d4rls_functions_of_no_episode_give_no_step(robot: Dataset) -> None:
+    empty = robot.select_columns(["observations/arm"]).filter_episodes("lengths > 1000")
+    assert len(qlearning_dataset(empty)["rewards"]) == 0
+    assert len(transitions_dataset(empty)["rewards"]) == 0
+    assert list(sequence_dataset(empty)) == []
+
+
+@pytest.mark.parametrize("kind", WITH_BATCH)
+def test_batches_are_numbered_from_0(robot: Dataset, kind: str) -> None:
+    stream = KINDS[kind](robot, batch_size=SIZE, seed=0)
+    with pytest.raises(ValueError, match="numbered from 0, found -1"):
+        stream.batch(-1)
+    with pytest.raises(TypeError, match=r"index must be an integer, found float 1\.0"):
+        stream.batch(1.0)
+
+
+def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
+    with pytest.raises(TypeError, match="expected what state_dict gave, found NoneType"):
+        orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)  # type: ignore[arg-type]
+
+
+PLACES = [
+    ("observations/arm", 5),
+    ("observations/wheel", 0),
+    ("actions", 2),
+    ("rewards", 4),
+]
+
+
+@pytest.mark.parametrize(("column", "step"), PLACES)
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_number_that_is_not_finite_is_refused_with_its_place_and_the_switch(
+    write: Write, make: Make, column: str, step: int, value: float
+) -> None:
+    dataset = broken(write, make, column, step, value)
+    place = rf"tests/small-v1: .* in column {column}, episode 1, step {step};.*"
+    for kind in OF_ARRAYS:
+        switch = r"orlog\.load_arrays\(ds, allow_non_finite=True\), whose result every sampling"
+        with pytest.raises(SchemaError, match=place + switch):
+            start(kind, dataset)
+    with pytest.raises(SchemaError, match=place + r"stream_transitions\(.., allow_non_finite=True"):
+        next(start("streamed", dataset))
+    for where in ("ram", "mmap"):
+        with pytest.raises(SchemaError, match=place):
+            orlog.load_arrays(dataset, where)
+
+
+@pytest.mark.parametrize(("column", "step"), PLACES)
+def test_the_switch_lets_every_kind_take_such_numbers(
+    write: Write, make: Make, column: str, step: int
+) -> None:
+    dataset = broken(write, make, column, step, math.nan)
+    for where in ("ram", "mmap"):
+        allowed = orlog.load_arrays(dataset, where, allow_non_finite=True)
+        for kind in OF_ARRAYS:
+            if (kind, column) != ("preferences", "rewards"):
+                next(start(kind, allowed))
+    next(start("streamed", dataset, allow_non_finite=True))
+
+
+def test_a_number_that_float32_cannot_hold_is_refused_as_infinite_ones_are(
+    write: Write, make: Make
+) -> None:
+    dataset = broken(write, make, "observations/arm", 1, 1e39)
+    with pytest.raises(SchemaError, match=r"column observations/arm, episode 1, step 1;"):
+        read_arrays(dataset)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_rewards_that_are_not_finite_are_not_compared(
+    write: Write, make: Make, value: float
+) -> None:
+    dataset = broken(write, make, "rewards", 3, value)
+    allowed = orlog.load_arrays(dataset, allow_non_finite=True)
+    message = rf"small-v1: column rewards of episode 1 sums to {value}, and 1 of 3 returns"
+    compared: list[Callable[[Arrays], object]] = [
+        weights_by_return,
+        scale_rewards_by_return_range,
+        lambda data: start("preferences", data),
+    ]
+    for compare in compared:
+        with pytest.raises(SchemaError, match=message):
+            compare(allowed)
+    assert next(start("preferences", allowed, label="none")).labels.isnan().all()
+
+
+def test_statistics_name_column_episode_and_step(write: Write, make: Make) -> None:
+    allowed = orlog.load_arrays(broken(write, make, "actions", 2, math.inf), allow_non_finite=True)
+    message = r"small-v1: column actions is not finite at step 5 .* \(episode 1, step 2\)"
+    for compute in (load_statistics, normalize_observations):
+        with pytest.raises(SchemaError, match=message):
+            compute(allowed)
+
+
+@pytest.mark.parametrize("kind", ["sequences", "preferences"])
+def test_a_window_longer_than_every_episode_is_refused_with_the_longest(
+    arrays: Arrays, kind: str
+) -> None:
+    with pytest.raises(ValueError, match=r"small-v1: .*6.* longest .*5"):
+        start(kind, arrays, length=6)
+    next(start(kind, arrays, length=5))
+
+
+@pytest.mark.parametrize("kind", ["transitions", "frame stacks", "prioritized", "streamed"])
+def test_more_steps_than_any_episode_has_are_those_it_has(
+    arrays: Arrays, robot: Dataset, kind: str
+) -> None:
+    data = robot if kind == "streamed" else arrays
+    batch = next(start(kind, data, n_steps=1000, discount=0.5, batch_size=64))
+    longest = float(batch.discounts.min())
+    assert longest == 0.5 ** max(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0] * 11, r"for each of the 12 steps, found shape \(11,\); for weights of episodes"),
+        ([-1.0] + [1.0] * 11, "small-v1: weights must be finite and >= 0, found -1.0 at 0"),
+        ([1.0] * 11 + [math.nan], "small-v1: weights must be finite .* found nan at 11"),
+        ([0.0] * 12, "small-v1: one of the 12 weights must be positive, found only zeros"),
+        (["a"] * 12, "small-v1: weights must be one row of numbers"),
+    ],
+)
+def test_weights_of_steps_are_refused_with_dataset_and_place(
+    arrays: Arrays, weights: list[Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        orlog.weighted(arrays, weights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], r"for each of the 3 episodes, found shape \(1,\) of float64"),
+        ([1.0, -2.0, 1.0], "found -2.0 for episode 1"),
+        ([math.inf, 1.0, 1.0], "found inf for episode 0"),
+        (["a", "b", "c"], r"for each of the 3 episodes, found shape \(3,\) of <U1"),
+    ],
+)
+def test_weights_of_episodes_are_refused_by_episode(
+    arrays: Arrays, weights: list[Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"small-v1: .*{message}"):
+        weights_by_episode(arrays, weights)  # type: ignore[arg-type]
+
+
+def test_a_tiny_temperature_leaves_the_best_alone(arrays: Arrays) -> None:
+    weights = weights_by_return(arrays, temperature=1e-320)
+    assert sorted(set(weights.tolist())) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: orlog.weighted(data, np.ones(12)),
+        weights_by_episode,
+        weights_by_return,
+        load_statistics,
+        observation_normalizer,
+        normalize_observations,
+        clip_actions,
+        scale_rewards,
+        scale_rewards_by_return_range,
+    ],
+)
+def test_what_takes_arrays_refuses_a_dataset_with_what_gives_them(
+    robot: Dataset, change: Callable[[Any], object]
+) -> None:
+    with pytest.raises(TypeError, match=r"orlog.load_arrays gives them, found Dataset"):
+        change(robot)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: normalize_observations(arrays, epsilon=math.inf), "epsilon must be"),
+        (lambda arrays: scale_rewards(arrays, scale=1e300), "too large for float32"),
+        (lambda arrays: scale_rewards_by_return_range(arrays, total=math.inf), "and finite"),
+        (
+            lambda arrays: normalize_observations(
+                arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.zeros(5))
+            ),
+            "its std finite and > 0",
+        ),
+        (
+            lambda arrays: normalize_observations(
+                arrays, normalizer=Normalizer(mean=np.zeros(5), std=np.ones(2))
+            ),
+            r"std \(2,\)",
+        ),
+    ],
+)
+def test_transforms_make_no_number_that_is_not_finite(
+    arrays: Arrays, change: Callable[[Arrays], object], message: str
+) -> None:
+    before = arrays.rows.clone()
+    with pytest.raises(ValueError, match=message):
+        change(arrays)
+    assert torch.equal(arrays.rows, before)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5])
+def test_a_limit_of_d4rls_environments_is_a_number_of_steps(limit: Any) -> None:
+    flat = {name: np.zeros((3, 1)) for name in ("observations", "actions")}
+    rewards = {name: np.zeros(3) for name in ("rewards", "terminals")}
+    with pytest.raises(ValueError, match="max_episode_steps must be an integer >= 1, found"):
+        qlearning_dataset({**flat, **rewards}, max_episode_steps=limit)
+
+
+def test_d4rls_functions_refuse_what_is_neither_dataset_nor_arrays(arrays: Arrays) -> None:
+    for wrong in ("hopper", arrays):
+        with pytest.raises(TypeError, match=r"expected a dataset or D4RL's arrays by name, found"):
+            qlearning_dataset(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", [None, 3])
+def test_a_place_is_a_text(robot: Dataset, where: Any) -> None:
+    with pytest.raises(TypeError, match="small-v1: where is a text such as 'auto', found"):
+        orlog.load_arrays(robot, where)
