@@ -19,11 +19,13 @@ import functools
 import importlib
 import importlib.metadata
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +95,9 @@ class Goal:
 
 PLAIN = TRANSITIONS[256]
 N_STEP, GOALS = "3-step transitions, batch 256", "goals, batch 256"
-LOADER, LOADER_SEQUENCES = (
-    "DataLoader(num_workers=0), transitions, batch 256",
-    "DataLoader(num_workers=0), sequences, length 20",
-)
+LOADER = {size: f"DataLoader(num_workers=0), transitions, batch {size}" for size in BATCHES}
+LOADER_SEQUENCES = "DataLoader(num_workers=0), sequences, length 20"
+LOADER_ALONE = "DataLoader(num_workers=0), batches of six numbers"
 MAP = {size: f"memory map, transitions, batch {size}" for size in BATCHES}
 TABLE = (
     *(Goal(item=TRANSITIONS[size], tool=BARE, least=0.9) for size in BATCHES),
@@ -117,6 +118,7 @@ TABLE = (
     Goal(item=SEQUENCES[64], tool="d3rlpy", least=14),
     Goal(item=N_STEP, other=PLAIN, least=0.6),
     Goal(item=GOALS, other=PLAIN, least=0.6),
+    Goal(item=GOALS, tool=BARE, other=PLAIN, least=0.6),
     *(Goal(item=MAP[size], other=TRANSITIONS[size], least=0.7) for size in BATCHES),
     *(Goal(item=STACKS[kind], tool=MAPPED, least=0.8) for kind in STACKS),
     *(Goal(item=STACKS[kind], tool="TorchRL", least=4) for kind in STACKS),
@@ -124,7 +126,7 @@ TABLE = (
     *(Goal(item=STREAMS[kind], tool=PAIRS, least=3) for kind in STREAMS),
     *(Goal(item=STREAMS[kind], tool=CODEC, least=0.5) for kind in STREAMS),
     *(Goal(item=IN_ORDER[kind], tool=CODEC, least=0.75) for kind in STREAMS),
-    Goal(item=LOADER, other=PLAIN, least=0.8),
+    *(Goal(item=LOADER[size], other=TRANSITIONS[size], least=0.8) for size in BATCHES),
     Goal(item=LOADER_SEQUENCES, other=SEQUENCES[20], least=0.8),
     Goal(item=FIRST, least=150, is_most=True),
 )
@@ -154,6 +156,10 @@ def main() -> None:
         headings = ["figure", "orlog", "beside", "its figure", "orlog is", "goal", "met"]
         console.print(table(headings, compare(medians), numbers=range(3, 6)))
         console.print("\nitems or windows per second unless a row says otherwise; one thread")
+        alone = medians.get((OURS, LOADER_ALONE), math.nan)
+        console.print(
+            f"{LOADER_ALONE}: {1e6 / alone:.1f} us each, which PyTorch takes for any batch"
+        )
         for name, why in missing.items():
             console.print(f"left out: {name}: {why}")
         told = " ".join(f"{package} {version}" for package, version in sorted(versions.items()))
@@ -276,7 +282,6 @@ def memory_child(folder: Path) -> None:
     calls: dict[str, tuple[Call, int]] = {}
     dataset = orlog.load_dataset("bench/equal-v0")
     arrays = _load(dataset)
-    needed = bytes_of(arrays)
     steps = load_steps(folder / "equal.npz")
     packed = torch.from_numpy(
         np.concatenate(
@@ -303,7 +308,7 @@ def memory_child(folder: Path) -> None:
             missing[item] = str(error)
             return
         made = stream(*given, **settings)
-        if item in (LOADER, LOADER_SEQUENCES):
+        if item in (*LOADER.values(), LOADER_SEQUENCES):
             made = DataLoader(made, batch_size=None, num_workers=0)
         calls[f"{OURS}/{item}"] = iter(made).__next__, items
 
@@ -315,14 +320,17 @@ def memory_child(folder: Path) -> None:
             add(MAP[size], size, "transitions", "transitions", mapped, size, seed=0)
     add(N_STEP, 256, "transitions", "transitions", arrays, 256, seed=0, n_steps=3)
     add(GOALS, 256, "goals", "goals", arrays, 256, seed=0)
-    add(LOADER, 256, "transitions", "transitions", arrays, 256, seed=0)
+    for size in BATCHES:
+        add(LOADER[size], size, "transitions", "transitions", arrays, size, seed=0)
+    alone = DataLoader(_small_batches(), batch_size=None, num_workers=0)
+    calls[f"{OURS}/{LOADER_ALONE}"] = iter(alone).__next__, 1
     windows = _load(orlog.load_dataset("bench/variable-v0"))
     for item, length in [*zip(SEQUENCES.values(), LENGTHS, strict=True), (LOADER_SEQUENCES, 20)]:
         add(item, WINDOWS, "sequences", "sequences", windows, WINDOWS, length=length, seed=0)
     found = rates(calls)
     columns = load_arrays(folder / "equal.npz")
     column_bytes = sum(column.nbytes for name, column in columns.items() if name != "lengths")
-    found[f"{OURS}/{MEMORY}"] = needed / column_bytes
+    found[f"{OURS}/{MEMORY}"] = bytes_of(arrays) / column_bytes
     print(ANSWER + json.dumps({"rates": found, "missing": missing}))
 
 
@@ -340,14 +348,25 @@ def _load(dataset: Any) -> Any:
 
 
 def bytes_of(arrays: Any) -> int:
-    """Return the bytes of all arrays and tensors that an object holds."""
-    import torch
-
+    """Return the bytes of all arrays, tensors and tables that an object holds."""
     found = 0
     for value in vars(arrays).values():
         inside = list(value.values()) if isinstance(value, dict) else [value]
-        found += sum(one.nbytes for one in inside if isinstance(one, (np.ndarray, torch.Tensor)))
+        found += sum(getattr(one, "nbytes", 0) for one in inside)
     return found
+
+
+def _small_batches() -> Any:
+    """Return a dataset of batches that take little time to make: what is left is the loader's own."""
+    import torch
+
+    class Small(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            while True:  # six views each, as batches of transitions have
+                block = torch.empty(64, 6, 1)
+                yield from zip(*(column.unbind(0) for column in block.unbind(1)), strict=True)
+
+    return Small()
 
 
 def images_child(folder: Path) -> None:

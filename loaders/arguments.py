@@ -6,7 +6,7 @@ import numpy as np
 
 from orlog.loaders.arrays import Arrays
 
-__all__ = ["check_arrays", "check_integers", "check_stream"]
+__all__ = ["check_arrays", "check_integers", "check_steps", "check_stream"]
 
 
 def check_arrays(arrays: object) -> None:
@@ -32,6 +32,20 @@ def check_integers(**arguments: object) -> None:
             raise TypeError(
                 f"{name} must be an integer, found {type(value).__name__} {value!r:.80}"
             )
+
+
+def check_steps(n_steps: int, discount: float) -> None:
+    """Refuse what nothing can be summed over.
+
+    Raises:
+        TypeError: the number of steps is no integer.
+        ValueError: less than one step, or a discount outside [0, 1].
+    """
+    check_integers(n_steps=n_steps)
+    if n_steps < 1 or not 0 <= discount <= 1:
+        raise ValueError(
+            f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
+        )
 
 
 def check_stream(*, batch_size: int, seed: int, start: int, rank: int, ranks: int) -> None:

@@ -113,6 +113,23 @@ class Arrays:
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     missing_finals: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check what gathers rely on: they read memory by these numbers.
+
+        Raises:
+            ValueError: the rows are not those of such episodes.
+        """
+        expected = int(self.lengths.sum()) + len(self.lengths), self.obs_dim + self.action_dim + 3
+        rows = self.rows
+        if rows.dtype is not torch.float32 or rows.shape != expected or not rows.is_contiguous():
+            raise ValueError(
+                f"{self.name}: expected contiguous float32 rows of shape {expected} for "
+                f"{len(self.lengths)} episodes of {expected[0] - len(self.lengths)} steps, found "
+                f"{rows.dtype} {tuple(rows.shape)} with strides {rows.stride()}"
+            )
+        if not (len(self.lengths) and (self.lengths > 0).all()):
+            raise ValueError(f"{self.name}: expected one or more episodes of 1 or more steps")
+
     @property
     def is_flat(self) -> bool:
         """Whether observations and actions are flat vectors of float32."""
@@ -127,7 +144,8 @@ class Arrays:
     def behind_ends(self) -> Float32[Tensor, "steps_and_episodes two_and_obs"]:
         """The end flags of each row, and the observation of the next: side by side in memory."""
         count, width = self.rows.shape
-        return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), width - 2)
+        first = self.rows.storage_offset() + width - 2
+        return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), first)
 
     def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
         """Return the overlapping view of `length` rows each, and `more` numbers of the next."""

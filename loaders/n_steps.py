@@ -19,14 +19,13 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.loaders.arguments import check_integers
+from orlog.loaders.arguments import check_steps
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.gathering import gather_rows
 
 __all__ = ["NStepSampler"]
 
-MOST_STEPS = 2**24
 _BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
@@ -41,11 +40,7 @@ class NStepSampler:
             ValueError: less than one step, or a discount outside [0, 1].
             TypeError: the number of steps is no integer.
         """
-        check_integers(n_steps=n_steps)
-        if not 1 <= n_steps <= MOST_STEPS or not 0 <= discount <= 1:
-            raise ValueError(
-                f"n_steps must be in [1, {MOST_STEPS}] and discount in [0, 1], found {n_steps} and {discount}"
-            )
+        check_steps(n_steps, discount)
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays

@@ -30,7 +30,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from orlog.datasets.dataset import Dataset, seeded_order
 from orlog.datasets.layout import axis_of
 from orlog.errors import SchemaError
-from orlog.loaders.arguments import check_integers, check_stream
+from orlog.loaders.arguments import check_integers, check_steps, check_stream
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch, StructuredBatch
 from orlog.loaders.batches import check_state
@@ -119,13 +119,10 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
     ) -> None:
         """Plan a stream; nothing is decoded yet."""
         check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
-        check_integers(buffer_bytes=buffer_bytes, n_steps=n_steps)
+        check_integers(buffer_bytes=buffer_bytes)
+        check_steps(n_steps, discount)
         if buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}")
-        if n_steps < 1 or not 0 <= discount <= 1:
-            raise ValueError(
-                f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
-            )
         layout = layout_of(dataset)
         if dataset.mixture is not None:
             raise SchemaError(

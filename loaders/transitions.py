@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arguments import check_integers
+from orlog.loaders.arguments import check_steps
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.batches import BLOCK as BLOCK
@@ -88,9 +88,7 @@ class Transitions(Batches[Any]):
         discount: float = 0.99,
         **place: int,
     ) -> None:
-        check_integers(n_steps=n_steps)
-        if not 0 <= discount <= 1:
-            raise ValueError(f"discount must be in [0, 1], found {discount}")
+        check_steps(n_steps, discount)
         is_plain = n_steps == 1 and packed.is_flat
         sampler: Any = (
             TransitionSampler(packed) if is_plain else NStepSampler(packed, n_steps, discount)
