@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import hashlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -14,47 +11,28 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.episode import Episode
-from orlog.datasets.layout import axis_of, concatenate_blocks, offsets_of, slice_block
+from orlog.datasets.layout import concatenate_blocks, slice_block
 from orlog.datasets.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.recording import Recording
 from orlog.datasets.schema import Block, Schema
+from orlog.datasets.selection import (
+    Selection,
+    check_range,
+    check_rows,
+    has_offsets,
+    placed,
+    row_ends,
+    seeded_order,
+)
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 
 if TYPE_CHECKING:
     from orlog.datasets.views import Operation
 
-__all__ = ["Dataset", "Selection"]
+__all__ = ["Dataset"]
 
 BLOCK_BYTES = 2**24
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The episodes of a view, in its order.
-
-    Attributes:
-        recordings: Where episodes come from.
-        source: Which of these, for each episode.
-        index: Which episode of it.
-        component: Which component of a weighted mixture each episode belongs to; all 0 without one.
-        weights: Probability that a sampled step comes from a component; empty without a mixture.
-    """
-
-    recordings: tuple[Recording, ...]
-    source: np.ndarray
-    index: np.ndarray
-    component: np.ndarray
-    weights: tuple[float, ...] = ()
-
-    def take(self, episodes: np.ndarray) -> Selection:
-        """Return these episodes, by position, in this order."""
-        return dataclasses.replace(
-            self,
-            source=self.source[episodes],
-            index=self.index[episodes],
-            component=self.component[episodes],
-        )
 
 
 class Dataset:
@@ -195,10 +173,7 @@ class Dataset:
         """Steps of each episode, (E,) int64."""
         if self._selection is None:
             return self._recordings[0].lengths
-        lengths = np.empty(self.total_episodes, np.int64)
-        for number, recording in enumerate(self._recordings):
-            inside = self._selection.source == number
-            lengths[inside] = recording.lengths[self._selection.index[inside]]
+        lengths = self._selection.lengths()
         lengths.flags.writeable = False
         return lengths
 
@@ -225,35 +200,28 @@ class Dataset:
             name: Name of the column.
             start: First row.
             stop: Row behind the last one.
-            out: Where they go: a contiguous array of their shape and type. Memory that was used
-                before takes them faster than new one, which is the default.
+            out: Where they go: a contiguous, writeable array of their shape and type. Memory that
+                was used before takes them faster than new one, which is the default.
 
         Raises:
             NotFoundError: there is no such column.
             IndexError: there are no such rows.
-            ValueError: they do not fit `out`.
+            ValueError: they do not fit `out`, or it is read-only.
+            TypeError: `out` is no array.
             IntegrityError: an object is damaged.
         """
         self._check_column(name)
-        if out is not None:
-            self._check_out(name, start, stop, out)
         if self._selection is None:
-            return self._recordings[0].read(name, start, stop, out=out)
-        if _has_offsets(name):
-            values = self._read(name, np.arange(self.total_episodes))
-            stop = len(values) if stop is None else stop
-            _check_range(name, start, stop, len(values))
-            return _placed(values[start:stop], out)
-        ends = self._row_ends(name)
-        rows = int(ends[-1]) if len(ends) else 0
-        stop = rows if stop is None else stop
-        _check_range(name, start, stop, rows)
-        first, last = np.searchsorted(ends, [start, stop - 1], "right")
-        episodes = np.arange(first, last + 1 if start < stop else first)
-        before = int(ends[first - 1]) if first else 0
-        if out is not None and len(episodes) and (start, stop) == (before, ends[last]):
-            return self._read(name, episodes, out)
-        return _placed(self._read(name, episodes)[start - before : stop - before], out)
+            recording = self._recordings[0]
+            stop = self._check_target(name, start, stop, recording.rows(name), out)
+            return recording.read(name, start, stop, out=out)
+        if has_offsets(name):
+            values = self._selection.read(name, np.arange(self.total_episodes))
+            stop = self._check_target(name, start, stop, len(values), out)
+            return placed(values[start:stop], out)
+        ends = row_ends(name, self.episode_lengths)
+        stop = self._check_target(name, start, stop, int(ends[-1]) if len(ends) else 0, out)
+        return self._selection.read_range(name, ends, start, stop, out)
 
     def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
@@ -269,23 +237,11 @@ class Dataset:
         rows = np.asarray(rows, np.int64)
         if self._selection is None:
             return self._recordings[0].read_rows(name, rows)
-        if _has_offsets(name):
+        if has_offsets(name):
             values = self.column(name)
-            _check_rows(name, rows, len(values))
+            check_rows(name, rows, len(values))
             return values.take(rows, axis=0)
-        ends = self._row_ends(name)
-        _check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
-        episode = np.searchsorted(ends, rows, "right")
-        into = rows - np.where(episode > 0, ends[episode - 1], 0)
-        spec = self.schema.columns()[name]
-        out = np.empty((len(rows), *spec.shape), spec.dtype)
-        source, index = self._selection.source[episode], self._selection.index[episode]
-        for number, recording in enumerate(self._recordings):
-            inside = source == number
-            if inside.any():
-                first = recording.first_rows(name, index[inside])
-                out[inside] = recording.read_rows(name, first + into[inside])
-        return out
+        return self._selection.read_rows(name, row_ends(name, self.episode_lengths), rows)
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -431,22 +387,19 @@ class Dataset:
             recordings=self._recordings, source=zeros, index=np.arange(count), component=zeros
         )
 
-    def _row_ends(self, name: str) -> np.ndarray:
-        """Return the row behind the last one of each episode in a column that no offsets count."""
-        lengths = self.episode_lengths
-        more = {"step": 0, "observation": 1}
-        axis = axis_of(name)
-        rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
-        ends: np.ndarray = rows.cumsum()
-        return ends
-
     def _check_column(self, name: str) -> None:
-        if name not in self.columns:
+        if name in self.columns:
+            return
+        if any(column.startswith(f"{name}@") for column in self.columns):
             raise NotFoundError(
-                f"{self.name}: no column {name!r}"
-                + did_you_mean(name, self.columns)
-                + f" It has: {', '.join(self.columns)}"
+                f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
+                f"which are read by episode: {_by_episode(name)}"
             )
+        raise NotFoundError(
+            f"{self.name}: no column {name!r}"
+            + did_you_mean(name, self.columns)
+            + f" It has: {', '.join(self.columns)}"
+        )
 
     def _position(self, index: int) -> int:
         if not -self.total_episodes <= index < self.total_episodes:
@@ -456,40 +409,31 @@ class Dataset:
     def _runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
         """Yield (recording, its episodes) for each run of episodes of one recording."""
         if self._selection is None:
-            yield self._recordings[0], episodes
-            return
-        source, index = self._selection.source[episodes], self._selection.index[episodes]
-        edges = [*np.flatnonzero(np.diff(source, prepend=-1)).tolist(), len(episodes)]
-        for first, last in itertools.pairwise(edges):
-            yield self._recordings[source[first]], index[first:last]
+            return iter([(self._recordings[0], episodes)])
+        return self._selection.runs(episodes)
 
-    def _check_out(self, name: str, start: int, stop: int | None, out: np.ndarray) -> None:
+    def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
+        """Return the row behind the last one wanted, of so many, if all of them fit `out`.
+
+        Decoders write to its address, whatever it is: it must hold these rows, and may change.
+        """
+        stop = rows if stop is None else stop
+        check_range(name, start, stop, rows)
+        if out is None:
+            return stop
         spec = self.schema.columns()[name]
-        rows = len(out) if stop is None else stop - start
-        shape = (rows, *spec.shape)
-        if (out.shape, out.dtype) != (shape, spec.dtype) or not out.flags.c_contiguous:
+        shape = (stop - start, *spec.shape)
+        where = f"{self.name}: column {name}: rows {start} to {stop} go into a"
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"{where} NumPy array, found {type(out).__name__}")
+        contiguous, writeable = out.flags.c_contiguous, out.flags.writeable
+        if (out.shape, out.dtype) != (shape, spec.dtype) or not (contiguous and writeable):
             raise ValueError(
-                f"{self.name}: column {name}: rows {start} to {stop} go into a contiguous {spec.dtype} "
-                f"array of {shape}, found {out.dtype} of {out.shape}"
+                f"{where} contiguous, writeable {spec.dtype} array of {shape}, found {out.dtype} of "
+                f"{out.shape}{'' if contiguous else ', not contiguous'}"
+                f"{'' if writeable else ', read-only'}"
             )
-
-    def _read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the rows of some episodes; in `out`, if it is given, where they are no offsets."""
-        pieces = []
-        counted = rows = 0
-        for recording, some in self._runs(episodes):
-            place = None if out is None else out[rows : rows + recording.count_rows(name, some)]
-            values = recording.read_episodes(name, some, out=place)
-            rows += len(values)
-            if name.endswith("@offsets") and len(values):
-                values = values + counted
-                counted = int(values[-1])
-            pieces.append(values)
-        if out is not None:
-            return out
-        if not pieces:
-            return self._recordings[0].read(name, 0, 0)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return stop
 
     def _block(self, episodes: np.ndarray) -> Block:
         blocks = [
@@ -504,39 +448,13 @@ class Dataset:
             raise IntegrityError(f"{self.name}: values that make no sense: {error}") from error
 
 
-def seeded_order(seed: int, count: int) -> np.ndarray:
-    """Return a random order of `count` things, a pure function of the seed.
-
-    Sorts raw words of Philox, which are fixed for good, while NumPy's own permutations may change
-    between its versions; and saved splits must not.
-
-    Raises:
-        ValueError: the seed is negative.
-    """
-    if seed < 0:
-        raise ValueError(f"a seed is not negative, found {seed}")
-    key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
-    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
-
-
-def _has_offsets(name: str) -> bool:
-    """Return whether a column is of values of any length, whose rows no episode's length tells."""
-    return name.endswith("@offsets") or offsets_of(name) is not None
-
-
-def _placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return values, in `out` if it is given."""
-    if out is None:
-        return values
-    out[:] = values
-    return out
-
-
-def _check_range(name: str, start: int, stop: int, rows: int) -> None:
-    if not 0 <= start <= stop <= rows:
-        raise IndexError(f"{name}: rows {start} to {stop} of {rows}")
-
-
-def _check_rows(name: str, rows: np.ndarray, count: int) -> None:
-    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
-        raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {count}")
+def _by_episode(name: str) -> str:
+    """Return where an episode has the values of a column, as code."""
+    root, _, key = name.partition("/")
+    if root == "infos":
+        return f'ds[0].infos["{key}"]'
+    if root == "episodes":
+        return f'ds[0].metadata["{key}"]'
+    if root == "observations":
+        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
+    return f"ds[0].{root.partition('@')[0]}"

@@ -56,6 +56,7 @@ from orlog.datasets.storage import (
 from orlog.datasets.writing import EpisodeWriter, WrittenPart, make_manifest
 from orlog.errors import (
     IntegrityError,
+    InvalidNameError,
     SchemaError,
     StorageError,
     VersionExistsError,
@@ -125,6 +126,7 @@ class DatasetWriter:
             StorageError: an interrupted recording is there and neither resumed nor discarded, or
                 another process is writing this version.
             SchemaError: spaces are missing or cannot be stored.
+            InvalidNameError: the name is none, or has a version in it.
         """
         if environment is not None:
             observation_space = observation_space or environment.observation_space
@@ -218,6 +220,10 @@ class DatasetWriter:
         discard: bool,
         checkpoint_seconds: float,
     ) -> None:
+        if "@" in str(name):
+            raise InvalidNameError(
+                f"{name!r:.99}: what is recorded is named without its version; give it as version="
+            )
         wanted = parse_name(f"{name}@{version}")
         self.name, self.version = wanted.name, wanted.version
         self.folder = datasets_folder() / wanted.name / version
@@ -445,7 +451,8 @@ class DatasetWriter:
         if folder.exists():
             raise VersionExistsError(
                 f"{self.name}@{self.version} is in {folder} already; versions are never "
-                "overwritten: choose the next one"
+                'overwritten: give another version= (as "1.1.0"), or run: '
+                f"orlog delete {self.name}@{self.version}"
             )
 
     def _check_facts(self, schema: Schema) -> None:

@@ -33,12 +33,13 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from orlog.datasets.dataset import Dataset, Selection, seeded_order
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.expressions import evaluate
 from orlog.datasets.manifest import canonical_json, parse_json
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import ALWAYS, Schema
+from orlog.datasets.selection import Selection, seeded_order
 from orlog.datasets.storage import storage_errors, sync, write_durably
 from orlog.errors import (
     FormatVersionError,

@@ -97,6 +97,7 @@ class Arrays:
         observation_leaves: How observations are given, where not as one flat vector: by key, the
             column in `others`, or place and shape in the matrix. The key is empty where the
             observation space is a single leaf.
+        parts: Where each part of observations lies that are given as one flat vector, by key.
         missing_finals: Episodes whose final observation was never recorded, zeros standing for it.
             All of them end by a termination, so no value behind it is ever needed.
     """
@@ -111,6 +112,7 @@ class Arrays:
     others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     texts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     missing_finals: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -185,10 +187,6 @@ class Arrays:
         """Return the rows of all steps, or of steps `first` to `last - 1`: 8 bytes a step."""
         return self.step_table.take(np.arange(first, self.total_steps if last is None else last))
 
-    def last_rows(self) -> Int64[np.ndarray, " steps_and_episodes"]:
-        """Return for each row that of its episode's final observation: 8 bytes a row."""
-        return np.repeat(self.final_rows, self.lengths + 1)
-
     @property
     def columns(self) -> dict[str, slice]:
         """Places of the packed columns in a row of the matrix."""
@@ -237,7 +235,7 @@ class Arrays:
         """Return mean and standard deviation over the observation of every step."""
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)
-        matrix = self.rows.numpy()
+        matrix = self.rows.cpu().numpy()
         blocks = [
             (one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)
         ]
@@ -293,6 +291,7 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
         others={name: torch.from_numpy(values) for name, values in arrays.items()},
         texts=layout.texts,
         observation_leaves=layout.observation_leaves,
+        parts=layout.parts,
         missing_finals=missing_finals(dataset),
     )
 
@@ -335,8 +334,8 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
             f"{dataset.name}: component {empty} of the mixture has weight {weights[empty]:g} but no "
             "steps left; filter before combine_datasets, or leave it out"
         )
-    up_to = np.cumsum(weights) / np.sum(weights)
-    up_to[-1] = 1.0
+    up_to = np.cumsum(weights)
+    up_to /= up_to[-1]
     return Mixture(
         steps=np.argsort(of_step, kind="stable"),
         first=sizes.cumsum() - sizes,

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
 
+import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-__all__ = ["Batch", "NStepBatch", "StructuredBatch"]
+__all__ = ["Batch", "NStepBatch", "StructuredBatch", "Tensors"]
+
+
+class Tensors:
+    """What batches of every kind can do: go to another device as a whole."""
+
+    __slots__ = ()
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the batch on another device; `non_blocking` as in PyTorch, for pinned memory."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory; `DataLoader(pin_memory=True)` asks for it."""
+        return self.map(lambda tensor: tensor.pin_memory())
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the batch with each of its tensors changed, those of dicts too."""
+        changed: dict[str, Any] = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # all batches are dataclasses
+            value = getattr(self, field.name)
+            if isinstance(value, dict):
+                changed[field.name] = {key: change(one) for key, one in value.items()}
+            elif isinstance(value, Tensor):
+                changed[field.name] = change(value)
+        return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Tensors):
     """Transitions as float32 tensors, one row each.
 
     The tensors may be strided views of one gathered block; call `.contiguous()` where another
@@ -52,7 +80,7 @@ class NStepBatch(Batch):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StructuredBatch:
+class StructuredBatch(Tensors):
     """Transitions of spaces that are not one flat vector of floats.
 
     Attributes:

@@ -25,6 +25,7 @@ from orlog.loaders.draws import draw_uniform, stream_key
 __all__ = ["Batches", "Sampler", "check_state"]
 
 BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
+_BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
@@ -71,6 +72,11 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"expected what state_dict gave, found {type(state).__name__}")
+    if "cursor_version" not in state:
+        raise ValueError(
+            "this is no stream's state: expected what its state_dict gave (that of a DataLoader goes "
+            "back into the DataLoader)"
+        )
     for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
         if state.get(field) != ours[field]:
             raise ValueError(
@@ -131,8 +137,9 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         self._next, self._worker = self.start + own, own
         size = self.batch_size // self.ranks
         index = self.start
+        together = max(1, min(BLOCK, _BLOCK_ITEMS // self.batch_size))
         while True:
-            stop = index + BLOCK - index % BLOCK
+            stop = index + together - index % together
             chosen = self._choose(index, stop - index)
             mine = range(index + (self.start + own - index) % workers, stop, workers)
             if worker is None and isinstance(self.sampler, BlockSampler):
@@ -155,7 +162,7 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         check_integers(index=index)
         if index < 0:
             raise ValueError(f"batches are numbered from 0, found {index}")
-        return self.sampler.gather(self._choose(index, 1))
+        return self.sampler.gather(self._choose(int(index), 1))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the latest iteration is, small and plain; see `load_state_dict`."""

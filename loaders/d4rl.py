@@ -22,6 +22,7 @@ import numpy as np
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.errors import SchemaError
+from orlog.loaders.arguments import check_integers
 
 __all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
 
@@ -72,8 +73,8 @@ def qlearning_dataset(
 
     Raises:
         SchemaError: an array is missing, or has another number of rows.
-        ValueError: arrays without `timeouts`, and no limit or one that is no integer >= 1.
-        TypeError: neither a dataset nor arrays.
+        ValueError: arrays without `timeouts`, and no limit or one below 1.
+        TypeError: neither a dataset nor arrays, or a limit that is no integer.
     """
     arrays = _checked(data)
     rows = max(len(arrays["rewards"]) - 1, 0)
@@ -105,8 +106,8 @@ def sequence_dataset(
 
     Raises:
         SchemaError: an array is missing, or has another number of rows.
-        ValueError: arrays without `timeouts`, and no limit or one that is no integer >= 1.
-        TypeError: neither a dataset nor arrays.
+        ValueError: arrays without `timeouts`, and no limit or one below 1.
+        TypeError: neither a dataset nor arrays, or a limit that is no integer.
     """
     arrays = _checked(data)
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1)
@@ -148,8 +149,9 @@ def _ends(
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
         raise ValueError("arrays without timeouts: give max_episode_steps, the environment's limit")
-    if type(limit) is not int or limit < 1:
-        raise ValueError(f"max_episode_steps must be an integer >= 1, found {limit!r}")
+    check_integers(max_episode_steps=limit)
+    if limit < 1:
+        raise ValueError(f"max_episode_steps must be >= 1, found {limit}")
     terminals = arrays["terminals"].astype(np.bool_).tolist()
     ends = np.zeros(len(terminals), np.bool_)
     counted = 0

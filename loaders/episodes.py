@@ -21,13 +21,14 @@ from torch import Tensor
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, Mixture, read_arrays, refuse_missing_finals
+from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 
 __all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeBatch:
+class EpisodeBatch(Tensors):
     """Whole episodes, padded with zeros to the longest of the batch, which has `longest` steps.
 
     The tensors may be strided views of one gathered block.
@@ -54,7 +55,7 @@ class EpisodeBatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PackedEpisodeBatch:
+class PackedEpisodeBatch(Tensors):
     """Whole episodes, one behind the other: `steps` in sum, no padding.
 
     Attributes:
@@ -233,6 +234,7 @@ def episodes(
             final observations that were never recorded.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or a layout or weighting of another name.
+        TypeError: a number is no integer.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     refuse_missing_finals(arrays, "its observations")

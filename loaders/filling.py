@@ -55,6 +55,7 @@ class Layout:
         obs_dim: Numbers of observations in the matrix.
         action_dim: Numbers of actions in the matrix.
         observation_leaves: As in `Arrays`.
+        parts: As in `Arrays`.
         first_rows: Row of each episode's first step.
         final_rows: Row of each episode's final observation.
     """
@@ -65,6 +66,7 @@ class Layout:
     obs_dim: int
     action_dim: int
     observation_leaves: Mapping[str, Leaf]
+    parts: Mapping[str, Leaf]
     first_rows: Int64[np.ndarray, " episodes"]
     final_rows: Int64[np.ndarray, " episodes"]
 
@@ -183,6 +185,7 @@ def layout_of(dataset: Dataset) -> Layout:
     for name in ("rewards", *_FLAGS):
         packed[name] = slice(position, position + 1)
         position += 1
+    is_vector = not any(one.column for one in leaves.values())
     first_rows = dataset.episode_starts + np.arange(dataset.total_episodes)
     return Layout(
         packed=packed,
@@ -190,7 +193,8 @@ def layout_of(dataset: Dataset) -> Layout:
         tables=tables,
         obs_dim=obs_dim,
         action_dim=action_dim,
-        observation_leaves=leaves if any(one.column for one in leaves.values()) else {},
+        observation_leaves={} if is_vector else leaves,
+        parts=leaves if is_vector else {},
         first_rows=first_rows,
         final_rows=first_rows + dataset.episode_lengths,
     )

@@ -14,7 +14,6 @@ Combining improvements in deep reinforcement learning").
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.names import did_you_mean
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays
@@ -54,6 +54,7 @@ class FrameSampler:
             SchemaError: no observation is an image, and no key is named.
         """
         check_integers(stack=stack, n_steps=n_steps)
+        stack, n_steps = int(stack), int(n_steps)
         if stack < 1:
             raise ValueError(f"stack must be >= 1, found {stack}")
         self.kind = f"frames 1 stack={stack}" + (f" n_steps={n_steps}" if n_steps > 1 else "")
@@ -133,7 +134,12 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
             found = f"its parts are {sorted(leaves)}" if leaves else "they are one flat vector"
             raise SchemaError(
                 f"{name}: no observation is an image (uint8 of two or three dimensions), {found}; "
-                "name what to stack with keys=, or use orlog.transitions"
+                + (
+                    "name what to stack with keys=, or"
+                    if leaves
+                    else "stack with orlog.sequences, or"
+                )
+                + " use orlog.transitions"
             )
         return images
     if isinstance(keys, str):
@@ -144,8 +150,13 @@ def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:
         if not isinstance(key, str):
             raise TypeError(f"keys are names of parts, found {type(key).__name__} {key!r:.80}")
         if key not in leaves:
-            near = difflib.get_close_matches(key, leaves, cutoff=0.0) or ["none: one flat vector"]
-            raise ValueError(f"{name}: observations have no part {key!r}; nearest: {near}")
+            known = [one for one in leaves if one]
+            found = "are one tensor, so leave keys out" if leaves else "are one flat vector"
+            if known:
+                found = f"have the parts {', '.join(known)}"
+            raise ValueError(
+                f"{name}: observations {found}, found {key!r} in keys{did_you_mean(key, known)}"
+            )
     return {key: leaves[key] for key in keys}
 
 

@@ -23,7 +23,6 @@ as often as those between, because it rounds; here all are alike.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import math
@@ -36,8 +35,9 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.datasets.spaces import leaf_spaces
+from orlog.datasets.names import did_you_mean
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
+from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
 
@@ -48,7 +48,7 @@ Values: TypeAlias = Tensor | dict[str, Tensor]
 
 _BELOW_ONE = 1 - 2.0**-53
 _BLOCK_ITEMS = 2**14  # chosen at once: what is in between then stays in the processor's cache
-_BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
+_BLOCK_BYTES = 1 << 20  # gathered at once, as in transitions.py
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ ACTOR_GOALS = GoalMixture(trajectory=1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GoalBatch:
+class GoalBatch(Tensors):
     """Transitions with goals, one row each.
 
     The value of an item is `rewards + discount * masks * V(next_observations, value_goals)`.
@@ -281,15 +281,15 @@ class GoalSampler:
             return later
         current, trajectory, final, _ = mixture.up_to
         chosen = rows.copy()
-        if mixture.trajectory:
+        if trajectory > current:
             here = np.flatnonzero((kind >= current) & (kind < trajectory))
             inside = _rescale(np.take(kind, here), current, trajectory)
             distances = self._distances(mixture, np.take(ahead, here), inside)
             chosen[here] = np.take(rows, here) + distances
-        if mixture.final:
+        if final > trajectory:
             here = np.flatnonzero((kind >= trajectory) & (kind < final))
             chosen[here] += ahead[here]
-        if mixture.random:
+        if final < 1:
             here = np.flatnonzero(kind >= final)
             numbers = np.empty((len(here), uniform.shape[1]))
             numbers[:, 0] = _rescale(np.take(kind, here), final, 1)
@@ -378,7 +378,7 @@ def goals(
         value_goals: Where goals of the value function, and with them rewards, come from.
         actor_goals: Where goals of the policy come from.
         discount: Of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps ahead on
-            average.
+            average, before it is cut at the episode's end.
         negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
         goal_key: The part of a Dict observation that is a goal, such as "achieved_goal"; None for
             the whole observation.
@@ -396,7 +396,7 @@ def goals(
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     refuse_missing_finals(arrays, "a goal")
-    goal = None if goal_key is None else _find_goal(data, arrays, goal_key)
+    goal = None if goal_key is None else _find_goal(arrays, goal_key)
     sampler = GoalSampler(
         arrays,
         value_goals=value_goals,
@@ -430,25 +430,13 @@ def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
     return scaled
 
 
-def _find_goal(data: Dataset | Arrays, arrays: Arrays, key: str) -> Leaf:
+def _find_goal(arrays: Arrays, key: str) -> Leaf:
     """Return where a part of the observation is."""
-    leaves = dict(arrays.observation_leaves)
-    if not leaves and isinstance(data, Dataset):
-        # All parts are packed, in this order.
-        first = 0
-        for name, space in leaf_spaces(data.observation_space, "observations"):
-            leaves[name.partition("/")[2]] = Leaf(first=first, shape=space.shape or ())
-            first += math.prod(space.shape or ())
+    leaves = {**arrays.parts, **arrays.observation_leaves}
     if key and key in leaves:
         return leaves[key]
-    if not leaves:
-        raise ValueError(
-            f"{arrays.name}: the parts of a flat observation are known to its dataset only: give "
-            f"goals the dataset itself to have {key!r} as the goal"
-        )
     known = [one for one in leaves if one]
-    near = difflib.get_close_matches(str(key), known) or known
+    found = f"its parts are {', '.join(known)}" if known else "it has one part: leave goal_key out"
     raise ValueError(
-        f"{arrays.name}: no part of the observation is {key!r}"
-        + (f"; there are {', '.join(near)}" if near else ": it has one part, so leave goal_key out")
+        f"{arrays.name}: no part of the observation is {key!r}, {found}{did_you_mean(str(key), known)}"
     )

@@ -13,10 +13,11 @@ the methods of temporal differences".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.loaders.arguments import check_steps
@@ -24,9 +25,9 @@ from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.gathering import gather_rows
 
-__all__ = ["NStepSampler"]
+__all__ = ["NStepSampler", "sum_rewards"]
 
-_BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
+_BLOCK_BYTES = 1 << 20  # gathered at once, as in transitions.py
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
@@ -41,6 +42,7 @@ class NStepSampler:
             TypeError: the number of steps is no integer.
         """
         check_steps(n_steps, discount)
+        n_steps = int(n_steps)
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
@@ -129,10 +131,15 @@ class NStepSampler:
         return self.arrays.rows[:, -2:].index_select(0, items[:, 1] - 1)
 
 
-def sum_rewards(arrays: Arrays, steps: int, discount: float) -> Float32[Tensor, " rows"]:
-    """Return for each row the discounted rewards of its next steps, none of another episode."""
+def sum_rewards(
+    arrays: Arrays, steps: int, discount: float, dtype: type[np.floating[Any]] = np.float32
+) -> Float[Tensor, " rows"]:
+    """Return for each row the discounted rewards of its next steps, none of another episode.
+
+    Added term by term, not as differences of running sums: equal rewards have equal sums.
+    """
     rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
-    total = np.empty(len(rewards), np.float32)
+    total = np.empty(len(rewards), dtype)
     with arrays.in_order():
         for first in range(0, len(total), _BLOCK_ROWS):
             last = min(first + _BLOCK_ROWS, len(total))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import errno
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import msgspec
 
@@ -48,6 +49,7 @@ __all__ = [
     "RECORD_FILE",
     "CachedPack",
     "HeldPack",
+    "PacksReport",
     "cached_packs",
     "collect_packs",
     "delete_pack",
@@ -86,6 +88,13 @@ class CachedPack:
     is_view: bool
     size_bytes: int
     last_used: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PacksReport(GarbageReport):
+    """What `collect_packs` did, what could not be removed, and the bytes of the packs left."""
+
+    failures: list[StorageError]
 
 
 class HeldPack:
@@ -155,7 +164,7 @@ def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
 
 def collect_packs(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
-) -> GarbageReport:
+) -> PacksReport:
     """Remove what killed processes left of packs in one's own home, and packs if asked; say what.
 
     Never removed: what a process has open or is writing. Packs opened within the last day stay too,
@@ -168,19 +177,18 @@ def collect_packs(
         dry_run: Only say what would go. Nothing is written.
 
     Returns:
-        What went and what stayed though it was due, and the bytes of the packs that are left.
+        What went and what stayed though it was due, what the disk refused to remove, and the bytes
+        of the packs that are left.
 
     Raises:
         ValueError: a negative number.
-        StorageError: something could not be removed; all else was.
     """
     if min(unused_days or 0, max_bytes or 0) < 0:
         raise ValueError("days and bytes are 0 or more")
     packs = sorted(
         _packs_in(packs_folder(), {}), key=lambda one: (one.kind == "pack", one.last_used)
     )
-    report = GarbageReport([], [], 0)
-    failures: list[StorageError] = []
+    report = PacksReport([], [], 0, [])
     left = sum(pack.size_bytes for pack in packs)
     for pack in packs:
         age = _seconds_unused(pack.folder)
@@ -195,15 +203,13 @@ def collect_packs(
         try:
             refusal = (_refusal if dry_run else _remove)(pack.folder, seconds)
         except StorageError as error:
-            failures.append(error)
+            report.failures.append(error)
             continue
         if refusal:
             report.kept.append(Kept(pack.folder, refusal))
             continue
         left -= pack.size_bytes
         report.removed.append(Removed(pack.folder, why, pack.size_bytes))
-    if failures:
-        raise failures[0]
     return dataclasses.replace(report, left_bytes=left)
 
 
@@ -217,9 +223,7 @@ def delete_pack(pack: CachedPack) -> None:
     if pack.folder.parent != packs_folder():
         raise ValueError(f"{pack.folder} is in a shared home; whoever keeps that can remove it")
     if refusal := _remove(pack.folder, 0.0):
-        raise StorageError(
-            f"{pack.folder} {refusal}; once that has ended run: orlog cache gc --unused 0"
-        )
+        raise StorageError(f"{pack.folder} {refusal}; once that has ended, remove that folder")
 
 
 def _installed() -> dict[str, DatasetName]:
@@ -242,7 +246,7 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
     for folder in folders:
         if not (_PACK.fullmatch(folder.name) or _LEFTOVER.fullmatch(folder.name)):
             continue
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # gone meanwhile, or it may not be looked into
             used = dt.datetime.fromtimestamp(folder.stat().st_mtime, dt.UTC)
             is_whole = not folder.name.startswith(".") and (folder / RECORD_FILE).exists()
             record = _read_record(folder) if is_whole else _Record("", "")
@@ -300,10 +304,10 @@ def _remove(folder: Path, seconds: float) -> str:
         with (
             sole_access(destination, on_wait=_refuse_to_wait),
             storage_errors(folder),
-            _sole_use(folder) as is_ours,
+            _sole_use(folder) as refusal,
         ):
-            if not is_ours:
-                return "is in use by a process"
+            if refusal:
+                return refusal
             if not leftover:
                 if _seconds_unused(folder) < seconds:
                     return "was opened just now"
@@ -321,34 +325,49 @@ def _remove(folder: Path, seconds: float) -> str:
 
 def _refusal(folder: Path, seconds: float) -> str:
     """Return why `_remove` would not remove a folder, as far as can be told without writing."""
-    with _sole_use(folder) as is_ours:
-        if not is_ours:
-            return "is in use by a process"
+    with _sole_use(folder) as refusal:
+        if refusal:
+            return refusal
     is_fresh = _seconds_unused(folder) < seconds
     return "was opened just now" if is_fresh else ""
 
 
 @contextlib.contextmanager
-def _sole_use(folder: Path) -> Iterator[bool]:
-    """Keep others from opening a pack; give whether none has it open."""
+def _sole_use(folder: Path) -> Iterator[str]:
+    """Keep others from opening a pack; give why that may be open already, or nothing."""
     try:
-        # For writing, which locks of network file systems ask for.
-        file = (folder / RECORD_FILE).open("r+b")
-    except OSError:  # no record, so no pack that could be open
-        yield True
+        file = _open_to_lock(folder / RECORD_FILE)
+    except (FileNotFoundError, NotADirectoryError):  # no record, so no pack that could be open
+        yield ""
+        return
+    except OSError as error:
+        yield f"may be in use: {RECORD_FILE} cannot be opened ({error.strerror})"
         return
     with file:
         try:
             if _fcntl is not None:
                 _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield "is in use by a process"
             return
         except OSError:  # a disk that cannot lock
             pass
-        yield True
+        yield ""
 
 
-def _erase(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+def _open_to_lock(path: Path) -> BinaryIO:
+    """Open a file for writing, which locks of network file systems ask for, or else for reading."""
+    try:
+        return path.open("r+b")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return path.open("rb")
+
+
+def _erase(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -21,14 +21,12 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import math
 import mmap
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Self
 
 import blake3
 import msgspec
@@ -36,63 +34,36 @@ import numpy as np
 import torch
 
 from orlog.datasets.dataset import Dataset
-from orlog.datasets.home import dataset_folders, datasets_folder, publish, unfinished_folder
-from orlog.datasets.json_files import LARGEST_FILE, read_json_file
+from orlog.datasets.home import dataset_folders, publish, unfinished_folder
+from orlog.datasets.json_files import LARGEST_FILE
 from orlog.datasets.storage import little_endian_bytes, storage_errors, sync, write_durably
 from orlog.datasets.verify import Problem
 from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.loaders.arrays import Arrays, Leaf, Mixture, missing_finals, mixture_of
+from orlog.loaders.arrays import Arrays, Mixture, missing_finals, mixture_of
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
 from orlog.loaders.gathering import expect_on_disk
 from orlog.loaders.memory import available_memory
-from orlog.loaders.pack_cache import RECORD_FILE, HeldPack, hold_pack
+from orlog.loaders.pack_cache import RECORD_FILE, HeldPack, hold_pack, packs_folder
+from orlog.loaders.pack_record import (
+    PACK_VERSION,
+    PackFile,
+    PackMixture,
+    PackRecord,
+    damaged_pack,
+    find_problems,
+    is_pack,
+    leaves_of,
+    read_record,
+    recorded_leaves,
+)
 from orlog.loaders.step_table import StepTable, count_since
 
 __all__ = ["MappedArrays", "is_packed", "open_pack", "pack_folder", "verify_pack"]
 
 BLOCK_BYTES = 2**24
-_VERSION = 2
 _SUFFIXES = {"float32": "f32", "int64": "i64", "uint8": "u8"}
 # Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    column: str
-    dtype: str
-    shape: tuple[int, ...]
-    blake3: str
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class _Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    column: str
-    first: int
-    shape: tuple[int, ...]
-
-
-class _Mixture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    first: tuple[int, ...]
-    sizes: tuple[int, ...]
-    up_to: tuple[float, ...]
-
-
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pack_version: Literal[2]
-    name: str
-    digest: str
-    sources: tuple[str, ...]
-    non_finite: str
-    obs_dim: int
-    action_dim: int
-    texts: dict[str, tuple[str, ...]]
-    observation_leaves: dict[str, _Leaf]
-    mixture: _Mixture | None
-    files: tuple[_File, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,15 +123,14 @@ def pack_folder(dataset: Dataset) -> Path:
 
     A pack in one of the homes of ORLOG_SHARED serves as one's own does.
     """
-    name = f"{dataset.digest.removeprefix('sha256:')[:32]}-{_VERSION}"
-    homes = [folder.parent for folder in (datasets_folder(), *dataset_folders())]
-    folders = [home / "packs" / name for home in homes]
-    return next((folder for folder in folders if _is_there(folder)), folders[0])
+    own = _own_folder(dataset)
+    shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
+    return next((folder for folder in (own, *shared) if is_pack(folder)), own)
 
 
 def is_packed(dataset: Dataset) -> bool:
     """Return whether a dataset's pack is on this machine."""
-    return _is_there(pack_folder(dataset))
+    return is_pack(pack_folder(dataset))
 
 
 def open_pack(
@@ -182,16 +152,18 @@ def open_pack(
         progress: Called with the bytes written since its last call.
 
     Raises:
-        SchemaError: as `read_arrays`.
+        SchemaError: as `orlog.transitions`.
         IntegrityError: an object of the dataset is damaged, or a file of the pack.
         StorageError: the disk is full or cannot be written.
     """
     folder = pack_folder(dataset)
     while (held := hold_pack(folder)) is None:
-        with unfinished_folder(folder) as unfinished:
-            if not _is_there(folder):  # nobody made it while this process waited
+        own = _own_folder(dataset)  # nothing is written to a shared home, whatever was there
+        with unfinished_folder(own) as unfinished:
+            if not is_pack(own):  # nobody made it while this process waited
                 _make(dataset, unfinished, allow_non_finite, progress)
-                publish(unfinished, folder)
+                publish(unfinished, own)
+        folder = pack_folder(dataset)
     arrays, record = _open(folder, dataset.digest, held)
     arrays = dataclasses.replace(arrays, missing_finals=missing_finals(dataset))
     if record.non_finite and not allow_non_finite:
@@ -212,10 +184,14 @@ def verify_pack(
         What is wrong, by file; nothing if all is right.
 
     Raises:
-        ManifestError: there is no pack, or its record cannot be read.
+        IntegrityError: there is no pack, or its record cannot be read as one.
     """
     folder = pack_folder(dataset)
-    return _problems(folder, _read_record(folder, dataset.digest), progress)
+    return find_problems(folder, read_record(folder, dataset.digest), progress)
+
+
+def _own_folder(dataset: Dataset) -> Path:
+    return packs_folder() / f"{dataset.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
 
 
 def _make(
@@ -231,6 +207,12 @@ def _make(
             name: opened.enter_context(_Writer(folder, name, column, dtype, shape))
             for name, column, dtype, shape in _files(layout)
         }
+        others = [one for one in writers.values() if one.column]
+        # Texts first: only they can make a record that is refused, after hours of writing.
+        for writer in [one for one in others if one.column in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
+        record = _describe(dataset, layout, mixture)
+        _encode(record)
         for first, last in layout.ranges("", BLOCK_BYTES):
             matrix = np.zeros((last - first, layout.width), np.float32)
             place = fill_matrix(dataset, layout, first, last, matrix)
@@ -238,13 +220,8 @@ def _make(
                 raise not_finite(dataset, place)
             non_finite = non_finite or place
             progress(writers["rows.f32"].write(matrix))
-        # Column by column: each has its own size of chunks, and decodes them once.
-        for writer in [one for one in writers.values() if one.column]:
-            spec = layout.others[writer.column]
-            for first, last in layout.ranges(writer.column, BLOCK_BYTES):
-                values = np.zeros((last - first, *spec.shape), spec.dtype)
-                fill_other(dataset, layout, writer.column, first, last, values)
-                progress(writer.write(values))
+        for writer in [one for one in others if one.column not in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
         writers["lengths.i64"].write(dataset.episode_lengths)
         for since in count_since(dataset.episode_lengths):
             progress(writers["since.u8"].write(since))
@@ -254,43 +231,62 @@ def _make(
             )
             writer.write(mixture.steps)
             writers[writer.name] = writer
-        record = _Record(
-            pack_version=2,
-            name=dataset.name,
-            digest=dataset.digest,
-            sources=tuple(sorted(_sources(dataset))),
-            non_finite=non_finite,
-            obs_dim=layout.obs_dim,
-            action_dim=layout.action_dim,
-            texts=layout.texts,
-            observation_leaves={
-                key: _Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
-                for key, leaf in layout.observation_leaves.items()
-            },
-            mixture=None
-            if mixture is None
-            else _Mixture(
-                first=tuple(mixture.first.tolist()),
-                sizes=tuple(mixture.sizes.tolist()),
-                up_to=tuple(mixture.up_to.tolist()),
-            ),
-            files=tuple(writer.finish() for writer in writers.values()),
-        )
-        encoded = msgspec.json.format(msgspec.json.encode(record))
-        if len(encoded) > LARGEST_FILE:
-            raise SchemaError(
-                f"{dataset.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
-                f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
-            )
-        write_durably(folder / RECORD_FILE, encoded)
+        files = tuple(writer.finish() for writer in writers.values())
+        record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
+        write_durably(folder / RECORD_FILE, _encode(record))
         sync(folder)
-    for problem in _problems(folder, record, lambda _: None):
+    for problem in find_problems(folder, record, lambda _: None):
         raise IntegrityError(
             f"{folder}: {problem}; the disk or memory changed what was written: try another disk",
             file=problem.file,
             expected=problem.expected,
             found=problem.found,
         )
+
+
+def _write_other(
+    dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
+) -> None:
+    """Write one column: each has its own size of chunks, and decodes them once."""
+    spec = layout.others[writer.column]
+    for first, last in layout.ranges(writer.column, BLOCK_BYTES):
+        values = np.zeros((last - first, *spec.shape), spec.dtype)
+        fill_other(dataset, layout, writer.column, first, last, values)
+        progress(writer.write(values))
+
+
+def _describe(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
+    """Return what a record says that is known once the texts were read."""
+    return PackRecord(
+        pack_version=PACK_VERSION,
+        name=dataset.name,
+        digest=dataset.digest,
+        sources=tuple(sorted({one.digest for one in dataset.selection().recordings})),
+        non_finite="",
+        obs_dim=layout.obs_dim,
+        action_dim=layout.action_dim,
+        texts=layout.texts,
+        observation_leaves=recorded_leaves(layout.observation_leaves),
+        parts=recorded_leaves(layout.parts),
+        mixture=None
+        if mixture is None
+        else PackMixture(
+            first=tuple(mixture.first.tolist()),
+            sizes=tuple(mixture.sizes.tolist()),
+            up_to=tuple(mixture.up_to.tolist()),
+        ),
+        files=(),
+    )
+
+
+def _encode(record: PackRecord) -> bytes:
+    encoded = msgspec.json.format(msgspec.json.encode(record))
+    if len(encoded) > LARGEST_FILE:
+        raise SchemaError(
+            f"{record.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
+            f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
+        )
+    return encoded
 
 
 class _Writer:
@@ -320,10 +316,10 @@ class _Writer:
             written += self._file.write(data[written:])
         return written
 
-    def finish(self) -> _File:
+    def finish(self) -> PackFile:
         """Make the file durable and describe it."""
         os.fsync(self._file.fileno())
-        return _File(
+        return PackFile(
             name=self.name,
             column=self.column,
             dtype=str(self._dtype),
@@ -360,70 +356,9 @@ def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
         )
 
 
-def _is_there(folder: Path) -> bool:
-    try:
-        return (folder / RECORD_FILE).is_file()
-    except OSError:  # a folder of ORLOG_SHARED that may not be looked into
-        return False
-
-
-def _read_record(folder: Path, digest: str) -> _Record:
-    repair = f"remove {folder}; the pack is made anew when it is next asked for"
-    record = read_json_file(
-        folder / RECORD_FILE, _Record, version=("pack_version", _VERSION), repair=repair
-    )
-    if record.digest != digest:
-        raise IntegrityError(
-            f"{folder}: expected the pack of {digest}, found that of {record.digest}; {repair}",
-            file=RECORD_FILE,
-            expected=digest,
-            found=record.digest,
-        )
-    if not all(re.fullmatch(r"[a-z_]+\d*\.[a-z]+\d*", one.name) for one in record.files):
-        raise IntegrityError(f"{folder}: a file has a strange name; {repair}", file=RECORD_FILE)
-    return record
-
-
-def _problems(folder: Path, record: _Record, progress: Callable[[int], None]) -> list[Problem]:
-    """Return which files are not what the record says."""
-    problems = []
-    for one in record.files:
-        path = folder / one.name
-        if not path.is_file():
-            problems.append(Problem(one.name, "missing", f"{one.size} bytes", "no file"))
-        elif path.stat().st_size != one.size:
-            found = f"{path.stat().st_size} bytes"
-            problems.append(Problem(one.name, "wrong size", f"{one.size} bytes", found))
-        else:
-            digest = blake3.blake3()
-            with path.open("rb", buffering=0) as file:
-                while data := file.read(2**20):
-                    digest.update(data)
-                    progress(len(data))
-            if digest.hexdigest() != one.blake3:
-                problems.append(
-                    Problem(
-                        one.name,
-                        "damaged",
-                        f"blake3 {one.blake3}",
-                        f"blake3 {digest.hexdigest()}",
-                        column=one.column or None,
-                    )
-                )
-    return problems
-
-
-def _sources(dataset: Dataset) -> set[str]:
-    """Return the digests of the stored versions that a dataset is made of."""
-    if not dataset.parents:
-        return {dataset.digest}
-    return {digest for parent in dataset.parents for digest in _sources(parent)}
-
-
-def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, _Record]:
+def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
     """Map the files of a pack that is held, having checked their sizes."""
-    record = _read_record(folder, digest)
-    _check_shapes(folder, record)
+    record = read_record(folder, digest)
     # For what does not stay in memory, reading the pages behind those asked for is wasted.
     is_large = sum(one.size for one in record.files) > available_memory() // 2
     advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
@@ -451,13 +386,14 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
             one.column: torch.from_numpy(maps[one.name]) for one in record.files if one.column
         },
         "texts": record.texts,
-        "observation_leaves": {
-            key: Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
-            for key, leaf in record.observation_leaves.items()
-        },
+        "observation_leaves": leaves_of(record.observation_leaves),
+        "parts": leaves_of(record.parts),
     }
     # Fields that `Arrays` has beyond these keep their defaults.
-    plain = Arrays(**fields)
+    try:
+        plain = Arrays(**fields)
+    except ValueError as error:
+        raise damaged_pack(folder, "lengths.i64", str(error)) from error
     opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
     opened["since"] = maps["since.u8"]
     opened |= {"held": held, "map": mapped["rows.f32"][1], "advice": advice}
@@ -469,42 +405,19 @@ def _reopen(folder: Path, digest: str, changed: Mapping[str, Any]) -> MappedArra
     return dataclasses.replace(arrays, **changed) if changed else arrays
 
 
-def _check_shapes(folder: Path, record: _Record) -> None:
-    """Check that the files are those of one pack, so that no row lies outside of a map."""
-    shapes = {one.name: (one.dtype, one.shape) for one in record.files}
-    _, (episodes,) = shapes.get("lengths.i64", ("", (0,)))
-    _, (steps,) = shapes.get("since.u8", ("", (0,)))
-    expected: dict[str, tuple[str, tuple[int, ...]]] = {
-        "rows.f32": ("float32", (steps + episodes, record.obs_dim + record.action_dim + 3)),
-        "since.u8": ("uint8", (steps,)),
-        "lengths.i64": ("int64", (episodes,)),
-    }
-    if record.mixture is not None:
-        expected["mixture.i64"] = ("int64", (steps,))
-    others = [one for one in record.files if one.column]
-    named = {leaf.column for leaf in record.observation_leaves.values() if leaf.column}
-    if (
-        {name: shape for name, shape in shapes.items() if name in expected} != expected
-        or len(expected) + len(others) != len(record.files)
-        or any(one.shape[0] != steps + episodes for one in others)
-        or not named | record.texts.keys() <= {one.column for one in others}
-    ):
-        raise IntegrityError(
-            f"{folder}: {RECORD_FILE} does not describe one pack; remove the folder: the pack is "
-            "made anew when it is next asked for",
-            file=RECORD_FILE,
-        )
-
-
-def _map(folder: Path, one: _File, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
+def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
     """Map a file copy-on-write, with the system told how its pages will be asked for."""
-    with (folder / one.name).open("rb") as file:
+    try:
+        opened = (folder / one.name).open("rb")
+    except FileNotFoundError as error:
+        raise damaged_pack(folder, one.name, f"expected {one.size} bytes, found no file") from error
+    with opened as file:
         size = os.fstat(file.fileno()).st_size
         if size != one.size:
-            raise IntegrityError(
-                f"{folder}: {one.name}: expected {one.size} bytes, found {size}; remove the folder: "
-                "the pack is made anew when it is next asked for",
-                file=one.name,
+            raise damaged_pack(
+                folder,
+                one.name,
+                f"expected {one.size} bytes, found {size}",
                 expected=str(one.size),
                 found=str(size),
             )

@@ -58,7 +58,7 @@ def load_arrays(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool
 
     Raises:
         ValueError: there is no such place, or no such GPU, or it has too little memory.
-        SchemaError: as `read_arrays`.
+        SchemaError: as `orlog.transitions`.
         IntegrityError: an object is damaged.
         StorageError: the disk has no room for mapped files.
     """

@@ -31,19 +31,19 @@ from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, Mixture, choose_items, read_arrays
+from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
+from orlog.loaders.n_steps import sum_rewards
 from orlog.loaders.statistics import finite_returns
 from orlog.loaders.step_table import StepTable
 from orlog.loaders.weights import step_probabilities
 
 __all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]
 
-_BLOCK_ROWS = 2**20  # summed at once
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceBatch:
+class PreferenceBatch(Tensors):
     """Pairs of segments: index 0 of the second axis is the first segment, 1 the second.
 
     Attributes:
@@ -87,6 +87,8 @@ class PreferenceSampler:
             SchemaError: rewards to compare are not finite.
         """
         _check_teacher(label, discount, rational, mistake_probability, equal_margin)
+        check_integers(length=length)
+        length = int(length)
         self.kind = f"preferences 1 length={length} label={label}"
         if label == "returns":
             sharpness = None if rational is None else float(rational)
@@ -105,9 +107,10 @@ class PreferenceSampler:
         self._left_out = np.cumsum(arrays.lengths - counts) - (arrays.lengths - counts)
         self._numbers = 1 if arrays.mixture is None else 2  # that choose one segment
         self.draws = 2 * self._numbers + 2  # two for the teacher
+        self._sums = None
         if label == "returns":
             finite_returns(arrays)
-        self._sums = _sum_rewards(arrays, length, discount) if label == "returns" else None
+            self._sums = sum_rewards(arrays, length, discount, np.float64).numpy()
         self._rational = rational
         self._mistake_probability = mistake_probability
         self._equal_margin = equal_margin
@@ -222,6 +225,7 @@ def preferences(
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
         ValueError: no episode is long enough, or a number is out of range.
+        TypeError: a number is no integer.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     sampler = PreferenceSampler(
@@ -266,7 +270,6 @@ def _check_teacher(
 
 def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes"]:
     """Return how many steps of each episode a segment of some length can start at."""
-    check_integers(length=length)
     if length < 1:
         raise ValueError(f"length must be >= 1, found {length}")
     longest = int(arrays.lengths.max())
@@ -291,7 +294,13 @@ def _fit_mixture(
     )
     fits = timesteps < np.repeat(counts, arrays.lengths)
     if isinstance(mixture, AliasTable):
-        return alias_table(step_probabilities(arrays)[fits])
+        probabilities = step_probabilities(arrays)[fits]
+        if not probabilities.any():
+            raise ValueError(
+                f"{arrays.name}: no step of positive weight starts a segment of {length} steps; ask "
+                "for shorter ones"
+            )
+        return alias_table(probabilities)
     component = np.repeat(np.arange(len(mixture.sizes)), mixture.sizes)
     kept = fits[mixture.steps]
     sizes = np.bincount(component[kept], minlength=len(mixture.sizes))
@@ -308,20 +317,3 @@ def _fit_mixture(
         sizes=sizes,
         up_to=mixture.up_to,
     )
-
-
-def _sum_rewards(arrays: Arrays, length: int, discount: float) -> np.ndarray:
-    """Return for each row the discounted sum of the rewards of a segment that starts there.
-
-    Added term by term, not as differences of running sums: equal segments must have equal sums.
-    """
-    rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
-    sums = np.zeros(len(rewards))
-    with arrays.in_order():
-        for first in range(0, len(sums), _BLOCK_ROWS):
-            block = sums[first : first + _BLOCK_ROWS]
-            own = rewards[first : first + len(block) + length].astype(np.float64)
-            for ahead in range(length):
-                part = own[ahead : ahead + len(block)]
-                block[: len(part)] += discount**ahead * part
-    return sums

@@ -42,6 +42,7 @@ __all__ = [
 _FANOUT = 16
 _TOP = 4096
 _BLOCK = 64  # batches whose uniform numbers are drawn at once
+_BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 _LARGEST = 1e100  # sums of larger ones could become infinite
 
 
@@ -258,7 +259,7 @@ class PrioritizedTransitions:
         self._tree.update(places.astype(np.int64), self._scaled(values))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream is, and its priorities: a float64 array, 8 bytes a step."""
+        """Return where the stream is, and its priorities: a float64 tensor, 8 bytes a step."""
         return {
             "cursor_version": 1,
             "kind": self._kind,
@@ -267,7 +268,7 @@ class PrioritizedTransitions:
             "batch_size": self.batch_size,
             "batch": self._next,
             "beta": self.beta,
-            "priorities": self._tree.values.copy(),
+            "priorities": torch.from_numpy(self._tree.values.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -280,7 +281,7 @@ class PrioritizedTransitions:
         ours = {"cursor_version": 1, "kind": self._kind, "digest": self.digest}
         check_state(state, {**ours, "seed": self.seed, "batch_size": self.batch_size})
         batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")
-        values = np.asarray(kept, np.float64)
+        values = np.asarray(_plain(kept), np.float64)
         if type(batch) is not int or batch < 0 or not isinstance(beta, float | int):
             raise ValueError(f"no state of a stream: batch {batch!r}, beta {beta!r}")
         if (
@@ -295,11 +296,12 @@ class PrioritizedTransitions:
 
     def _uniform(self, batch: int) -> Float64[np.ndarray, " batch"]:
         """Return the uniform numbers of a batch: those of its position in the stream."""
-        block, place = divmod(batch, _BLOCK)
+        together = max(1, min(_BLOCK, _BLOCK_ITEMS // self.batch_size))
+        block, place = divmod(batch, together)
         if self._drawn[0] != block:
-            count = _BLOCK * self.batch_size
+            count = together * self.batch_size
             drawn = draw_uniform(self._key, block * count, count)
-            self._drawn = (block, drawn.reshape(_BLOCK, self.batch_size))
+            self._drawn = (block, drawn.reshape(together, self.batch_size))
         numbers: np.ndarray = self._drawn[1][place]
         return numbers
 
@@ -343,6 +345,7 @@ def prioritized_transitions(
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range, or the dataset is a weighted mixture.
+        TypeError: a number is no integer.
     """
     return PrioritizedTransitions(
         data if isinstance(data, Arrays) else read_arrays(data),
@@ -359,8 +362,13 @@ def prioritized_transitions(
     )
 
 
-def _plain(values: Tensor | np.ndarray) -> np.ndarray:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def _plain(values: Any) -> np.ndarray:
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    # NumPy has no bfloat16, which training under autocast gives.
+    plain: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+    return plain
 
 
 def _rows_of(values: np.ndarray) -> Float64[np.ndarray, "rows 16"]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
+from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
 
@@ -33,7 +34,7 @@ _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceBatch:
+class SequenceBatch(Tensors):
     """Windows of consecutive steps of one episode each; slots outside of it hold zeros everywhere.
 
     The tensors may be strided views of one gathered block; call `.contiguous()` where another
@@ -87,6 +88,7 @@ class SequenceSampler:
         if padding not in ("right", "left"):
             raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
         check_integers(length=length)
+        length = int(length)
         if length < 1 or not 0 <= discount <= 1:
             raise ValueError(
                 f"length must be >= 1 and discount in [0, 1], found {length} and {discount}"
@@ -279,7 +281,7 @@ def sequences(
     Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`),
     and its window starts there (`padding="right"`) or ends there (`"left"`). A window never leaves
     its episode: slots outside hold zeros and are False in `mask`. Of a dataset all steps are read
-    into RAM first: for several streams call `read_arrays` once and give them its result.
+    into RAM first: for several streams call `orlog.load_arrays` once and give them its result.
 
     Args:
         data: What to sample from.
@@ -297,6 +299,7 @@ def sequences(
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
         ValueError: no episode is that long, or a number is out of range.
+        TypeError: a number is no integer.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     if with_next:

@@ -27,8 +27,9 @@ import torch
 from jaxtyping import Int64
 from torch.utils.data import IterableDataset, get_worker_info
 
-from orlog.datasets.dataset import Dataset, seeded_order
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import axis_of
+from orlog.datasets.selection import seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers, check_steps, check_stream
 from orlog.loaders.arrays import Arrays
@@ -130,15 +131,15 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
                 'orlog.load_arrays(ds, "mmap") with orlog.transitions, or stream its parts'
             )
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.seed = seed
-        self.start = start
-        self.rank = rank
-        self.ranks = ranks
+        self.batch_size = int(batch_size)  # not NumPy's, which PyTorch and JSON refuse
+        self.seed = int(seed)
+        self.start = int(start)
+        self.rank = int(rank)
+        self.ranks = int(ranks)
         self.kind = f"stream 1 n_steps={n_steps} discount={discount} buffer={buffer_bytes}"
-        self._next = start
+        self._next = self.start
         self._worker = 0
-        self._n_steps, self._discount = n_steps, discount
+        self._n_steps, self._discount = int(n_steps), discount
         self._allow_non_finite = allow_non_finite
         self._layout = layout
         self._held: dict[str, np.ndarray] = {}
@@ -341,6 +342,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
             others={name: torch.from_numpy(values) for name, values in filled.items()},
             texts=layout.texts,
             observation_leaves=layout.observation_leaves,
+            parts=layout.parts,
         )
         key = stream_key(dataset.digest, self.seed, f"{self.kind} steps {epoch} {number}")
         order = seeded_order(key, arrays.total_steps)
@@ -465,7 +467,7 @@ def stream_transitions(
         ranks: Number of slices.
 
     Raises:
-        SchemaError: as `read_arrays`, though values are checked as they are decoded; or a weighted
+        SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or a weighted
             mixture.
         IntegrityError: an object is damaged; also while iterating.
         ValueError: a number is out of range.

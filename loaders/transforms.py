@@ -15,6 +15,7 @@ Transforms with settings are made by `functools.partial`. Images are changed in 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,6 +27,7 @@ from torch import Tensor
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_arrays
 from orlog.loaders.arrays import Arrays
+from orlog.loaders.batch import Tensors
 from orlog.loaders.statistics import Moments, derived_digest, finite_returns, load_statistics
 
 __all__ = [
@@ -230,7 +232,7 @@ def images_to_float(batch: BatchT, *, channels_first: bool = False) -> BatchT:
     Do it as late as possible, on the device that trains, since it makes a batch four times as large.
 
     Args:
-        batch: A dataclass of tensors and dicts of tensors, or one tensor.
+        batch: A batch of any kind, a dict of tensors, or one tensor.
         channels_first: Move the last axis before height and width, as convolutions take it; for
             images with an axis of channels, `[.., height, width, channels]`.
 
@@ -238,23 +240,21 @@ def images_to_float(batch: BatchT, *, channels_first: bool = False) -> BatchT:
         ValueError: channels first, and an image with less than three axes and the batch's.
         TypeError: no batch.
     """
+    change = functools.partial(_to_float, channels_first=channels_first)
     changed: Any
-    if isinstance(batch, Tensor | dict):
-        changed = _to_float(batch, channels_first)
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        changed = dataclasses.replace(
-            batch, **{name: _to_float(value, channels_first) for name, value in values.items()}
-        )
+    if isinstance(batch, Tensors):
+        changed = batch.map(change)
+    elif isinstance(batch, dict):
+        changed = {key: change(value) for key, value in batch.items()}
+    elif isinstance(batch, Tensor):
+        changed = change(batch)
     else:
         raise TypeError(f"expected a batch or a tensor, found {type(batch).__name__}")
     return changed  # type: ignore[no-any-return]  # of the type it was given
 
 
-def _to_float(value: Any, channels_first: bool) -> Any:
-    if isinstance(value, dict):
-        return {key: _to_float(inner, channels_first) for key, inner in value.items()}
-    if not isinstance(value, Tensor) or value.dtype != torch.uint8:
+def _to_float(value: Tensor, channels_first: bool) -> Tensor:
+    if value.dtype != torch.uint8:
         return value
     if channels_first:
         if value.ndim < 4:

@@ -21,7 +21,9 @@ from orlog.loaders.n_steps import NStepSampler
 
 __all__ = ["TransitionSampler", "Transitions", "transitions"]
 
-_BLOCK_BYTES = 3 << 20  # gathered at once; its batches are views of it
+# Gathered at once; its batches are views of it. Of larger blocks malloc returns the memory each time,
+# and getting it again page by page takes longer than all else.
+_BLOCK_BYTES = 1 << 20
 
 
 class TransitionSampler:
@@ -112,7 +114,7 @@ def transitions(
 
     Every step is as likely as any other, unless the dataset is a weighted mixture
     (`orlog.combine_datasets`). Of a dataset all steps are read into RAM first (4 bytes a number):
-    for several streams call `read_arrays` once and give them its result.
+    for several streams call `orlog.load_arrays` once and give them its result.
 
     Args:
         data: What to sample from.
@@ -120,7 +122,7 @@ def transitions(
         seed: Seed of the stream.
         start: First batch, to go on where a run stopped.
         n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
-        discount: Discount of a step, for `n_steps` over 1.
+        discount: Discount of a step, for `discounts` of batches that have them.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
@@ -128,6 +130,7 @@ def transitions(
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range.
+        TypeError: a number is no integer.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
     return Transitions(

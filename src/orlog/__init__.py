@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from orlog.errors import OrlogError as OrlogError
     from orlog.loaders.arrays import Arrays as Arrays
     from orlog.loaders.batch import Batch as Batch
+    from orlog.loaders.batch import NStepBatch as NStepBatch
+    from orlog.loaders.batch import StructuredBatch as StructuredBatch
     from orlog.loaders.episodes import EpisodeBatch as EpisodeBatch
+    from orlog.loaders.episodes import PackedEpisodeBatch as PackedEpisodeBatch
     from orlog.loaders.episodes import episodes as episodes
     from orlog.loaders.frames import frame_stacks as frame_stacks
     from orlog.loaders.goals import GoalBatch as GoalBatch
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from orlog.loaders.places import load_arrays as load_arrays
     from orlog.loaders.preferences import PreferenceBatch as PreferenceBatch
     from orlog.loaders.preferences import preferences as preferences
+    from orlog.loaders.priorities import PrioritizedBatch as PrioritizedBatch
     from orlog.loaders.priorities import prioritized_transitions as prioritized_transitions
     from orlog.loaders.sequences import SequenceBatch as SequenceBatch
     from orlog.loaders.sequences import sequences as sequences
@@ -60,9 +64,13 @@ _HOMES = {
     "EpisodeBatch": "orlog.loaders.episodes",
     "GoalBatch": "orlog.loaders.goals",
     "GoalMixture": "orlog.loaders.goals",
+    "NStepBatch": "orlog.loaders.batch",
     "OrlogError": "orlog.errors",
+    "PackedEpisodeBatch": "orlog.loaders.episodes",
     "PreferenceBatch": "orlog.loaders.preferences",
+    "PrioritizedBatch": "orlog.loaders.priorities",
     "SequenceBatch": "orlog.loaders.sequences",
+    "StructuredBatch": "orlog.loaders.batch",
     "Transitions": "orlog.loaders.transitions",
     "build_dataset": "orlog.datasets.build",
     "choose_encoding": "orlog.datasets.encoding",

@@ -21,6 +21,7 @@ from orlog.datasets.episode import Columns, Episode
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.loading import find_dataset
 from orlog.datasets.manifest import read_manifest
+from orlog.datasets.selection import row_ends
 from orlog.datasets.storage import hash_file
 from orlog.datasets.zarr_container import ZarrWriter
 from orlog.errors import (
@@ -160,7 +161,7 @@ def test_a_column_goes_into_memory_that_is_given(mini: Dataset) -> None:
     for view in views:
         for name in ("observations/observation", "rewards", "episodes/lengths"):
             whole = view.column(name)
-            ends = view._row_ends(name)
+            ends = row_ends(name, view.episode_lengths)
             for start, stop in ((0, len(whole)), (1, len(whole) - 1), (int(ends[0]), int(ends[2]))):
                 out = np.full_like(whole[start:stop], 7)
                 assert view.column(name, start, stop, out=out) is out
@@ -178,9 +179,80 @@ def test_a_column_goes_into_memory_that_is_given(mini: Dataset) -> None:
 )
 def test_memory_of_another_form_is_refused(mini: Dataset, out: np.ndarray) -> None:
     with pytest.raises(
-        ValueError, match=r"column rewards: rows 5 to 15 go into a contiguous float64"
+        ValueError, match=r"column rewards: rows 5 to 15 go into a contiguous, writeable float64"
     ):
         mini.column("rewards", 5, 15, out=out)
+
+
+def views_of(mini: Dataset) -> list[Dataset]:
+    return [mini, mini[3:20], mini[[9, 2]], orlog.combine_datasets([mini[:4], mini[7:9]]), mini[:0]]
+
+
+@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
+def test_memory_that_must_not_change_is_refused_untouched(
+    mini: Dataset, tmp_path: Path, name: str
+) -> None:
+    for view in views_of(mini):
+        whole = view.column(name)
+        held = bytes(whole.nbytes)
+        still = np.frombuffer(held, whole.dtype).reshape(whole.shape)
+        frozen = np.zeros_like(whole)
+        frozen.flags.writeable = False
+        outs = [still, frozen]
+        if len(whole):
+            (tmp_path / "rows").write_bytes(held)
+            outs.append(np.memmap(tmp_path / "rows", whole.dtype, "r", shape=whole.shape))
+        for out in outs:
+            for stop in (None, len(whole)):
+                with pytest.raises(ValueError, match=rf"column {name}: rows .*, read-only$"):
+                    view.column(name, stop=stop, out=out)
+            assert not out.any()
+        assert held == bytes(whole.nbytes)
+
+
+def test_a_writeable_memory_map_takes_a_column(mini: Dataset, tmp_path: Path) -> None:
+    for view in (mini, mini[[9, 2]]):
+        whole = view.column("rewards")
+        out = np.memmap(tmp_path / "rows", whole.dtype, "w+", shape=whole.shape)
+        assert view.column("rewards", out=out) is out
+        out.flush()
+        assert (tmp_path / "rows").read_bytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
+def test_memory_for_fewer_or_more_rows_is_refused_untouched(mini: Dataset, name: str) -> None:
+    for view in views_of(mini):
+        whole = view.column(name)
+        count = len(whole)
+        for start, stop in ((0, None), (0, count), (count // 2, None), (0, count // 2)):
+            rows = (count if stop is None else stop) - start
+            for wrong in {0, 1, rows - 1, rows + 1, count + 1000} - {-1, rows}:
+                out = np.full((wrong, *whole.shape[1:]), 7, whole.dtype)
+                with pytest.raises(
+                    ValueError, match=rf"column {name}: rows {start} to {start + rows} go into"
+                ):
+                    view.column(name, start, stop, out=out)
+                assert (out == 7).all()
+            out = np.full_like(whole[start:stop], 7)
+            assert view.column(name, start, stop, out=out) is out
+            assert out.tobytes() == whole[start:stop].tobytes()
+
+
+def test_what_is_no_array_takes_no_rows(mini: Dataset) -> None:
+    for view in (mini, mini[:1]):
+        for out in ([0.0] * 300, bytearray(2400), memoryview(bytearray(2400)), 5):
+            for stop in (None, 300):
+                with pytest.raises(TypeError, match=r"rewards: rows 0 .* NumPy array, found "):
+                    view.column("rewards", stop=stop, out=out)  # type: ignore[arg-type]
+
+
+def test_rows_that_there_are_not_are_an_index_error_whatever_they_go_into(mini: Dataset) -> None:
+    for view in (mini, mini[3:9]):
+        count = view.total_steps
+        for start, stop in ((5, 4), (0, count + 1), (-1, 2), (count + 1, None)):
+            for out in (np.zeros(0), np.zeros(3), np.zeros(count + 1)):
+                with pytest.raises(IndexError, match="rewards: rows"):
+                    view.column("rewards", start, stop, out=out)
 
 
 def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:

@@ -32,6 +32,7 @@ from orlog.datasets.manifest import StoredObject
 from orlog.datasets.recorder import DatasetWriter
 from orlog.errors import (
     IntegrityError,
+    InvalidNameError,
     ManifestError,
     NotFoundError,
     OrlogError,
@@ -881,6 +882,13 @@ def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(
         DatasetWriter(given.pop("name", NAME), **given)
     assert not any(datasets_folder().rglob("*.recording"))
     record(EPISODES[:1])
+
+
+@pytest.mark.parametrize("pin", ["1.1.0", "1.0.0", "sha256:0123456789", ""])
+def test_a_name_with_a_version_in_it_is_refused(pin: str) -> None:
+    with pytest.raises(InvalidNameError, match=rf"'{NAME}@{pin}': .*; give it as version="):
+        start(f"{NAME}@{pin}")
+    assert not any(datasets_folder().rglob("*"))
 
 
 # --- versions

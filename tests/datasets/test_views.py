@@ -33,6 +33,7 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.layout import concatenate_blocks
 from orlog.datasets.manifest import canonical_json
 from orlog.datasets.recorder import DatasetWriter
+from orlog.datasets.selection import Selection
 from orlog.errors import (
     FormatVersionError,
     ManifestError,
@@ -1135,7 +1136,7 @@ def test_rows_of_a_view_cost_their_chunks_only(
 ) -> None:
     view = rich[::-1]
     expected = {name: view.column(name) for name in view.columns}
-    monkeypatch.setattr(Dataset, "_read", lambda *_: pytest.fail("the whole column was read"))
+    monkeypatch.setattr(Selection, "read", lambda *_: pytest.fail("the whole column was read"))
     rng = np.random.default_rng(0)
     for name, values in expected.items():
         if "@" not in name:
@@ -1151,6 +1152,52 @@ def test_ranges_of_a_view_are_slices(rich: Dataset, more: Dataset) -> None:
         for _ in range(10):
             start, stop = sorted(rng.integers(0, len(values) + 1, 2).tolist())
             np.testing.assert_array_equal(view.column(name, start, stop), values[start:stop])
+
+
+def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:
+    for view in (rich, rich[::-2], rich[:0], orlog.combine_datasets([rich[3:9], more])):
+        for name in view.columns:
+            whole = view.column(name)
+            out = np.full_like(whole, 7)
+            assert view.column(name, out=out) is out
+            assert_same(out, whole)
+            for rows in {0, len(whole) - 1, len(whole) + 1, len(whole) + 50} - {-1, len(whole)}:
+                out = np.full((rows, *whole.shape[1:]), 7, whole.dtype)
+                before = out.tobytes()
+                with pytest.raises(ValueError, match=f"column {name}: rows 0 to {len(whole)} go"):
+                    view.column(name, out=out)
+                assert out.tobytes() == before
+            held = bytes(whole.nbytes)
+            for stop in (None, len(whole)):
+                out = np.frombuffer(held, whole.dtype).reshape(whole.shape)
+                with pytest.raises(ValueError, match=rf"column {name}: .*, read-only$"):
+                    view.column(name, stop=stop, out=out)
+            assert held == bytes(whole.nbytes)
+            with pytest.raises(TypeError, match=f"column {name}: .* NumPy array, found list"):
+                view.column(name, out=[0] * len(whole))  # type: ignore[arg-type]
+            with pytest.raises(IndexError, match=f"{name}: rows 1 to 0 of"):
+                view.column(name, 1, 0, out=np.empty(0, whole.dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("observations/word", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
+        ("observations/tags", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
+        ("infos/note", 'ds[0].infos["note"]'),
+        ("infos/hits", 'ds[0].infos["hits"]'),
+        ("episodes/task", 'ds[0].metadata["task"]'),
+    ],
+)
+def test_texts_and_lists_say_that_they_are_read_by_episode(
+    rich: Dataset, name: str, where: str
+) -> None:
+    for ds in (rich, rich[3:9]):
+        for read in (ds.column, lambda name, ds=ds: ds.rows(name, np.array([0]))):
+            with pytest.raises(NotFoundError, match=rf"'{name}' .* read by episode: ") as caught:
+                read(name)
+            assert where in str(caught.value)
+            assert "did you mean" not in str(caught.value)
 
 
 def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:

@@ -187,6 +187,55 @@ def test_packs_are_collected_before_versions(template: Path) -> None:
     assert not any(folder.exists() for folder in folders)
 
 
+@pytest.mark.parametrize("unused", [None, 30])
+def test_packs_have_the_room_that_is_left_by_what_goes_anyway(
+    template: Path, unused: int | None
+) -> None:
+    pack = pack_of(place(template, ARM, "1.0.0", days=3), 3)
+    old = place(template, LEG, "1.0.0", days=40)
+    gone = put(beside(old, "unfinished"), size=3_000_000)
+    if unused is not None:
+        gone = old
+        (old / "manifest.json").write_bytes((old / "manifest.json").read_bytes() + b" " * 3_000_000)
+        age(old, 40)
+    limits = ("--max-size", "1M") if unused is None else ("--max-size", "1M", "--unused", unused)
+    for dry_run in (True, False):
+        told = run("cache", "gc", *limits, *(["--dry-run"] if dry_run else []))
+        assert told.count(f"{'would remove' if dry_run else 'removed'} {gone} ") == 1
+        assert str(pack) not in told
+        assert "that is more than" not in told
+    assert pack.exists()
+    assert not gone.exists()
+
+
+def test_a_pack_that_cannot_go_does_not_keep_versions(template: Path) -> None:
+    folders = [place(template, ARM, one, days=40) for one in ("1.0.0", "1.1.0")]
+    packs = [pack_of(folder, 40) for folder in folders]
+    lock = beside(packs[0], "lock")
+    lock.unlink()
+    lock.mkdir()
+    arguments = ["cache", "gc", "--unused", "30"]
+    found = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+    assert isinstance(found.exception, StorageError)
+    assert str(lock) in str(found.exception) or str(lock.parent) in str(found.exception)
+    told = " ".join(found.output.split())
+    for path in (packs[1], *folders):
+        assert f"removed {path} (" in told
+        assert not path.exists()
+    assert packs[0].exists()
+
+
+def test_names_in_records_are_shown_as_they_are(template: Path) -> None:
+    record = pack_of(place(template, ARM, "1.0.0"), 3) / "pack.json"
+    for name, shown in (
+        ("lab/[/x]", "lab/[/x]"),
+        ("\x1b[2Jarm", "\N{REPLACEMENT CHARACTER}[2Jarm"),
+    ):
+        body = json.loads(record.read_text()) | {"name": name}
+        record.write_text(json.dumps(body))
+        assert shown in run("cache", "list")
+
+
 def test_deleting_a_version_takes_its_pack_along(template: Path) -> None:
     folders = [place(template, ARM, one) for one in ("1.0.0", "2.0.0")]
     packs = [pack_of(folder, 3) for folder in folders]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import multiprocessing
 import os
 import pickle
@@ -252,3 +253,58 @@ def test_a_pickled_stream_over_a_memory_map_takes_no_rows_along(mini: Dataset) -
         stream = KINDS[kind](arrays, SIZE, seed=1)
         stream.batch(0)
         assert len(pickle.dumps(stream)) < arrays.rows.numel() * 4 / 2
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64])
+def test_integers_of_numpy_are_integers(mini: Dataset, kind: Any) -> None:
+    stream = transitions(mini, 200, seed=0)
+    for index in (7, 120):
+        assert torch.equal(stream.batch(kind(index)).actions, stream.batch(index).actions)
+    large: Any = np.int32(2**31 - 1)
+    assert torch.equal(stream.batch(large).actions, stream.batch(2**31 - 1).actions)
+    for made, expected in (
+        (
+            orlog.sequences(mini, 4, seed=0, length=kind(4)),
+            orlog.sequences(mini, 4, seed=0, length=4),
+        ),
+        (
+            orlog.preferences(mini, 4, seed=0, length=kind(4)),
+            orlog.preferences(mini, 4, seed=0, length=4),
+        ),
+        (transitions(mini, 4, seed=0, n_steps=kind(4)), transitions(mini, 4, seed=0, n_steps=4)),
+    ):
+        assert made.state_dict() == expected.state_dict()
+        json.dumps(made.state_dict())
+        assert torch.equal(made.batch(3).actions, expected.batch(3).actions)
+
+
+def test_a_state_of_a_loader_is_told_from_that_of_a_stream(mini: Dataset) -> None:
+    with pytest.raises(ValueError, match="back into the DataLoader"):
+        transitions(mini, 8, seed=0).load_state_dict({"_num_yielded": 3})
+
+
+def test_a_batch_goes_elsewhere_as_a_whole(mini: Dataset) -> None:
+    batch = transitions(mini, 8, seed=0, n_steps=2).batch(0)
+    moved = batch.to("meta")
+    assert type(moved) is type(batch)
+    for field in dataclasses.fields(batch):
+        found, expected = getattr(moved, field.name), getattr(batch, field.name)
+        assert (found.device.type, found.shape) == ("meta", expected.shape)
+    halved = batch.map(lambda tensor: tensor / 2)
+    assert torch.equal(halved.rewards * 2, batch.rewards)
+
+
+def test_a_huge_batch_is_not_chosen_sixty_four_times(
+    mini: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = transitions(mini, 2**19, seed=0)
+    chosen: list[int] = []
+    choose = stream.sampler.choose
+
+    def count(uniform: np.ndarray) -> torch.Tensor:
+        chosen.append(len(uniform))
+        return choose(uniform)
+
+    monkeypatch.setattr(stream.sampler, "choose", count)
+    assert torch.equal(next(iter(stream)).actions, stream.batch(0).actions)
+    assert chosen == [2**19, 2**19]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
@@ -151,13 +152,14 @@ def test_every_item_is_a_transition_with_possible_goals(
     )
     np.testing.assert_array_equal(rows_of(batch.next_observations), rows + 1)
     np.testing.assert_array_equal(batch.actions.squeeze(1).numpy() * 4, rows)
+    last_rows = np.repeat(arrays.final_rows, arrays.lengths + 1)
     for item in range(64):
         for mixture, goal in ((value_goals, value_rows[item]), (actor_goals, actor_rows[item])):
             assert slow_probabilities(lengths, mixture, discount, rows[item])[goal] > 0
         is_goal = rows[item] == value_rows[item]
         assert batch.masks[item] == (not is_goal)
         assert batch.rewards[item] == (float(is_goal) - 1 if negative else float(is_goal))
-        assert batch.terminations[item] == (arrays.last_rows()[rows[item]] == rows[item] + 1)
+        assert batch.terminations[item] == (last_rows[rows[item]] == rows[item] + 1)
 
 
 @pytest.mark.parametrize(
@@ -389,13 +391,36 @@ def test_a_discount_out_of_range_is_refused(discount: float) -> None:
 
 def test_an_unknown_part_is_refused_with_those_near_it(write: Write, make: Make) -> None:
     dataset = dataset_of(write, make, GOAL_SPACE, [2])
-    with pytest.raises(ValueError, match=r"tests/small-v1.*'achieved'.*there are achieved_goal$"):
+    with pytest.raises(ValueError, match=r"tests/small-v1.*'achieved'.*did you mean achieved_goal"):
         goals(dataset, 4, seed=0, goal_key="achieved")
-    with pytest.raises(ValueError, match="give goals the dataset itself"):
-        goals(read_arrays(dataset), 4, seed=0, goal_key="achieved_goal")
     flat = dataset_of(write, make, ACTION, [2])
-    with pytest.raises(ValueError, match="it has one part, so leave goal_key out"):
+    with pytest.raises(ValueError, match="it has one part: leave goal_key out"):
         goals(flat, 4, seed=0, goal_key="achieved_goal")
+
+
+@pytest.mark.parametrize("where", ["ram", "mmap"])
+def test_parts_of_a_flat_vector_are_goals_wherever_it_is(
+    write: Write, make: Make, where: str
+) -> None:
+    dataset = dataset_of(write, make, GOAL_SPACE, [5, 3, 8])
+    expected = goals(dataset, 16, seed=0, goal_key="achieved_goal").batch(3)
+    arrays = orlog.load_arrays(dataset, where)
+    assert set(arrays.parts) == set(GOAL_SPACE.spaces)
+    found = goals(arrays, 16, seed=0, goal_key="achieved_goal").batch(3)
+    assert torch.equal(one_tensor(found.value_goals), one_tensor(expected.value_goals))
+    part = arrays.parts["achieved_goal"].place
+    at_goal = found.masks == 0
+    assert at_goal.any()
+    observations = one_tensor(found.observations)[:, part]
+    assert torch.equal(observations[at_goal], one_tensor(found.value_goals)[at_goal])
+
+
+def test_a_share_that_rounding_leaves_is_no_share(write: Write, make: Make) -> None:
+    dataset = dataset_of(write, make, ACTION, [4])
+    for tiny in (1e-10, abs(1 - 0.2 - 0.7 - 0.1)):
+        value = GoalMixture(current=0.2, trajectory=0.7, final=0.1, random=tiny)
+        actor = GoalMixture(current=1, trajectory=1e-17)
+        goals(dataset, 64, seed=0, value_goals=value, actor_goals=actor).batch(0)
 
 
 def test_a_reward_that_is_none_is_refused(write: Write, make: Make) -> None:

@@ -165,7 +165,7 @@ def test_arrays_are_taken_as_well_as_datasets(mini: Dataset) -> None:
     one, other = (transitions(data, 8, seed=0).batch(5) for data in (mini, arrays))
     assert torch.equal(one.observations, other.observations)
     assert arrays.lengths.tolist() == mini.episode_lengths.tolist()
-    rows = arrays.last_rows()
+    rows = np.repeat(arrays.final_rows, arrays.lengths + 1)
     assert (
         np.flatnonzero(rows == np.arange(len(rows))).tolist()
         == (arrays.first_rows + arrays.lengths).tolist()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +38,7 @@ from tests.datasets.test_cache_kills import in_child
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 FIRST = DatasetName(ARM, "1.0.0")
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +79,56 @@ time.sleep(60)
 """
 
 
-@pytest.fixture
-def holder(arm: Dataset) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that has the pack of `arm` open."""
-    folder = make_pack(arm, 40)
+@contextlib.contextmanager
+def start_holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that has a pack open."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def holder(arm: Dataset) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that has the pack of `arm` open."""
+    with start_holder(make_pack(arm, 40)) as process:
+        yield process
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder that every user may look into; ORLOG_HOME is `home` in it."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        monkeypatch.setenv("ORLOG_HOME", f"{name}/home")
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be nobody meanwhile, if this is the superuser, whom no permission stops."""
+    is_superuser = os.geteuid() == 0
+    if is_superuser:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_superuser:
+            os.seteuid(0)
+
+
+@contextlib.contextmanager
+def forbidden(path: Path) -> Iterator[None]:
+    """Be someone who may not open a file or folder."""
+    mode = path.stat().st_mode
+    path.chmod(0)
+    try:
+        with without_privileges():
+            yield
+    finally:
+        path.chmod(mode)
 
 
 def test_packs_are_listed_with_what_they_are_of(
@@ -130,6 +173,25 @@ def test_records_that_cannot_be_read_are_packs_of_nothing(arm: Dataset) -> None:
     (packs_folder() / "mine").mkdir()
     assert [one.path for one in collect_packs(unused_days=30).removed] == [folder]
     assert (packs_folder() / "mine").exists()
+
+
+def test_packs_of_others_that_may_not_be_read_are_passed_over(
+    public: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Dataset(place(template, ARM, "1.0.0"))
+    shared = make_pack(dataset)
+    monkeypatch.setenv("ORLOG_SHARED", str(public / "home"))
+    monkeypatch.setenv("ORLOG_HOME", str(public / "own"))
+    (public / "own").mkdir()
+    (public / "own").chmod(0o777)
+    assert pack_folder(dataset) == shared
+    with forbidden(shared):
+        assert cached_packs() == []
+        assert pack_folder(dataset).parent == packs_folder()
+    with forbidden(shared / "pack.json"):
+        assert [(one.folder, one.name) for one in cached_packs()] == [(shared, "")]
+        assert open_pack(dataset).folder.parent == packs_folder()
+    assert pack_folder(dataset).parent == packs_folder()
 
 
 def test_opening_is_noted(arm: Dataset) -> None:
@@ -180,7 +242,7 @@ def test_what_another_process_has_open_stays_until_it_ends(
         assert [(one.path, one.why) for one in report.kept] == [(folder, "is in use by a process")]
         assert report.removed == []
     (pack,) = packs_of([FIRST])
-    with pytest.raises(StorageError, match=r"in use .* orlog cache gc --unused 0"):
+    with pytest.raises(StorageError, match=r"in use .*; once that has ended, remove that folder$"):
         delete_pack(pack)
     assert verify_pack(arm) == []
     holder.send_signal(signal.SIGKILL)
@@ -188,6 +250,49 @@ def test_what_another_process_has_open_stays_until_it_ends(
     delete_pack(pack)
     delete_pack(pack)
     assert not folder.exists()
+
+
+@pytest.mark.usefixtures("public")
+def test_a_record_that_may_not_be_written_or_read_is_no_sign_of_disuse(template: Path) -> None:
+    folder = make_pack(Dataset(place(template, ARM, "1.0.0")), 40)
+    for path in (folder, folder.parent):
+        path.chmod(0o777)
+    (folder.parent / f".{folder.name}.lock").unlink()  # or nobody could not take it
+    (folder / "pack.json").chmod(0o444)
+    with start_holder(folder), without_privileges():
+        (kept,) = collect_packs(unused_days=0).kept
+        assert (kept.path, kept.why) == (folder, "is in use by a process")
+    for dry_run in (True, False):
+        with forbidden(folder / "pack.json"):
+            (kept,) = collect_packs(unused_days=0, dry_run=dry_run).kept
+        assert kept.why == "may be in use: pack.json cannot be opened (Permission denied)"
+    with without_privileges():
+        assert [one.path for one in collect_packs(unused_days=0).removed] == [folder]
+    assert not folder.exists()
+
+
+def test_of_a_pack_on_another_disk_the_link_goes(arm: Dataset, tmp_path: Path) -> None:
+    folder = make_pack(arm)
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(elsewhere)
+    age(elsewhere, 40)
+    left = folder.with_name(f".{folder.name}.unfinished")
+    left.symlink_to(elsewhere)
+    report = collect_packs(unused_days=30)
+    assert ({one.path for one in report.removed}, report.failures) == ({folder, left}, [])
+    assert (elsewhere / "pack.json").exists()
+    assert [path.name for path in packs_folder().iterdir()] == [f".{folder.name}.lock"]
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(template: Path) -> None:
+    packs = [make_pack(Dataset(place(template, ARM, one)), 40) for one in ("1.0.0", "1.1.0")]
+    lock = packs[0].with_name(f".{packs[0].name}.lock")
+    lock.unlink()
+    lock.mkdir()
+    report = collect_packs(unused_days=30)
+    assert [one.path for one in report.removed] == [packs[1]]
+    assert [str(lock.parent) in str(one) for one in report.failures] == [True]
+    assert report.left_bytes > 0
 
 
 def test_a_forked_process_holds_on(arm: Dataset) -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
-import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +25,12 @@ from hypothesis import strategies as st
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.schema import Block, Schema
 from orlog.datasets.views import combine_datasets
-from orlog.errors import IntegrityError, ManifestError, SchemaError, StorageError
+from orlog.errors import SchemaError, StorageError
 from orlog.loaders import filling, packs
 from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.pack_cache import HeldPack, hold_pack
 from orlog.loaders.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
 from orlog.loaders.transitions import transitions
 
@@ -129,7 +131,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
             else:
                 assert ours[key] == value
     np.testing.assert_array_equal(found.lengths, expected.lengths)
-    np.testing.assert_array_equal(found.last_rows(), expected.last_rows())
+    np.testing.assert_array_equal(found.final_rows, expected.final_rows)
     np.testing.assert_array_equal(found.step_rows(), expected.step_rows())
 
 
@@ -194,6 +196,39 @@ def test_a_pack_in_a_shared_home_serves(
     assert not (tmp_path / "own").exists()
 
 
+def test_a_pack_that_vanishes_from_a_shared_home_is_made_in_ones_own(
+    small: Dataset, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = open_pack(small).folder
+    (home / "datasets").mkdir(exist_ok=True)
+    monkeypatch.setenv("ORLOG_SHARED", str(home))
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "own"))
+
+    folders: list[Path] = []
+
+    def hold_too_late(folder: Path) -> HeldPack | None:
+        if not folders:
+            shutil.rmtree(shared)
+        folders.append(folder)
+        return hold_pack(folder)
+
+    monkeypatch.setattr(packs, "hold_pack", hold_too_late)
+    arrays = open_pack(small)
+    assert arrays.folder == tmp_path / "own" / "packs" / shared.name
+    assert folders == [shared, arrays.folder]
+    assert_equal(arrays, read_arrays(small))
+    assert not shared.exists()
+
+
+def test_long_histories_are_no_hindrance(small: Dataset) -> None:
+    view = small
+    for _ in range(sys.getrecursionlimit() + 100):
+        view = view[:2]
+    assert open_pack(view).total_steps == 8
+    (source,) = json.loads((pack_folder(view) / "pack.json").read_text())["sources"]
+    assert source == small.digest
+
+
 def test_pickling_sends_the_path_and_what_was_replaced(small: Dataset) -> None:
     arrays = open_pack(small)
     data = pickle.dumps(arrays)
@@ -222,67 +257,6 @@ def test_worker_processes_map_the_same_files(small: Dataset, method: str) -> Non
         assert pool.apply(sum_of_rows, (arrays,)) == sum_of_rows(arrays)
 
 
-def test_a_flipped_byte_is_found(small: Dataset) -> None:
-    open_pack(small)
-    folder = pack_folder(small)
-    data = bytearray((folder / "rows.f32").read_bytes())
-    data[17] ^= 4
-    (folder / "rows.f32").write_bytes(data)
-    (problem,) = verify_pack(small)
-    assert (problem.file, problem.kind) == ("rows.f32", "damaged")
-    (folder / "since.u8").unlink()
-    (folder / "lengths.i64").write_bytes(b"")
-    assert {(one.file, one.kind) for one in verify_pack(small)} == {
-        ("rows.f32", "damaged"),
-        ("since.u8", "missing"),
-        ("lengths.i64", "wrong size"),
-    }
-
-
-@pytest.mark.parametrize("name", ["rows.f32", "since.u8", "lengths.i64"])
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_file_of_another_size_is_not_opened(small: Dataset, name: str, change: int) -> None:
-    open_pack(small)
-    path = pack_folder(small) / name
-    os.truncate(path, path.stat().st_size + change)
-    with pytest.raises(IntegrityError, match=rf"{name}: expected .* remove the folder"):
-        open_pack(small)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"obs_dim": 4},
-        {"obs_dim": "3"},
-        {"extra": 1},
-        {"pack_version": 0},
-        {"files": []},
-        {"digest": "sha256:" + "0" * 64},
-        {"observation_leaves": {"": {"column": "observations", "first": 0, "shape": []}}},
-        {"mixture": {"first": [0], "sizes": [1], "up_to": [1.0]}},
-    ],
-)
-def test_a_record_that_does_not_fit_is_refused(small: Dataset, change: dict[str, Any]) -> None:
-    open_pack(small)
-    path = pack_folder(small) / "pack.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(IntegrityError, match="pack is made anew"):
-        open_pack(small)
-
-
-def test_a_record_names_no_files_elsewhere(small: Dataset) -> None:
-    open_pack(small)
-    path = pack_folder(small) / "pack.json"
-    path.write_text(path.read_text().replace("rows.f32", "../rows.f32"))
-    with pytest.raises(IntegrityError, match="strange name"):
-        open_pack(small)
-
-
-def test_there_is_nothing_to_verify_before_it_is_made(small: Dataset) -> None:
-    with pytest.raises(ManifestError, match="cannot be read"):
-        verify_pack(small)
-
-
 def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "BLOCK_BYTES", 64)
     episodes = episodes_of([(2, "cut"), (4, "cut"), (3, "cut")])
@@ -302,6 +276,36 @@ def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatc
     dataset = write(early, FLAT, ACTIONS["floats"], checked=False)
     with pytest.raises(SchemaError, match="column truncations is true at step 1 of episode 1"):
         open_pack(dataset)
+
+
+@pytest.mark.parametrize(
+    ("limit", "byte", "message"),
+    [(2500, ord("a"), "distinct texts of observations/task take"), (10**6, 0xFF, "is not UTF-8")],
+    ids=["too long", "not UTF-8"],
+)
+def test_texts_that_are_refused_are_found_before_the_rest_is_written(
+    write: Write, monkeypatch: pytest.MonkeyPatch, limit: int, byte: int, message: str
+) -> None:
+    monkeypatch.setattr(packs, "LARGEST_FILE", limit)
+    step_rows = Schema.step_rows
+
+    def rows_with_such_bytes(*arguments: Any, **more: Any) -> Block:
+        block = step_rows(*arguments, **more)
+        values = block["observations/task@values"]
+        return block | {"observations/task@values": np.full_like(values, byte)}
+
+    monkeypatch.setattr(Schema, "step_rows", rows_with_such_bytes)
+    space = spaces.Dict({"state": FLAT, "task": spaces.Text(5000), "pixels": PIXELS})
+    (episode,) = episodes_of([(4, "cut")], spaces.Dict({"state": FLAT, "pixels": PIXELS}))
+    assert isinstance(episode.observations, dict)
+    told = {**episode.observations, "task": ["b"] * 4 + ["a" * 3000]}
+    episode = dataclasses.replace(episode, observations=told)
+    dataset = write([episode], space, ACTIONS["floats"], checked=False)
+    written: list[int] = []
+    with pytest.raises(SchemaError, match=message):
+        open_pack(dataset, progress=written.append)
+    assert sum(written) == 5 * 8  # places of the texts, and nothing else
+    assert not is_packed(dataset)
 
 
 def test_a_full_disk_leaves_nothing(small: Dataset) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
@@ -286,3 +287,9 @@ def test_tensors_have_their_types(label: Literal["returns", "none"]) -> None:
     batch = preferences(arrays_of([3]), 4, seed=0, length=2, label=label).batch(0)
     assert batch.timesteps.dtype == torch.int64
     assert batch.labels.dtype == batch.rewards.dtype == batch.actions.dtype == torch.float32
+
+
+def test_weights_that_leave_no_segment_are_refused_with_the_dataset() -> None:
+    arrays = orlog.weighted(arrays_of([5, 4]), np.array([0, 0, 0, 0, 1.0, 0, 0, 0, 1]))
+    with pytest.raises(ValueError, match="tests: no step of positive weight starts a segment of 3"):
+        preferences(arrays, 8, seed=0, length=3)

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -244,3 +245,14 @@ def test_batches_of_other_spaces_are_structured(write: Write, make: Make) -> Non
     assert batch.actions.dtype == torch.int64
     flat = write([make(BOX, BOX, length=5, end="cut", rng=rng)], BOX, BOX)
     assert isinstance(next(iter(prioritized_transitions(flat, 4, seed=0))), PrioritizedBatch)
+
+
+def test_a_state_goes_through_a_file_that_executes_nothing(arrays: Arrays, tmp_path: Path) -> None:
+    stream = prioritized_transitions(arrays, 8, seed=0)
+    batch = next(stream)
+    stream.update(batch.steps, torch.rand(8, dtype=torch.bfloat16) + 1)
+    torch.save(stream.state_dict(), tmp_path / "state.pt")
+    again = prioritized_transitions(arrays, 8, seed=0)
+    again.load_state_dict(torch.load(tmp_path / "state.pt"))
+    np.testing.assert_array_equal(again.priorities, stream.priorities)
+    assert torch.equal(next(again).steps, next(stream).steps)

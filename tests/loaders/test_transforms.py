@@ -252,7 +252,7 @@ def test_rewards_are_scaled_and_shifted_but_not_behind_the_last_step(arrays: Arr
     changed = scale_rewards(arrays, scale=2.0, shift=-1.0)
     found = parts_of(changed)["rewards"]
     np.testing.assert_array_equal(found[arrays.step_rows()], (before * 2 - 1).astype(np.float32))
-    assert found[np.unique(arrays.last_rows())].tolist() == [[0.0]] * 3
+    assert found[arrays.final_rows].tolist() == [[0.0]] * 3
 
 
 def test_rewards_by_return_range_are_those_of_iql(arrays: Arrays) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
+from orlog.datasets.views import combine_datasets
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import transitions
@@ -213,3 +214,16 @@ def test_a_table_is_the_same_everywhere() -> None:
     shares = np.array([24, 48, 41, 12, 0, 55]) / 55  # by hand, from weights * 6 / 13.75
     np.testing.assert_allclose(table.threshold, shares, rtol=1e-14)
     assert table.digest == "ab405997959853198e9f2258639ff3cfc0c4aeecd38c163c91c662713120ed08"
+
+
+def test_a_mixture_that_ends_in_a_weight_of_zero_is_weighted(write: Write, make: Make) -> None:
+    rng = np.random.default_rng(0)
+    parts = [write([make(BOX, BOX, length=2, end="cut", rng=rng)], BOX, BOX) for _ in range(10)]
+    shares = [0.1, 0.7, 0.6, 0.7, 0.2, 0.1, 0.7, 0.1, 0.5, 0.0]  # whose plain sum rounds otherwise
+    arrays = read_arrays(combine_datasets(parts, weights=shares))
+    found = weighted(arrays, np.ones(20)).mixture
+    assert isinstance(found, AliasTable)
+    np.testing.assert_allclose(
+        found.probabilities[::2] * 2, np.array(shares) / sum(shares), atol=1e-12
+    )
+    assert (found.probabilities[-2:] == 0).all()

@@ -101,27 +101,43 @@ def gc(
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
     those of shared homes. Packs can always be made again; those that a process has open stay.
     """
-    from orlog.datasets.cache import collect_garbage, total_bytes
+    from orlog.datasets.cache import GarbageReport, collect_garbage, total_bytes
     from orlog.loaders.pack_cache import collect_packs
 
+    failures: list[StorageError] = []
+
+    def collect_versions(room: int | None) -> GarbageReport:
+        try:
+            return collect_garbage(unused_days=unused, max_bytes=room, dry_run=dry_run)
+        except StorageError as error:
+            failures.append(error)
+            return GarbageReport([], [], total_bytes())
+
     limit = None if max_size is None else _bytes(max_size)
-    room = None if limit is None else max(0, limit - total_bytes())
+    # What goes in any case goes first: packs have the room that it leaves.
+    versions = due = collect_versions(None)
+    room = None if limit is None else max(0, limit - due.left_bytes)
     packs = collect_packs(unused_days=unused, max_bytes=room, dry_run=dry_run)
-    room = None if limit is None else max(0, limit - packs.left_bytes)
-    report = collect_garbage(unused_days=unused, max_bytes=room, dry_run=dry_run)
-    removed, left = [*packs.removed, *report.removed], packs.left_bytes + report.left_bytes
-    for gone in removed:
+    if limit is not None:
+        versions = collect_versions(max(0, limit - packs.left_bytes))
+    # A dry run says again what goes in any case.
+    reports = (packs, due, versions)
+    removed = {gone.path: gone for report in reports for gone in report.removed}
+    for gone in removed.values():
         verb = "would remove" if dry_run else "removed"
         _say(f"{verb} {gone.path} ({_size(gone.freed_bytes)}): {gone.why}")
-    for kept in (*packs.kept, *report.kept):
+    for kept in {kept.path: kept for report in reports for kept in report.kept}.values():
         _say(f"kept {kept.path}: {kept.why}")
-    freed = _size(sum(one.freed_bytes for one in removed))
+    freed = _size(sum(gone.freed_bytes for gone in removed.values()))
     _say(
         f"{freed} {'would be freed' if dry_run else 'freed'}; versions take "
-        f"{_size(report.left_bytes)}, packs {_size(packs.left_bytes)}"
+        f"{_size(versions.left_bytes)}, packs {_size(packs.left_bytes)}"
     )
-    if limit is not None and left > limit:
+    if limit is not None and packs.left_bytes + versions.left_bytes > limit:
         _say(f"that is more than {max_size}, but nothing else may go: orlog cache list")
+    failures += packs.failures
+    if failures:
+        raise failures[0]
 
 
 @cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
@@ -241,7 +257,7 @@ def _table(versions: Sequence[CachedVersion]) -> Any:
 def _pack_table(packs: Sequence[CachedPack]) -> Any:
     rows = [
         (
-            one.name or "-",
+            escape(printable(one.name)) or "-",
             _versions_of(one) or "-",
             "" if one.kind == "pack" else one.kind,
             _size(one.size_bytes),
