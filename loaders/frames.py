@@ -65,8 +65,9 @@ class FrameSampler:
             key: leaf for key, leaf in arrays.observation_leaves.items() if key not in self._stacked
         }
         self._plain = dataclasses.replace(arrays, observation_leaves=plain) if plain else None
-        self._slots = torch.arange(1 - stack, 1, device=arrays.rows.device)
+        self._slots = torch.arange(1 - stack, 2, device=arrays.rows.device)
         self._is_one_step = n_steps == 1
+        self._discount = discount
         self._transitions = NStepSampler(arrays, n_steps, discount)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
@@ -74,26 +75,32 @@ class FrameSampler:
         steps = self.arrays.choose_steps(uniform)
         items = self._transitions.items_of(steps)
         first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
-        return torch.cat([items, torch.from_numpy(first_rows).unsqueeze(1)], 1)
+        # So that each of the three is contiguous in memory.
+        return torch.cat([items.T, torch.from_numpy(first_rows).unsqueeze(0)]).T
 
     def gather(self, chosen: Int64[Tensor, "items three"]) -> StructuredBatch:
         """Return the transitions of some rows, frames stacked."""
         arrays = self.arrays
         rows, behind, first_rows = chosen.unbind(1)
-        rewards, discounts = self._transitions.sums_and_discounts(chosen[:, :2])
-        terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
-        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
-        behind_rows = torch.maximum(behind.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
         observations: dict[str, Tensor] = {}
         following: dict[str, Tensor] = {}
-        for key, leaf in self._stacked.items():
-            if self._is_one_step:  # the next stack has but one frame that this one has not
-                both = torch.cat([stack_rows, behind_rows[:, -1:]], 1)
-                frames = _frames(arrays, leaf, both)
+        stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
+        if self._is_one_step:  # the next stack has but one frame that this one has not
+            for key, leaf in self._stacked.items():
+                frames = _frames(arrays, leaf, stack_rows)
                 observations[key], following[key] = frames[:, :-1], frames[:, 1:]
-            else:
-                observations[key] = _frames(arrays, leaf, stack_rows)
+            ends = gather_rows(arrays.rows[:, -3:], rows)
+            rewards, terminations, truncations = ends.unbind(1)
+            discounts = torch.full_like(rewards, self._discount)
+        else:
+            behind_rows = torch.maximum(
+                behind.unsqueeze(1) + self._slots[:-1], first_rows.unsqueeze(1)
+            )
+            for key, leaf in self._stacked.items():
+                observations[key] = _frames(arrays, leaf, stack_rows[:, :-1])
                 following[key] = _frames(arrays, leaf, behind_rows)
+            rewards, discounts = self._transitions.sums_and_discounts(chosen[:, :2])
+            terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
         if self._plain is not None:
             observations |= self._by_key(rows)
             following |= self._by_key(behind)
@@ -118,9 +125,9 @@ class FrameSampler:
 def _frames(arrays: Arrays, leaf: Leaf, rows: Int64[Tensor, "items slots"]) -> Tensor:
     """Return one part of the observations of some rows, `[items, slots, ...]`."""
     if leaf.column:
-        frames = gather_rows(arrays.others[leaf.column], rows.view(-1))
+        frames = gather_rows(arrays.others[leaf.column], rows.reshape(-1))
         return frames.view(*rows.shape, *frames.shape[1:])
-    frames = gather_rows(arrays.rows[:, leaf.place], rows.view(-1))
+    frames = gather_rows(arrays.rows[:, leaf.place], rows.reshape(-1))
     return frames.view(*rows.shape, *leaf.shape)
 
 
