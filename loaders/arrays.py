@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MISSING_FINALS = "episodes/final_observation_missing"
-_BLOCK_BYTES = 2**26  # read at a time: what is decoded takes little memory beside the arrays
+_BLOCK_BYTES = 2**25  # read at a time: what is decoded takes little memory beside the arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
