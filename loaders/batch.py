@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float32
@@ -12,21 +12,24 @@ from torch import Tensor
 
 __all__ = ["Batch", "NStepBatch", "StructuredBatch", "Tensors"]
 
+# Not Self, which runtime checks of shapes by jaxtyping do not take.
+TensorsT = TypeVar("TensorsT", bound="Tensors")
+
 
 class Tensors:
     """What batches of every kind can do: go to another device as a whole."""
 
     __slots__ = ()
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self: TensorsT, device: torch.device | str, *, non_blocking: bool = False) -> TensorsT:
         """Return the batch on another device; `non_blocking` as in PyTorch, for pinned memory."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self: TensorsT) -> TensorsT:  # noqa: PYI019
         """Return the batch in page-locked memory; `DataLoader(pin_memory=True)` asks for it."""
         return self.map(lambda tensor: tensor.pin_memory())
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self: TensorsT, change: Callable[[Tensor], Tensor]) -> TensorsT:  # noqa: PYI019
         """Return the batch with each of its tensors changed, those of dicts too."""
         changed: dict[str, Any] = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # all batches are dataclasses
