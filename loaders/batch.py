@@ -21,7 +21,9 @@ class Tensors:
 
     __slots__ = ()
 
-    def to(self: TensorsT, device: torch.device | str, *, non_blocking: bool = False) -> TensorsT:
+    def to(  # noqa: PYI019
+        self: TensorsT, device: torch.device | str, *, non_blocking: bool = False
+    ) -> TensorsT:
         """Return the batch on another device; `non_blocking` as in PyTorch, for pinned memory."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
