@@ -28,7 +28,7 @@ def make_data(scratch: Path) -> None:
     for name, shape in SHAPES.items():
         if not (scratch / f"{name}.npy").exists():
             frames = np.random.default_rng(0).integers(0, 256, (FRAMES, *shape), np.uint8)
-            write_version(name, _around(frames))
+            write_version(name, episodes_of(frames))
             np.save(scratch / f"{name}.npy", frames)
 
 
@@ -51,7 +51,7 @@ def variable() -> Arrays:
     return columns | {"lengths": lengths}
 
 
-def _around(frames: np.ndarray) -> Arrays:
+def episodes_of(frames: np.ndarray) -> Arrays:
     """Return flat columns of episodes of frames."""
     episodes = len(frames) // FRAMES_PER_EPISODE
     lengths = np.full(episodes, FRAMES_PER_EPISODE - 1)

@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loader_data import FRAMES, FRAMES_PER_EPISODE, SHAPES, write_version
-from benchmarks.store import ANSWER, Arrays, module
+from benchmarks.loader_data import FRAMES, FRAMES_PER_EPISODE, SHAPES, episodes_of, write_version
+from benchmarks.store import ANSWER, module
 
 HDF5, PAIRS, CODEC = "h5py gzip", "h5py gzip, pairs", "codec"
 STREAMS = {
@@ -90,22 +90,6 @@ def draw_frames(kind: str) -> np.ndarray:
             noise = generator.standard_normal(frame.shape, np.float32) * 0.5 + 0.5
             frames[episode * FRAMES_PER_EPISODE + step] = np.clip(frame + noise, 0, 255)
     return frames
-
-
-def episodes_of(frames: np.ndarray) -> Arrays:
-    """Return flat columns of episodes around frames."""
-    lengths = np.full(len(frames) // FRAMES_PER_EPISODE, FRAMES_PER_EPISODE - 1)
-    steps = int(lengths.sum())
-    truncations = np.zeros(steps, np.bool_)
-    truncations[lengths.cumsum() - 1] = True
-    return {
-        "observations": frames,
-        "actions": np.zeros((steps, 6), np.float32),
-        "rewards": np.zeros(steps, np.float32),
-        "terminations": np.zeros(steps, np.bool_),
-        "truncations": truncations,
-        "lengths": lengths,
-    }
 
 
 def streams_child(folder: Path) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "Selection",
     "check_range",
     "check_rows",
+    "episode_blocks",
     "has_offsets",
     "placed",
     "row_ends",
@@ -150,6 +151,16 @@ def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
     rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
     ends: np.ndarray = rows.cumsum()
     return ends
+
+
+def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the first episode of each block of whole episodes, and their number behind these.
+
+    Args:
+        ends: A row that grows from episode to episode.
+        rows: How many of these a block spans, unless an episode is longer.
+    """
+    return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
 
 
 def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

@@ -202,7 +202,7 @@ class Arrays:
         """Return the observations of some rows: flat float32, or a tensor by key."""
         if not self.observation_leaves:
             return gather_rows(self.rows[:, : self.obs_dim], rows)
-        found = {key: self._leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
+        found = {key: self.leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
         return found.get("", found)
 
     def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
@@ -211,7 +211,8 @@ class Arrays:
             return gather_rows(self.others["actions"], rows)
         return gather_rows(self.rows[:, self.columns["actions"]], rows)
 
-    def _leaf(self, leaf: Leaf, rows: Tensor) -> Tensor:
+    def leaf(self, leaf: Leaf, rows: Int64[Tensor, " batch"]) -> Tensor:
+        """Return one part of the observations of some rows, `[batch, ...]`."""
         if leaf.column:
             return gather_rows(self.others[leaf.column], rows)
         return gather_rows(self.rows[:, leaf.place], rows).reshape(len(rows), *leaf.shape)

@@ -124,11 +124,7 @@ class FrameSampler:
 
 def _frames(arrays: Arrays, leaf: Leaf, rows: Int64[Tensor, "items slots"]) -> Tensor:
     """Return one part of the observations of some rows, `[items, slots, ...]`."""
-    if leaf.column:
-        frames = gather_rows(arrays.others[leaf.column], rows.reshape(-1))
-        return frames.view(*rows.shape, *frames.shape[1:])
-    frames = gather_rows(arrays.rows[:, leaf.place], rows.reshape(-1))
-    return frames.view(*rows.shape, *leaf.shape)
+    return torch.unflatten(arrays.leaf(leaf, rows.reshape(-1)), 0, rows.shape)
 
 
 def _find_leaves(arrays: Arrays, keys: Sequence[str] | None) -> dict[str, Leaf]:

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.selection import episode_blocks
 from orlog.loaders.arguments import check_integers
 from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
@@ -246,8 +247,7 @@ def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " st
     rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     found = np.empty(len(rewards), np.float32)
     # Some episodes after the other: what is in between takes many bytes a step.
-    block = arrays.final_rows // _BLOCK_ROWS
-    edges = np.flatnonzero(np.diff(block, prepend=-1, append=np.iinfo(np.int64).max))
+    edges = episode_blocks(arrays.final_rows, _BLOCK_ROWS)
     with arrays.in_order():
         for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
             lengths, final_rows = arrays.lengths[episodes], arrays.final_rows[episodes]

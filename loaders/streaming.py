@@ -29,7 +29,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import axis_of
-from orlog.datasets.selection import seeded_order
+from orlog.datasets.selection import episode_blocks, seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers, check_steps, check_stream
 from orlog.loaders.arrays import Arrays
@@ -150,10 +150,8 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         row_bytes = sum(sizes.values())
         self._group_rows = max(1, left // 2 // row_bytes)
         block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
-        behind = self._layout.final_rows + 1
-        block_of = (behind - 1) // block_rows
         self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
-        self._edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
+        self._edges = episode_blocks(self._layout.final_rows, block_rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is held to be read again, as by a worker process."""

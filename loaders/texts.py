@@ -14,6 +14,7 @@ from jaxtyping import Int64
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import axis_of
+from orlog.datasets.selection import episode_blocks
 from orlog.errors import IntegrityError, SchemaError
 
 __all__ = ["TextTable"]
@@ -61,8 +62,7 @@ class TextTable:
         more = 1 if axis_of(self._column) == "observation" else 0
         ends = (dataset.episode_lengths + more).cumsum()
         first, last = np.searchsorted(ends, [start, stop - 1], "right")
-        blocks = ends[first : last + 1] // _BLOCK_ROWS
-        edges = np.flatnonzero(np.diff(blocks, prepend=-1, append=np.iinfo(np.int64).max)) + first
+        edges = episode_blocks(ends[first : last + 1], _BLOCK_ROWS) + first
         pieces = [
             self._read_episodes(dataset, begin, end)
             for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
