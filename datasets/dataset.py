@@ -349,16 +349,21 @@ class Dataset:
 
         return select_columns(self, columns)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
+
+        Args:
+            path: The file. The same view may be there already.
+            replace: Whether another view that is there may be replaced. Other files never are.
 
         Raises:
             ValueError: this is a stored version, not a view.
+            VersionExistsError: another view, or a file of another kind, is there.
             StorageError: the file cannot be written.
         """
         from orlog.datasets.views import save_view
 
-        self._view_file = save_view(self, Path(path))
+        self._view_file = save_view(self, Path(path), replace=replace)
         return self._view_file
 
     def recover_environment(self) -> gymnasium.Env[Any, Any]:

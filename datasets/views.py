@@ -47,6 +47,7 @@ from orlog.errors import (
     ManifestError,
     NotFoundError,
     SchemaError,
+    VersionExistsError,
 )
 
 __all__ = [
@@ -143,10 +144,14 @@ def combine_datasets(
 ) -> Dataset:
     """Return a view of all episodes of several datasets, one dataset after the other.
 
+    Weights that the datasets have from an earlier combination are kept: they are multiplied by
+    those given here.
+
     Args:
         datasets: What to combine; spaces and columns must be the same.
         weights: Probability that a sampled step comes from each of them (they are scaled to sum
-            to 1); without weights every step is as likely as any other.
+            to 1). Without weights every dataset counts by its steps, so that where none of them
+            is weighted itself every step is as likely as any other.
 
     Raises:
         SchemaError: spaces or columns differ; the message says where.
@@ -155,6 +160,10 @@ def combine_datasets(
     if not datasets:
         raise ValueError("combine_datasets needs at least one dataset")
     scaled = None
+    if weights is None and any(one.mixture is not None and one.total_steps for one in datasets):
+        # Saved views without weights leave those inside out, and keep that meaning with their
+        # digest. So the shares are written into the operation.
+        weights = [one.total_steps for one in datasets]
     if weights is not None:
         weights = [float(weight) for weight in weights]
         total = math.fsum(weights)
@@ -175,7 +184,7 @@ def operation_text(operation: Operation) -> str:
     return canonical_json(operation).decode()
 
 
-def save_view(dataset: Dataset, path: Path) -> Path:
+def save_view(dataset: Dataset, path: Path, *, replace: bool = False) -> Path:
     """Write a view's JSON in one step; see `Dataset.save`."""
     if dataset.operation is None:
         raise ValueError(
@@ -198,6 +207,7 @@ def save_view(dataset: Dataset, path: Path) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_replaceable(path, dataset.digest, replace=replace)
         try:
             write_durably(temporary, data)
             temporary.replace(path)
@@ -205,6 +215,30 @@ def save_view(dataset: Dataset, path: Path) -> Path:
             temporary.unlink(missing_ok=True)
         sync(path.parent)
     return path
+
+
+def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
+    """Refuse to write over a file unless it is this view, or any view that may be replaced.
+
+    Raises:
+        VersionExistsError: it is another view, or no view at all.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        stated = _read_view(path)[1]
+    except FormatVersionError:  # a view all the same
+        stated = None
+    except ManifestError as error:
+        raise VersionExistsError(
+            f"{path} is there already and is not a view that orlog saved, so it is never replaced: "
+            "choose another file"
+        ) from error
+    if stated != digest and not replace:
+        raise VersionExistsError(
+            f"{path} holds another view ({str(stated)[:19]}), this one is {digest[:19]}: choose "
+            "another file, or replace it with replace=True (orlog view --replace)"
+        )
 
 
 def open_view(path: Path, find: Callable[[str], Dataset]) -> Dataset:

@@ -6,7 +6,7 @@
     ├── MissingExtraError(ImportError)     an optional package is not installed
     ├── SchemaError(ValueError)            data that does not fit its space, shape, dtype or length
     ├── FormatVersionError(ValueError)     written by a newer orlog than this one
-    ├── VersionExistsError(FileExistsError) a version that is there and is never overwritten
+    ├── VersionExistsError(FileExistsError) a version, or a file, that is there and is not overwritten
     ├── StorageError(OSError)              a disk that is full or cannot be written
     ├── WorkerDiedError(RuntimeError)      a worker process was killed
     ├── TransferError(OSError)             no mirror gave the bytes; says what each did
@@ -72,7 +72,7 @@ class FormatVersionError(OrlogError, ValueError):
 
 
 class VersionExistsError(OrlogError, FileExistsError):
-    """A version of a dataset that is there already; versions are never overwritten."""
+    """A version, or a saved view, that is there already and is not overwritten."""
 
 
 class StorageError(OrlogError, OSError):

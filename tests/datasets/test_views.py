@@ -41,6 +41,7 @@ from orlog.errors import (
     OrlogError,
     SchemaError,
     StorageError,
+    VersionExistsError,
 )
 
 RICH = spaces.Dict(
@@ -557,7 +558,7 @@ def test_any_chain_of_operations_is_that_of_a_plain_list(
     for _ in range(data.draw(st.integers(1, 5))):
         view, numbers = draw_operation(data, view, numbers, more)
     check_view(view, numbers)
-    loaded = orlog.load_dataset(view.save(home / "view.json"))
+    loaded = orlog.load_dataset(view.save(home / "view.json", replace=True))
     assert loaded.digest == view.digest
     assert loaded.operation == view.operation
     check_view(loaded, numbers)
@@ -635,9 +636,39 @@ def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) ->
             np.testing.assert_array_equal(loaded.mixture[0], view.mixture[0])
             assert loaded.mixture[1] == view.mixture[1]
     assert orlog.load_dataset(str(path)).digest == views[-1].digest
-    again = rich[:1].save(path)  # takes the place of what was there
+    again = rich[:1].save(path, replace=True)
     assert orlog.load_dataset(again).digest == rich[:1].digest
     assert {one.name for one in path.parent.iterdir()} == {f"{at}.json" for at in range(len(views))}
+
+
+def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> None:
+    path = rich[:2].save(home / "x.json")
+    written = path.read_bytes()
+    assert rich[:2].save(path) == path  # the same view again
+    with pytest.raises(VersionExistsError, match=r"holds another view .* replace=True"):
+        rich[:3].save(path)
+    assert path.read_bytes() == written
+    rich[:3].save(path, replace=True)
+    assert orlog.load_dataset(path).digest == rich[:3].digest
+
+    newer = home / "newer.json"
+    newer.write_text(json.dumps({"view_version": 99, "parents": "somehow"}))
+    with pytest.raises(VersionExistsError, match="another view"):
+        rich[:2].save(newer)
+    rich[:2].save(newer, replace=True)
+    code = home / "train.py"
+    code.write_text("import orlog\n")
+    lock = home / "orlog.lock"
+    lock.write_text('{"lock_version": 1, "datasets": {}}')
+    link = home / "link.json"
+    link.symlink_to(home / "nowhere.json")
+    (home / "folder.json").mkdir()
+    for other in (code, lock, link, home / "folder.json"):
+        for replace in (False, True):
+            with pytest.raises(VersionExistsError, match="not a view that orlog saved"):
+                rich[:2].save(other, replace=replace)
+    assert code.read_text() == "import orlog\n"
+    assert link.is_symlink()
 
 
 def test_a_stored_version_is_not_saved_as_a_view(rich: Dataset, home: Path) -> None:
@@ -1016,6 +1047,29 @@ def test_a_mixture_inside_a_mixture_keeps_its_proportions(plain: list[Dataset]) 
     found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(3)]
     wanted = np.array([2, 8, 5]) / 15 * sum(found)
     assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
+
+
+def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home: Path) -> None:
+    mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
+    dataset = orlog.combine_datasets([mixture, plain[2]])
+    share = mixture.total_steps / dataset.total_steps
+    assert dataset.mixture is not None
+    np.testing.assert_allclose(dataset.mixture[1], [0.9 * share, 0.1 * share, 1 - share])
+    counts = counted(dataset)
+    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(3)]
+    wanted = np.array(dataset.mixture[1]) * sum(found)
+    assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
+    alone = orlog.combine_datasets([mixture]).mixture
+    assert alone is not None
+    assert alone[1] == mixture.mixture[1]  # type: ignore[index] # it is weighted
+
+    # The digests of views pin what they mean: one saved before leaves the inner weights out.
+    inside = json.loads(mixture.save(home / "inside.json").read_text())
+    parent = {key: inside[key] for key in ("operation", "parents")}
+    old = write_view(home / "old.json", {"combine": {"weights": None}}, parent)
+    assert orlog.load_dataset(old).mixture is None
+    assert orlog.combine_datasets(plain).mixture is None
+    assert orlog.combine_datasets([mixture[:0], plain[2]]).mixture is None
 
 
 def test_weights_stay_with_the_episodes_of_their_dataset(plain: list[Dataset]) -> None:

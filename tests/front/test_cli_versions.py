@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import orlog
+from orlog.cli import app
 from orlog.datasets.dataset import Dataset
+from orlog.errors import VersionExistsError
 
 MINI = "pointmaze/umaze-mini-v1"
 
@@ -116,3 +119,19 @@ def test_a_version_is_converted_and_back(mini: Dataset, tmp_path: Path) -> None:
     assert "is in the zarr container" in run(
         "convert", MINI, "again", "--to", "zarr", cwd=tmp_path, code=1
     )
+
+
+def test_a_view_does_not_write_over_other_files(mini: Dataset, tmp_path: Path) -> None:
+    code = tmp_path / "train.py"
+    code.write_text("import orlog\n")
+    command = ["view", MINI, "--episodes", "0:2", "--save"]
+    refused = CliRunner().invoke(app, [*command, str(code)])
+    assert isinstance(refused.exception, VersionExistsError)
+    assert code.read_text() == "import orlog\n"
+    path = tmp_path / "good.json"
+    assert CliRunner().invoke(app, [*command, str(path)]).exit_code == 0
+    command[3] = "0:3"
+    refused = CliRunner().invoke(app, [*command, str(path)])
+    assert "--replace" in str(refused.exception)
+    assert CliRunner().invoke(app, [*command, str(path), "--replace"]).exit_code == 0
+    assert orlog.load_dataset(path).digest == mini[:3].digest

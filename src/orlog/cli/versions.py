@@ -193,8 +193,14 @@ def view(
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="Keep this column; may be repeated.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace another view that is in the file.")
+    ] = False,
 ) -> None:
-    """Derive a dataset without copying it; --where, --top, --episodes, --column in this order."""
+    """Derive a dataset without copying it; --where, --top, --episodes, --column in this order.
+
+    A file that is not a view of orlog's is never written over.
+    """
     from orlog.datasets.loading import load_dataset
 
     dataset = load_dataset(name)
@@ -206,7 +212,7 @@ def view(
         dataset = dataset[_slice(episodes)]
     if columns:
         dataset = dataset.select_columns(columns)
-    path = dataset.save(save)
+    path = dataset.save(save, replace=replace)
     console.print(f"{dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps")
     console.print(f"{dataset.digest}\n{path}", soft_wrap=True)
 
