@@ -366,18 +366,22 @@ class Dataset:
         self._view_file = save_view(self, Path(path), replace=replace)
         return self._view_file
 
-    def recover_environment(self) -> gymnasium.Env[Any, Any]:
+    def recover_environment(self, *, trust_environment: bool = False) -> gymnasium.Env[Any, Any]:
         """Make the environment that recorded the data, from an id that Gymnasium registers.
+
+        Args:
+            trust_environment: Consent to arguments that come with the data. Versions that ship with
+                orlog, that a registry's key signed or that were recorded on this machine need none.
 
         Raises:
             NotFoundError: the data name no environment, or Gymnasium does not know it.
             MissingExtraError: its package is not installed.
+            SimulatorError: its arguments need consent, or it cannot be made.
         """
+        from orlog.datasets.consent import check_environment
         from orlog.datasets.environments import make_environment
 
-        record = self.environment
-        if record is None:
-            raise NotFoundError(f"{self.name} names no environment")
+        record = check_environment(self, trust_environment=trust_environment)
         return make_environment(
             record.id, record.kwargs, max_episode_steps=record.max_episode_steps
         )

@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 from filelock import FileLock, Timeout
 
+from orlog.datasets.consent import note_environment
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.encoding import Encoding
 from orlog.datasets.environments import environment_record
@@ -140,11 +141,12 @@ class DatasetWriter:
             action_space=action_space,
             reward_dtype=np.dtype(reward_dtype),
         )
+        record = None if environment is None else environment_record(environment)
         facts: dict[str, Any] = {
             "description": description,
             "license": license,
             "behavior_policy": behavior_policy,
-            "environment": None if environment is None else environment_record(environment),
+            "environment": record,
             "changes": changes,
             "lineage": [],
         }
@@ -160,6 +162,8 @@ class DatasetWriter:
             discard,
             checkpoint_seconds,
         )
+        if record is not None:
+            note_environment(record)
 
     @classmethod
     def append(

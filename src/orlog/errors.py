@@ -9,6 +9,7 @@
     ├── VersionExistsError(FileExistsError) a version, or a file, that is there and is not overwritten
     ├── StorageError(OSError)              a disk that is full or cannot be written
     ├── WorkerDiedError(RuntimeError)      a worker process was killed
+    ├── SimulatorError(RuntimeError)       an environment that may not, or cannot, be made
     ├── TransferError(OSError)             no mirror gave the bytes; says what each did
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
         ├── LockError                      a version or digest other than `orlog.lock` pins
@@ -34,6 +35,7 @@ __all__ = [
     "OrlogError",
     "SchemaError",
     "SignatureError",
+    "SimulatorError",
     "StorageError",
     "TransferError",
     "VersionExistsError",
@@ -88,6 +90,10 @@ class StorageError(OrlogError, OSError):
 
 class WorkerDiedError(OrlogError, RuntimeError):
     """A worker process was killed, often because memory ran out."""
+
+
+class SimulatorError(OrlogError, RuntimeError):
+    """An environment that data name and that needs the user's consent, or that cannot be made."""
 
 
 class TransferError(OrlogError, OSError):

@@ -120,7 +120,11 @@ def record_baseline(baseline: Baseline) -> Path:
 
 
 def measure_references(
-    dataset: Dataset, *, episodes: int, progress: Callable[[int], None] = lambda _done: None
+    dataset: Dataset,
+    *,
+    episodes: int,
+    trust_environment: bool = False,
+    progress: Callable[[int], None] = lambda _done: None,
 ) -> ReferenceReturns:
     """Run the random and the expert policy in a dataset's environment and return their returns.
 
@@ -129,11 +133,12 @@ def measure_references(
 
     Raises:
         NotFoundError: the dataset has no recipe, hence no expert.
+        SimulatorError: the environment needs consent (`trust_environment`), or cannot be made.
     """
     entry = CATALOGUE.get(dataset.name)
     if entry is None:
         raise NotFoundError(f"{dataset.name} has no recipe, so orlog knows no expert for it")
-    protocol = scoring_protocol(dataset, episodes)
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     space = dataset.action_space
     assert isinstance(space, gymnasium.spaces.Box)
     rng = np.random.Generator(np.random.PCG64(0))

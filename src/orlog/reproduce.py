@@ -24,6 +24,7 @@ from orlog.runs import (
     RunRecord,
     evaluate_run,
     read_metrics,
+    scoring_protocol,
     train_run,
 )
 
@@ -96,6 +97,7 @@ class Job:
         steps: Gradient steps.
         episodes: Episodes of the evaluation.
         evaluations: Points of the learning curve.
+        trust_environment: Consent to arguments of the environment that come with the data.
     """
 
     algorithm: str
@@ -105,6 +107,7 @@ class Job:
     steps: int
     episodes: int
     evaluations: int
+    trust_environment: bool = False
 
 
 def run_jobs(
@@ -144,8 +147,14 @@ def _run_job(job: Job) -> tuple[RunRecord, Evaluation]:
         seed=job.seed,
         steps=job.steps,
         evaluations=job.evaluations,
+        trust_environment=job.trust_environment,
     )
-    return evaluate_run(job.folder, dataset=dataset, episodes=job.episodes)
+    return evaluate_run(
+        job.folder,
+        dataset=dataset,
+        episodes=job.episodes,
+        trust_environment=job.trust_environment,
+    )
 
 
 def _last_step(folder: Path) -> int:
@@ -164,12 +173,16 @@ def make_jobs(
     steps: int | None = None,
     episodes: int,
     evaluations: int = 5,
+    trust_environment: bool = False,
 ) -> list[Job]:
     """Return one job for each seed; `steps` are those of the recipe unless they are given.
 
     Raises:
+        NotFoundError: the dataset names no environment to score in.
+        SimulatorError: the environment needs consent, or cannot be made.
         FileExistsError: there is a run in one of the folders already.
     """
+    scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
     jobs = [
         Job(
             algorithm=algorithm,
@@ -179,6 +192,7 @@ def make_jobs(
             steps=recipe_for(algorithm, dataset.name).steps if steps is None else steps,
             episodes=episodes,
             evaluations=evaluations,
+            trust_environment=trust_environment,
         )
         for seed in seeds
     ]
@@ -230,6 +244,7 @@ def reproduce(
     seeds: Sequence[int],
     episodes: int,
     workers: int,
+    trust_environment: bool = False,
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
@@ -237,7 +252,14 @@ def reproduce(
     Raises:
         OrlogError: a run failed.
     """
-    jobs = make_jobs(algorithm, dataset, folder, seeds=seeds, episodes=episodes)
+    jobs = make_jobs(
+        algorithm,
+        dataset,
+        folder,
+        seeds=seeds,
+        episodes=episodes,
+        trust_environment=trust_environment,
+    )
     return summarize(dataset, jobs, run_jobs(jobs, workers=workers, progress=progress))
 
 

@@ -29,6 +29,7 @@ from orlog.algos.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.networks import Scaling
 from orlog.algos.recipes import recipe_for
 from orlog.algos.train import train
+from orlog.datasets.consent import check_environment
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.loading import load_dataset
@@ -106,6 +107,7 @@ def train_run(
     steps: int | None = None,
     resume: bool = False,
     evaluations: int = 5,
+    trust_environment: bool = False,
     progress: Callable[[int, int], None] = lambda _step, _steps: None,
 ) -> RunRecord:
     """Train with the dataset's recipe, save the last state, and return the run's record.
@@ -123,12 +125,15 @@ def train_run(
         resume: Go on from the folder's checkpoint.
         evaluations: How often, evenly spread over the run and at its end, a few episodes are run
             for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
+        trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with steps done and steps in all.
 
     Raises:
         FileExistsError: the folder holds another run, or one that was not asked to resume.
         ValueError: no such algorithm, or a setting that it cannot have.
         SchemaError: the dataset's spaces do not fit these algorithms.
+        NotFoundError: the dataset names no environment to evaluate in; `evaluations=0` needs none.
+        SimulatorError: the environment needs consent, or cannot be made.
     """
     recipe = recipe_for(algorithm, dataset.name)
     steps = recipe.steps if steps is None else steps
@@ -142,6 +147,14 @@ def train_run(
             f"{dataset.name}: the algorithms take observations and actions that are vectors of "
             f"floats, found {dataset.observation_space} and {dataset.action_space}"
         )
+    protocol = None
+    if evaluations:
+        if dataset.environment is None:
+            raise NotFoundError(
+                f"{dataset.name} names no environment to evaluate in; train without evaluations: "
+                "--evaluations 0, or evaluations=0 in Python"
+            )
+        protocol = scoring_protocol(dataset, CURVE_EPISODES, trust_environment=trust_environment)
     mean, std = packed.observation_statistics()
     record = RunRecord(
         algorithm=algorithm,
@@ -171,7 +184,10 @@ def train_run(
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / RUN_FILE, msgspec.to_builtins(record))
             (folder / METRICS_FILE).write_text("", "utf-8")
-        _train_and_log(made, packed, dataset, folder, record, config, step, evaluations, progress)
+        saves = evaluations or SAVES
+        _train_and_log(
+            made, packed, dataset, folder, record, config, step, saves, protocol, progress
+        )
     return record
 
 
@@ -183,24 +199,22 @@ def _train_and_log(
     record: RunRecord,
     config: Config,
     step: int,
-    evaluations: int,
+    saves: int,
+    protocol: Protocol | None,
     progress: Callable[[int, int], None],
 ) -> None:
     stream = Transitions(
         packed, dataset.digest, batch_size=config.batch_size, seed=record.seed, start=step
     )
     every = max(1, record.steps // 100)
-    saves = evaluations or SAVES
     save_at = {round(record.steps * index / saves) for index in range(1, saves + 1)}
     policy = make_policy(algorithm, dataset)
     # What was logged after the checkpoint that a run goes on from will be logged again.
     logged = [line for line in read_metrics(folder) if line["step"] <= step]
     with contextlib.ExitStack() as stack:
         environments = None
-        if evaluations:
-            environments = stack.enter_context(
-                vector_environment(scoring_protocol(dataset, CURVE_EPISODES))
-            )
+        if protocol is not None:
+            environments = stack.enter_context(vector_environment(protocol))
         log = stack.enter_context((folder / METRICS_FILE).open("w", encoding="utf-8"))
         log.writelines(json.dumps(line) + "\n" for line in logged)
         seconds = logged[-1]["seconds"] if logged else 0.0
@@ -230,6 +244,7 @@ def evaluate_run(
     *,
     dataset: Dataset | None = None,
     episodes: int = EPISODES,
+    trust_environment: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> tuple[RunRecord, Evaluation]:
     """Run a run's last saved policy in its dataset's environment and save the returns.
@@ -240,10 +255,13 @@ def evaluate_run(
         folder: Folder of the run.
         dataset: What it was trained on; found by the recorded name and digest if it is not given.
         episodes: Episodes to run.
+        trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with the number of episodes done.
 
     Raises:
-        NotFoundError: there is no checkpoint in the folder, or its dataset is not here.
+        NotFoundError: there is no checkpoint in the folder, its dataset is not here or names no
+            environment.
+        SimulatorError: the environment needs consent, or cannot be made.
         ValueError: the checkpoint is damaged or belongs to another run.
         IntegrityError: the dataset is not the one that the run was trained on.
     """
@@ -261,25 +279,26 @@ def evaluate_run(
             expected=record.digest,
             found=dataset.digest,
         )
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     with one_thread():
         algorithm = make_from_record(record, dataset)
         step = _load(algorithm, folder)
-        protocol = scoring_protocol(dataset, episodes)
         returns = run_protocol(make_policy(algorithm, dataset), protocol, progress)
     evaluation = Evaluation(step=step, protocol=protocol, returns=returns.tolist())
     write_json(folder / EVALUATION_FILE, msgspec.to_builtins(evaluation))
     return record, evaluation
 
 
-def scoring_protocol(dataset: Dataset, episodes: int) -> Protocol:
+def scoring_protocol(
+    dataset: Dataset, episodes: int, *, trust_environment: bool = False
+) -> Protocol:
     """Return how policies of a dataset are evaluated.
 
     Raises:
-        NotFoundError: the dataset names no environment.
+        NotFoundError: the dataset names no environment, or another time limit.
+        SimulatorError: the environment needs consent, or cannot be made.
     """
-    environment = dataset.environment
-    if environment is None:
-        raise NotFoundError(f"{dataset.name} names no environment to evaluate in")
+    environment = check_environment(dataset, trust_environment=trust_environment)
     with make_environment(environment.id, environment.kwargs) as env:
         limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit != environment.max_episode_steps:

@@ -11,6 +11,13 @@ import typer
 from orlog.cli.application import CORES, Algorithm, Name, Workers, app
 from orlog.terminal import console, progress_bar, progress_bars, table
 
+TrustEnvironment = Annotated[
+    bool,
+    typer.Option(
+        "--trust-environment", help="Use arguments of the environment that come with the data."
+    ),
+]
+
 
 @app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seed 0 --set expectile=0.8")
 def train(
@@ -32,6 +39,7 @@ def train(
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points of the learning curve; 0 needs no environment.")
     ] = 5,
+    trust_environment: TrustEnvironment = False,
 ) -> None:
     """Train an algorithm on a dataset by its recipe, with one seed."""
     from orlog.datasets.loading import load_dataset
@@ -50,11 +58,16 @@ def train(
             steps=steps,
             resume=resume,
             evaluations=evaluations,
+            trust_environment=trust_environment,
             progress=update,
         )
+    advice = f"run: orlog evaluate {folder}"
+    if dataset.environment is None:
+        advice = f"{dataset.name} names no environment, so there is none to evaluate in"
+    elif trust_environment:
+        advice += " --trust-environment"
     console.print(
-        f"trained {algorithm.upper()} for {record.steps:,} steps; run: orlog evaluate {folder}",
-        soft_wrap=True,
+        f"trained {algorithm.upper()} for {record.steps:,} steps; {advice}", soft_wrap=True
     )
 
 
@@ -73,6 +86,7 @@ def evaluate(
         typer.Option(help="The dataset, if it is not found by its recorded name."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
+    trust_environment: TrustEnvironment = False,
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score."""
     import numpy as np
@@ -86,6 +100,7 @@ def evaluate(
             run,
             dataset=None if dataset is None else load_dataset(dataset),
             episodes=episodes,
+            trust_environment=trust_environment,
             progress=lambda done: update(done, episodes),
         )
 
@@ -114,6 +129,7 @@ def references(
     record: Annotated[
         bool, typer.Option("--record", help="Record them among those that ship (maintainers).")
     ] = False,
+    trust_environment: TrustEnvironment = False,
 ) -> None:
     """Measure the returns of a random and an expert policy, which anchor normalized scores."""
     from orlog.datasets.loading import load_dataset
@@ -128,7 +144,9 @@ def references(
             finished = done if done >= finished else episodes + done
             update(finished, 2 * episodes)
 
-        measured = measure_references(dataset, episodes=episodes, progress=count)
+        measured = measure_references(
+            dataset, episodes=episodes, trust_environment=trust_environment, progress=count
+        )
     recorded = references_of(dataset.manifest)
     rows = [
         (
@@ -160,6 +178,7 @@ def reproduce(
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
+    trust_environment: TrustEnvironment = False,
 ) -> None:
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
     from orlog.algos.algorithms import make_config
@@ -178,6 +197,7 @@ def reproduce(
             seeds=range(seeds),
             episodes=episodes,
             workers=workers,
+            trust_environment=trust_environment,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))

@@ -1,0 +1,102 @@
+"""Commands on datasets that name no environment, or one with arguments of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets.dataset import Dataset
+from orlog.errors import NotFoundError, SimulatorError
+
+NAME = "lab/pendulum-v1"
+
+
+def pendulum(env: gymnasium.Env[Any, Any] | None) -> Dataset:
+    """Return a few recorded steps, which may name the environment."""
+    with gymnasium.make("Pendulum-v1") as plain:
+        observation_space, action_space = plain.observation_space, plain.action_space
+    rng = np.random.default_rng(0)
+    with orlog.DatasetWriter(
+        NAME, observation_space=observation_space, action_space=action_space, environment=env
+    ) as writer:
+        for _ in range(3):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=rng.normal(size=(11, 3)).astype(np.float32),
+                    actions=rng.uniform(-2, 2, (10, 1)).astype(np.float32),
+                    rewards=rng.normal(size=10),
+                    terminations=np.zeros(10, np.bool_),
+                    truncations=np.arange(10) == 9,
+                )
+            )
+    return orlog.load_dataset(NAME)
+
+
+def command(*arguments: str) -> str:
+    """Return what a command prints, or raise what it raised."""
+    result = CliRunner().invoke(app, arguments)
+    if result.exception is not None:
+        raise result.exception
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the folder of a dataset from another machine, whose pendulum has a gravity of its own."""
+    with gymnasium.make("Pendulum-v1", g=5.0) as env:
+        folder = pendulum(env).folder
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another home"))
+    return folder
+
+
+def test_without_an_environment_training_says_how_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pendulum(None)
+    out = tmp_path / "work"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    for arguments in (("train", "bc", NAME, "--steps", "2"), ("reproduce", "bc", NAME)):
+        with pytest.raises(NotFoundError, match="names no environment") as caught:
+            command(*arguments)
+        assert ("--evaluations 0" in str(caught.value)) == (arguments[0] == "train")
+        assert list(out.iterdir()) == []
+    said = command("train", "bc", NAME, "--steps", "2", "--evaluations", "0")
+    assert "orlog evaluate" not in said
+    with pytest.raises(NotFoundError, match="names no environment") as caught:
+        command("evaluate", str(out / "runs" / "bc" / NAME / "seed-0"))
+    assert "--evaluations" not in str(caught.value)
+
+
+def test_arguments_from_elsewhere_are_used_with_consent_only(
+    elsewhere: Path, tmp_path: Path
+) -> None:
+    run, data = tmp_path / "run", str(elsewhere)
+    train = ("train", "bc", data, "--steps", "2", "--evaluations", "1", "--out", str(run))
+    evaluate = ("evaluate", str(run), "--dataset", data, "--episodes", "1")
+    with pytest.raises(SimulatorError, match="--trust-environment"):
+        command(*train)
+    assert not run.exists()
+    assert "--trust-environment" in command(*train, "--trust-environment")
+    with pytest.raises(SimulatorError, match="--trust-environment"):
+        command(*evaluate)
+    assert "return" in command(*evaluate, "--trust-environment")
+    with pytest.raises(SimulatorError, match="--trust-environment"):
+        command("reproduce", "bc", data, "--out", str(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_was_recorded_here_is_trained_and_scored_without_asking(tmp_path: Path) -> None:
+    with gymnasium.make("Pendulum-v1", g=5.0) as env:
+        pendulum(env)
+    run = str(tmp_path / "run")
+    command("train", "bc", NAME, "--steps", "2", "--evaluations", "1", "--out", run)
+    command("evaluate", run, "--episodes", "1")
