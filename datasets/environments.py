@@ -61,7 +61,7 @@ def make_environment(
         arguments["max_episode_steps"] = max_episode_steps
     try:
         env = gymnasium.make(environment_id, disable_env_checker=True, **arguments)
-    except Exception as error:  # noqa: BLE001 (an environment is any code, and raises anything)
+    except Exception as error:  # an environment is any code, and raises anything
         raise SimulatorError(
             f"environment {environment_id} cannot be made with the arguments {arguments!r:.200}: "
             f"{type(error).__name__}: {error!s:.500}"

@@ -29,7 +29,11 @@ def record(
     """Return one recorded step of CartPole."""
     box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     with orlog.DatasetWriter(
-        name, observation_space=box, action_space=spaces.Discrete(2), environment=env, version=version
+        name,
+        observation_space=box,
+        action_space=spaces.Discrete(2),
+        environment=env,
+        version=version,
     ) as writer:
         writer.add_episode(
             orlog.Episode(
@@ -43,9 +47,7 @@ def record(
     return orlog.load_dataset(f"{name}@{version}")
 
 
-def foreign(
-    environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0"
-) -> Dataset:
+def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0") -> Dataset:
     """Return a dataset whose manifest names an environment, as one from elsewhere may."""
     dataset = record("lab/foreign-v1", version=version)
     environment = EnvironmentRecord(
@@ -159,7 +161,7 @@ def test_a_version_that_ships_needs_no_consent(mini: Dataset) -> None:
     mini.recover_environment().close()
 
 
-def test_a_signer_of_a_registry_of_this_machine_is_trusted(home: Path) -> None:
+def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
     from orlog.datasets.registries import add_registry
 
     dataset = foreign("CartPole-v1", ARGUMENTS)
