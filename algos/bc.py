@@ -48,6 +48,9 @@ def cloning_loss(
 class BC:
     """Behavior cloning with a deterministic tanh policy."""
 
+    STATE = ("policy", "optimizer")
+    CONSTANTS = ("config", "scaling")
+
     def __init__(
         self, config: BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
     ) -> None:

@@ -1,69 +1,371 @@
-"""Checkpoints: every tensor of an algorithm in one safetensors file, written whole or not at all.
+"""Checkpoints: the state that an algorithm declares, in one safetensors file, written whole or not.
 
-Networks, targets, the optimizer's moments, random generators and the step are all in it, so a run
-that is resumed gives the same numbers as one that never stopped.
+An algorithm's class names each of its attributes in one of two tuples:
+
+    STATE = ("policy", "optimizer", "generator", "step")      what training changes: saved
+    CONSTANTS = ("config", "scaling")                         what its arguments give again: not saved
+
+An attribute in neither is refused, so that no checkpoint loses one. State may be networks, tensors,
+optimizers with their groups, schedulers, generators of torch and numpy, plain values (numbers, text,
+None, lists and dicts of them), and lists and dicts of all these.
+
+The file holds tensors, named `attribute/key`, and as metadata the plain values in JSON, the format,
+what the caller adds, and a SHA-256 of it all. Equal states give equal bytes. Format 1 had no plain
+values: whole numbers were tensors, and optimizers lacked their groups. It is still read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import stat
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+from orlog.errors import CheckpointError, FormatVersionError
+
+__all__ = ["check_state", "load_checkpoint", "save_checkpoint"]
+
+FORMAT = 2
+KINDS = (
+    nn.Module,
+    Tensor,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.Generator,
+    np.random.Generator,
+)
+
+
+def check_state(algorithm: Any) -> None:
+    """Refuse an algorithm of which a checkpoint would lose something.
+
+    Raises:
+        TypeError: an attribute is not declared, or is of a kind that cannot be saved.
+    """
+    _snapshot(algorithm)
 
 
 def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str]) -> None:
-    """Write an algorithm's state; whatever was at `path` is replaced only once this is durable."""
-    tensors = {name: tensor.contiguous() for name, tensor in _state(algorithm)}
+    """Write an algorithm's state; what was at `path` is replaced only once this is durable.
+
+    Raises:
+        TypeError: a checkpoint would lose an attribute of the algorithm.
+        OSError: the file cannot be written; what was at `path` stays.
+    """
+    tensors, values = _snapshot(algorithm)
+    metadata = {
+        **metadata,
+        "checkpoint_format": str(FORMAT),
+        "state": json.dumps(values, sort_keys=True),
+    }
+    header, body = _encode(tensors, {**metadata, "sha256": _digest(tensors, metadata)})
     unfinished = path.with_name(f".{path.name}.unfinished")
-    save_file(tensors, unfinished, {**metadata, "sha256": _digest(tensors, metadata)})
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(header)
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def load_checkpoint(algorithm: Any, path: Path) -> dict[str, str]:
     """Fill an algorithm of the same configuration with a saved state; return the metadata.
 
+    An algorithm whose checkpoint is refused stays as it was.
+
     Raises:
-        ValueError: the file is damaged or belongs to another configuration.
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file is damaged or belongs to another configuration.
+        FormatVersionError: it was written by a newer orlog.
+        TypeError: a checkpoint would lose an attribute of the algorithm.
     """
+    tensors, metadata = _read(path)
+    fresh_tensors, fresh_values = _snapshot(algorithm)
+    if "checkpoint_format" in metadata:
+        del metadata["checkpoint_format"]
+        try:
+            values: dict[str, Any] = json.loads(metadata.pop("state"))
+        except (KeyError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path}: the checkpoint's metadata 'state': {error}") from error
+    else:
+        values = _values_of_format_1(algorithm, tensors, fresh_values)
+    optimizers = {
+        part.name: part.value
+        for part in _parts(algorithm)
+        if isinstance(part.value, torch.optim.Optimizer)
+    }
+    expected, found = (
+        {
+            **{name: (tuple(one.shape), one.dtype) for name, one in some.items()},
+            **dict.fromkeys(plain, "a plain value"),
+        }
+        for some, plain in ((fresh_tensors, fresh_values), (tensors, values))
+    )
+    moments = {name: _moments(name, tensors, values) for name in optimizers}
+    for name, optimizer in optimizers.items():
+        # What an optimizer holds depends on the steps it took; that it fits is checked here.
+        of_moments = [one for one in {*expected, *found} if _is_moment(one, name)]
+        for one in of_moments:
+            expected.pop(one, None)
+            found.pop(one, None)
+        _check_optimizer(path, name, optimizer, moments[name], values.get(f"{name}/groups", []))
+    differ = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+    if differ:
+        raise CheckpointError(
+            f"{path}: the checkpoint is of another configuration: {differ[0]} is "
+            f"{_in_words(found.get(differ[0]))}, expected {_in_words(expected.get(differ[0]))}"
+        )
+    for part in _parts(algorithm):
+        _restore(part, tensors, values, moments.get(part.name, {}))
+    return metadata
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of state that is saved as one: a network, an optimizer, a number .."""
+
+    name: str
+    value: Any
+    replace: Callable[[Any], object]
+
+
+def _parts(algorithm: Any) -> Iterator[_Part]:
+    """Yield the pieces of the declared state."""
+    kind = type(algorithm).__name__
+    state, constants = getattr(algorithm, "STATE", ()), getattr(algorithm, "CONSTANTS", ())
+    undeclared = sorted({*vars(algorithm)} - {*state} - {*constants})
+    if undeclared:
+        raise TypeError(
+            f"{kind}.{undeclared[0]}: checkpoints would lose it; name it in {kind}.STATE if training "
+            f"changes it, or in {kind}.CONSTANTS if the arguments of {kind} give it again"
+        )
+    for name in state:
+        value = getattr(algorithm, name)
+        yield from _inside(kind, name, value, functools.partial(setattr, algorithm, name))
+
+
+def _inside(kind: str, name: str, value: Any, replace: Callable[[Any], object]) -> Iterator[_Part]:
+    if isinstance(value, KINDS) or _is_plain(value):
+        yield _Part(name, value, replace)
+    elif type(value) is list or (type(value) is dict and all(type(key) is str for key in value)):
+        items = enumerate(value) if isinstance(value, list) else value.items()
+        for key, item in items:
+            setter = functools.partial(value.__setitem__, key)
+            yield from _inside(kind, f"{name}/{key}", item, setter)
+    else:
+        raise TypeError(f"{kind}.{name}: a checkpoint cannot save a {type(value).__name__}")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON gives back exactly this value; Python's keeps every bit of a float."""
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(one) for key, one in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _snapshot(algorithm: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the plain values of an algorithm's state, by name."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for part in _parts(algorithm):
+        for name, leaf in _leaves(part):
+            if name in tensors or name in values:
+                raise TypeError(f"{type(algorithm).__name__}.{name}: two parts have this name")
+            if isinstance(leaf, Tensor):
+                # A copy: tensors of one file may not share memory, as tied weights do.
+                tensors[name] = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
+            elif _is_plain(leaf):
+                values[name] = leaf
+            else:
+                raise TypeError(
+                    f"{type(algorithm).__name__}.{name}: a checkpoint cannot save a "
+                    f"{type(leaf).__name__}"
+                )
+    return tensors, values
+
+
+def _leaves(part: _Part) -> Iterator[tuple[str, Any]]:
+    name = part.name
+    match part.value:
+        case nn.Module() as module:
+            saved = module.state_dict()
+            for key, _ in module.named_buffers():
+                if key not in saved:
+                    raise TypeError(f"{name}/{key}: checkpoints would lose a buffer not persistent")
+            for key, value in saved.items():
+                yield f"{name}/{key}", value
+        case torch.optim.Optimizer() as optimizer:
+            whole = optimizer.state_dict()
+            for index, state in whole["state"].items():
+                for key, value in state.items():
+                    yield f"{name}/{index}/{key}", value
+            yield f"{name}/groups", [_group_values(group) for group in whole["param_groups"]]
+        case torch.optim.lr_scheduler.LRScheduler() as scheduler:
+            for key, value in scheduler.state_dict().items():
+                yield f"{name}/{key}", value
+        case torch.Generator() as generator:
+            yield name, generator.get_state()
+        case np.random.Generator() as numbers:
+            yield name, numbers.bit_generator.state
+        case value:
+            yield name, value
+
+
+def _group_values(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group of parameters; of the parameters themselves their number."""
+    plain = {key: list(value) if type(value) is tuple else value for key, value in group.items()}
+    return {**plain, "params": len(group["params"])}
+
+
+@torch.no_grad()
+def _restore(
+    part: _Part,
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    moments: dict[int, dict[str, Any]],
+) -> None:
+    name = part.name
+    match part.value:
+        case nn.Module() as module:
+            module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
+        case Tensor() as tensor:
+            tensor.copy_(tensors[name])
+        case torch.optim.Optimizer() as optimizer:
+            groups = optimizer.state_dict()["param_groups"]
+            for group, saved in zip(groups, values[f"{name}/groups"], strict=True):
+                # Another version of torch may know settings that this one does not.
+                for key in ({*group} & {*saved}) - {"params"}:
+                    group[key] = tuple(saved[key]) if type(group[key]) is tuple else saved[key]
+            optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        case torch.optim.lr_scheduler.LRScheduler() as scheduler:
+            scheduler.load_state_dict(
+                {key: values[f"{name}/{key}"] for key in scheduler.state_dict()}
+            )
+        case torch.Generator() as generator:
+            generator.set_state(tensors[name])
+        case np.random.Generator() as numbers:
+            numbers.bit_generator.state = values[name]
+        case _:
+            part.replace(values[name])
+
+
+def _is_moment(name: str, optimizer: str) -> bool:
+    """Whether a name is that of something an optimizer holds of one parameter."""
+    return name.startswith(f"{optimizer}/") and name[len(optimizer) + 1 :].split("/")[0].isdecimal()
+
+
+def _moments(
+    optimizer: str, tensors: dict[str, Tensor], values: dict[str, Any]
+) -> dict[int, dict[str, Any]]:
+    """Return what was saved of an optimizer for each parameter."""
+    found: dict[int, dict[str, Any]] = {}
+    for name, value in [*tensors.items(), *values.items()]:
+        if _is_moment(name, optimizer):
+            index, _, key = name[len(optimizer) + 1 :].partition("/")
+            found.setdefault(int(index), {})[key] = value
+    return found
+
+
+def _check_optimizer(
+    path: Path,
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    moments: dict[int, dict[str, Any]],
+    groups: list[dict[str, Any]],
+) -> None:
+    """Refuse what was saved of an optimizer of other parameters."""
+    expected = [len(group["params"]) for group in optimizer.param_groups]
+    found = [group["params"] for group in groups]
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    if expected != found or any(index >= len(parameters) for index in moments):
+        raise CheckpointError(
+            f"{path}: the checkpoint is of another configuration: {name} has groups of {found} "
+            f"parameters, expected {expected}"
+        )
+    for index, state in moments.items():
+        for key, value in state.items():
+            shapes = (tuple(parameters[index].shape), ())
+            if isinstance(value, Tensor) and tuple(value.shape) not in shapes:
+                raise CheckpointError(
+                    f"{path}: the checkpoint is of another configuration: {name}/{index}/{key} has "
+                    f"shape {tuple(value.shape)}, expected {shapes[0]}"
+                )
+
+
+def _values_of_format_1(
+    algorithm: Any, tensors: dict[str, Tensor], fresh: dict[str, Any]
+) -> dict[str, Any]:
+    """Take the plain values of format 1 from the tensors; what it did not save stays as it is."""
+    values = dict(fresh)
+    for name in fresh:
+        if name in tensors:
+            values[name] = tensors.pop(name).item()
+        if name.endswith("/groups"):
+            saved = len(_moments(name.removesuffix("/groups"), tensors, {}))
+            if saved != sum(group["params"] for group in fresh[name]):
+                values[name] = [{"params": saved}]
+    for name in algorithm.CONSTANTS:  # it saved every whole number
+        tensors.pop(name, None)
+    return values
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and metadata of a checkpoint, its checksum checked and removed."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path}: not a readable checkpoint: it is not a file")
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata: dict[str, str] = file.metadata() or {}
-    except SafetensorError as error:
-        raise ValueError(f"{path}: not a readable checkpoint: {error}") from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a readable checkpoint: {error}") from error
+    written = metadata.get("checkpoint_format", "1")
+    if written.isdecimal() and int(written) > FORMAT:
+        raise FormatVersionError(
+            f"{path}: checkpoint_format {written} is newer than this orlog reads ({FORMAT}); run: "
+            "pip install --upgrade orlog"
+        )
     if metadata.pop("sha256", None) != _digest(tensors, metadata):
-        raise ValueError(f"{path}: the checkpoint is damaged: its numbers are not those written")
-    expected = {name: tensor.shape for name, tensor in _state(algorithm)}
-    found = {name: tensor.shape for name, tensor in tensors.items()}
-    if expected != found:
-        differ = sorted(
-            name for name in {*expected, *found} if expected.get(name) != found.get(name)
+        raise CheckpointError(
+            f"{path}: the checkpoint is damaged: its sha256 is not of its content"
         )
-        raise ValueError(
-            f"{path}: the checkpoint is of another configuration: {differ[0]} has shape "
-            f"{found.get(differ[0])}, expected {expected.get(differ[0])}"
-        )
-    _restore(algorithm, tensors)
-    return metadata
+    return tensors, metadata
 
 
-def _parts(algorithm: Any) -> Iterator[tuple[str, Any]]:
-    """Yield everything an algorithm holds that changes as it trains."""
-    for name, value in sorted(vars(algorithm).items()):
-        if isinstance(value, nn.Module | Tensor | torch.optim.Optimizer | torch.Generator | int):
-            yield name, value
+def _encode(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, memoryview]:
+    """Return header and body of a safetensors file whose bytes depend on the content alone."""
+    data = save(tensors, metadata)
+    (length,) = struct.unpack_from("<Q", data)
+    # safetensors orders the tensors, but writes metadata in an order that varies by process.
+    header = json.loads(data[8 : 8 + length])
+    header = {**header, "__metadata__": dict(sorted(metadata.items()))}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, memoryview(data)[8 + length :]
 
 
 def _digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
@@ -71,57 +373,15 @@ def _digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _state(algorithm: Any) -> Iterator[tuple[str, Tensor]]:
-    _prepare_optimizers(algorithm)
-    for name, part in _parts(algorithm):
-        match part:
-            case nn.Module():
-                for key, tensor in part.state_dict().items():
-                    yield f"{name}/{key}", tensor.detach().cpu()
-            case Tensor():
-                yield name, part.detach().cpu()
-            case torch.optim.Optimizer():
-                for index, state in part.state_dict()["state"].items():
-                    for key, tensor in state.items():
-                        yield f"{name}/{index}/{key}", tensor.detach().cpu()
-            case torch.Generator():
-                yield name, part.get_state()
-            case int():
-                yield name, torch.tensor(part)
-
-
-def _prepare_optimizers(algorithm: Any) -> None:
-    """Give each optimizer the zero moments it makes at its first step, where it has not yet."""
-    for _, part in _parts(algorithm):
-        if isinstance(part, torch.optim.Adam):
-            for group in part.param_groups:
-                for parameter in group["params"]:
-                    if parameter in part.state:
-                        continue
-                    part.state[parameter] = {
-                        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
-
-
-@torch.no_grad()
-def _restore(algorithm: Any, tensors: dict[str, Tensor]) -> None:
-    for name, part in _parts(algorithm):
-        match part:
-            case nn.Module():
-                part.load_state_dict({key: tensors[f"{name}/{key}"] for key in part.state_dict()})
-            case Tensor():
-                part.copy_(tensors[name])
-            case torch.optim.Optimizer():
-                for index, state in part.state_dict()["state"].items():
-                    for key, tensor in state.items():
-                        tensor.copy_(tensors[f"{name}/{index}/{key}"])
-            case torch.Generator():
-                part.set_state(tensors[name])
-            case int():
-                setattr(algorithm, name, int(tensors[name]))
+def _in_words(what: Any) -> str:
+    match what:
+        case None:
+            return "missing"
+        case tuple((shape, dtype)):
+            return f"{dtype} {shape}"
+        case _:
+            return str(what)

@@ -116,6 +116,18 @@ def squashed_samples(
 class CQL:
     """Conservative Q-learning for continuous actions."""
 
+    STATE = (
+        "critic",
+        "target_critic",
+        "policy",
+        "log_temperature",
+        "log_multiplier",
+        "optimizer",
+        "generator",
+        "step",
+    )
+    CONSTANTS = ("config", "scaling", "action_dim")
+
     def __init__(
         self, config: CQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
     ) -> None:

@@ -97,6 +97,9 @@ def policy_loss(
 class IQL:
     """Implicit Q-learning for continuous actions."""
 
+    STATE = ("critic", "target_critic", "value", "policy", "log_std", "optimizer", "step")
+    CONSTANTS = ("config", "scaling")
+
     def __init__(
         self, config: IQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"
     ) -> None:

@@ -10,10 +10,12 @@
     ├── StorageError(OSError)              a disk that is full or cannot be written
     ├── WorkerDiedError(RuntimeError)      a worker process was killed
     ├── SimulatorError(RuntimeError)       an environment that may not, or cannot, be made
+    ├── StoppedError                       a training run that was asked to stop, and saved its state
     ├── TransferError(OSError)             no mirror gave the bytes; says what each did
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
         ├── LockError                      a version or digest other than `orlog.lock` pins
         ├── SignatureError                 a signature that is missing, wrong or of an older index
+        ├── CheckpointError(ValueError)    a checkpoint that is damaged or of another run
         └── ManifestError(ValueError)      a manifest that cannot be read as right
 
 Bad arguments stay `ValueError` and `TypeError`. Every error can be made from its message alone, so
@@ -25,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "CheckpointError",
     "FormatVersionError",
     "IntegrityError",
     "InvalidNameError",
@@ -36,6 +39,7 @@ __all__ = [
     "SchemaError",
     "SignatureError",
     "SimulatorError",
+    "StoppedError",
     "StorageError",
     "TransferError",
     "VersionExistsError",
@@ -96,6 +100,14 @@ class SimulatorError(OrlogError, RuntimeError):
     """An environment that data name and that needs the user's consent, or that cannot be made."""
 
 
+class StoppedError(OrlogError):
+    """A training run that was asked to stop; `step` is that of the checkpoint it wrote."""
+
+    def __init__(self, message: str, *, step: int = 0) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class TransferError(OrlogError, OSError):
     """No mirror gave the bytes that were asked for; what did come is kept, to go on from.
 
@@ -130,6 +142,10 @@ class LockError(IntegrityError):
 
 class SignatureError(IntegrityError):
     """A manifest or index whose signature is missing, wrong, or older than one seen before."""
+
+
+class CheckpointError(IntegrityError, ValueError):
+    """A checkpoint that is damaged, or of another run or configuration."""
 
 
 class ManifestError(IntegrityError, ValueError):

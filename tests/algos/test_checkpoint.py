@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import subprocess
 import sys
@@ -8,17 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
 from orlog.algos.checkpoint import load_checkpoint, save_checkpoint
-from orlog.algos.networks import Scaling
+from orlog.algos.networks import Scaling, make_network
+from orlog.errors import CheckpointError, FormatVersionError
 from orlog.loaders.batch import Batch
 
 MakeBatch: TypeAlias = Callable[..., Batch]
+
+FROZEN = Path(__file__).parent / "frozen"
 
 RUNS: list[tuple[str, dict[str, Any]]] = [
     ("bc", {"hidden": [8, 8]}),
@@ -113,7 +119,9 @@ def test_a_checkpoint_holds_everything_that_training_changes(
             assert attribute in parts
     trained = [value for group in made.optimizer.param_groups for value in group["params"]]
     assert sum(key.startswith("optimizer/") for key in saved) == 3 * len(trained)
-    assert ("step" in saved) == (name != "bc")
+    with safe_open(tmp_path / "state", "pt") as file:
+        values = json.loads(file.metadata()["state"])
+    assert values.get("step") == (None if name == "bc" else 1)
 
 
 def test_metadata_come_back_and_the_last_save_replaces_the_first(
@@ -240,3 +248,152 @@ def test_a_flipped_byte_of_a_weight_is_refused(
     path.write_bytes(whole[:-10] + bytes([whole[-10] ^ 64]) + whole[-9:])
     with pytest.raises(ValueError, match="checkpoint"):
         load_checkpoint(made, path)
+
+
+# --- declared state
+
+
+class Everything:
+    """An algorithm with one piece of state of every kind."""
+
+    STATE = (
+        "networks",
+        "optimizer",
+        "scheduler",
+        "generator",
+        "numbers",
+        "best",
+        "history",
+        "average",
+        "step",
+    )
+    CONSTANTS = ("width",)
+
+    def __init__(self, seed: int = 0) -> None:
+        self.width = 3
+        generator = torch.Generator().manual_seed(seed)
+        first = make_network(2, 1, (self.width,), generator=generator)
+        second = make_network(2, 1, (self.width,), generator=generator)
+        self.networks = [first, second]
+        parameters = [*first.parameters(), *second.parameters()]
+        self.optimizer = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        self.generator = generator
+        self.numbers = np.random.default_rng(seed)
+        self.best: float | None = None
+        self.history: list[float] = []
+        self.average = {"loss": torch.zeros(())}
+        self.step = 0
+
+    def update(self) -> None:
+        inputs = torch.randn(4, 2, generator=self.generator)
+        inputs = inputs + torch.from_numpy(self.numbers.normal(size=(4, 2)).astype(np.float32))
+        loss = torch.stack([network(inputs).square().mean() for network in self.networks]).sum()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self.optimizer.step()
+        self.scheduler.step()
+        self.average["loss"].mul_(0.9).add_(0.1 * loss.detach())
+        self.best = min(self.best or math.inf, loss.item())
+        self.history.append(loss.item())
+        self.step += 1
+
+
+def test_state_of_every_kind_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole, half = Everything(), Everything()
+    for step in range(6):
+        whole.update()
+        if step < 3:
+            half.update()
+    save_checkpoint(half, tmp_path / "half", metadata={})
+    resumed = Everything(seed=1)
+    load_checkpoint(resumed, tmp_path / "half")
+    for _ in range(3):
+        resumed.update()
+    assert resumed.history == whole.history
+    assert (resumed.best, resumed.step) == (whole.best, 6)
+    assert resumed.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"]
+    for name, made in (("whole", whole), ("resumed", resumed)):
+        save_checkpoint(made, tmp_path / name, metadata={})
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+def test_an_attribute_that_is_not_declared_is_refused(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    made = make_small("bc", scaling)
+    made.update(make_batch(0))
+    made.recent_losses = [0.5]
+    with pytest.raises(TypeError, match=r"BC\.recent_losses: checkpoints would lose it"):
+        save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [{1: 2.0}, (1, 2), [object()], {"deep": [{1, 2}]}, 1j])
+def test_state_that_json_would_change_is_refused(value: object, tmp_path: Path) -> None:
+    made = Everything()
+    made.best = value  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=r"Everything\.best.*cannot save"):
+        save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+
+
+def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, torch; from orlog.algos.checkpoint import save_checkpoint\n"
+        "class Tiny:\n"
+        "    STATE = ('weights', 'step')\n"
+        "made = Tiny(); made.weights = torch.ones(2); made.step = 3\n"
+        "metadata = {name: name for name in 'abcdefgh'}\n"
+        "for number in range(4):\n"
+        "    save_checkpoint(made, pathlib.Path(sys.argv[1], f'{number}'), metadata=metadata)\n"
+    )
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    files = [path.read_bytes() for folder in folders for path in sorted(folder.iterdir())]
+    assert len(files) == 8
+    assert len(set(files)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("bc", {"hidden": [2]}),
+        ("iql", {"hidden": [2], "steps": 6}),
+        ("cql", {"hidden": [2], "sampled_actions": 1, "cloning_steps": 1}),
+    ],
+)
+def test_a_checkpoint_of_format_1_is_read(name: str, settings: dict[str, Any]) -> None:
+    one = torch.ones(1)
+    scaling = Scaling(obs_mean=one, obs_std=2 * one, action_low=-2 * one, action_high=one)
+    path = FROZEN / f"format-1-{name}.safetensors"
+    made = make(name, scaling, settings, seed=7)
+    assert load_checkpoint(made, path) == {"step": "3"}
+    assert getattr(made, "step", 3) == 3
+    old = load_file(path)
+    for network in ("policy", "critic", "target_critic", "value"):
+        for key, tensor in getattr(made, network, nn.Module()).state_dict().items():
+            assert torch.equal(tensor, old.pop(f"{network}/{key}"))
+    for index, moments in made.optimizer.state_dict()["state"].items():
+        for key, tensor in moments.items():
+            assert torch.equal(tensor, old.pop(f"optimizer/{index}/{key}"))
+    if name == "cql":
+        assert torch.equal(made.generator.get_state(), old.pop("generator"))
+    assert old.keys() <= {"step", "action_dim", "log_std", "log_temperature", "log_multiplier"}
+
+
+def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling: Scaling, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    save_checkpoint(make_small("bc", scaling), path, metadata={})
+    text = b'"checkpoint_format":"2"'
+    data = path.read_bytes()
+    assert data.count(text) == 1
+    path.write_bytes(data.replace(text, b'"checkpoint_format":"9"'))
+    with pytest.raises(FormatVersionError, match="checkpoint_format 9 is newer"):
+        load_checkpoint(make_small("bc", scaling), path)
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_refused(scaling: Scaling, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="it is not a file"):
+        load_checkpoint(make_small("bc", scaling), tmp_path)
