@@ -17,7 +17,7 @@ import math
 import numpy as np
 from jaxtyping import Float64, Int64
 
-__all__ = ["AliasTable", "alias_table"]
+__all__ = ["AliasTable", "alias_table", "check_weights"]
 
 _SUM_BITS = 62  # all weights together, as integers: a prefix sum of them fits int64
 _MOST_BUCKET_BITS = 50  # a threshold is a multiple of 2^-50 or more: exact in float64
@@ -68,7 +68,7 @@ def alias_table(weights: np.ndarray) -> AliasTable:
     Raises:
         ValueError: the weights are not one row of finite numbers >= 0, of which one is positive.
     """
-    parts, bucket = _integer_weights(_checked(weights))
+    parts, bucket = _integer_weights(check_weights(weights))
     count = len(parts)
     threshold, alias = np.ones(count), np.arange(count)
     light, heavy = np.flatnonzero(parts < bucket), np.flatnonzero(parts >= bucket)
@@ -84,7 +84,12 @@ def alias_table(weights: np.ndarray) -> AliasTable:
     return AliasTable(threshold=threshold, alias=alias)
 
 
-def _checked(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
+def check_weights(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
+    """Return weights as float64.
+
+    Raises:
+        ValueError: they are not one row of finite numbers >= 0, of which one is positive.
+    """
     values = np.asarray(weights)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiub":
         raise ValueError(

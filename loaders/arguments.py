@@ -6,7 +6,7 @@ import numpy as np
 
 from orlog.loaders.arrays import Arrays
 
-__all__ = ["check_arrays", "check_integers", "check_steps", "check_stream"]
+__all__ = ["canonical_number", "check_arrays", "check_integers", "check_steps", "check_stream"]
 
 
 def check_arrays(arrays: object) -> None:
@@ -32,6 +32,15 @@ def check_integers(**arguments: object) -> None:
             raise TypeError(
                 f"{name} must be an integer, found {type(value).__name__} {value!r:.80}"
             )
+
+
+def canonical_number(value: float) -> float:
+    """Return a setting as the one float that stands for all equal numbers.
+
+    Keys of streams and digests hold the text of a setting, so 1, 1.0, `np.float64(1)` and True must
+    become the same text, as must 0.0 and -0.0.
+    """
+    return float(value) + 0.0
 
 
 def check_steps(n_steps: int, discount: float) -> None:

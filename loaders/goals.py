@@ -4,19 +4,26 @@
         ^^
     an item at s1 may have as its goal
         current      s1
-        trajectory   s2, s3 or s4: uniform, or k steps ahead with (1 - discount) * discount^(k - 1)
-                     and what lies behind the end at s4
-        final        s4
-        random       the first state of any step of the dataset, so never a final observation
+        trajectory   s2 or s3: uniform, or k steps ahead with (1 - discount) * discount^(k - 1) and
+                     everything after the last goal at it
+        final        s3, the last goal of its episode
+        random       the state of any step of the dataset
 
 Value goals and actor goals are chosen apart, each from its own mixture, as OGBench does (Park et
 al. 2025, "OGBench: Benchmarking offline goal-conditioned RL"). `trajectory`, `final` and `random`
 are also the strategies of hindsight experience replay (Andrychowicz et al. 2017), there called
 "future", "final" and "random".
 
-What differs from OGBench's code: there a trajectory's last goal is the first state of its last
-step (s3), so that an item at it has itself as its later goal; here it is the final observation,
-and a later goal is always later. And its uniform goals take the nearest and the farthest state half
+The last goal of an episode is the state of its last step, as in OGBench: an item at s3 has s3 itself
+as its later goal, with mask 0, which teaches V(s3, s3) = 0. A final observation is never the state of
+an item, so V(s4, s4) is never taught that: where s4 is a goal, each item's target follows from a value
+that nothing fixes. GCIVL, GCIQL and HIQL learn from rewards and masks and need what is fixed; CRL
+takes the pair of s3 with itself as a positive one; of GCBC and QRL only the policy's goals differ.
+
+`final_goals=True` makes s4 the last goal. Take it with `reward`, as in hindsight experience replay:
+there the reward is for what a step achieved, so the step to s4 is rewarded for the goal s4.
+
+One thing differs from OGBench's code: its uniform goals take the nearest and the farthest state half
 as often as those between, because it rounds; here all are alike.
 """
 
@@ -36,6 +43,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.names import did_you_mean
+from orlog.loaders.arguments import canonical_number
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
@@ -57,8 +65,10 @@ class GoalMixture:
 
     Attributes:
         current: Probability of the state that the item is at.
-        trajectory: Probability of a later state of the same episode.
-        final: Probability of the final observation of the same episode.
+        trajectory: Probability of a later state of the same episode; of its last goal for an item
+            that is there.
+        final: Probability of the last goal of the same episode: the state of its last step, or with
+            `final_goals` its final observation.
         random: Probability of the state of a random step of the dataset.
         geometric: Whether later states are chosen with geometric distances, not uniformly.
     """
@@ -131,6 +141,7 @@ class GoalSampler:
         actor_goals: GoalMixture = ACTOR_GOALS,
         discount: float = 0.99,
         negative_rewards: bool = True,
+        final_goals: bool = False,
         goal: Leaf | None = None,
         reward: GoalReward | None = None,
     ) -> None:
@@ -142,6 +153,7 @@ class GoalSampler:
             actor_goals: As in `goals`.
             discount: As in `goals`.
             negative_rewards: As in `goals`.
+            final_goals: As in `goals`.
             goal: The part of an observation that is the goal; None for all of it.
             reward: As in `goals`.
 
@@ -156,8 +168,9 @@ class GoalSampler:
                 )
         if not 0 < discount < 1:
             raise ValueError(f"discount must be in (0, 1), found {discount}")
+        discount = canonical_number(discount)
         self.kind = (
-            f"goals 1 value=({_describe(value_goals, discount)}) "
+            f"goals {1 if final_goals else 2} value=({_describe(value_goals, discount)}) "
             f"actor=({_describe(actor_goals, discount)})"
         )
         self.arrays = arrays
@@ -167,6 +180,7 @@ class GoalSampler:
         self._actor_goals = actor_goals
         self._discount = discount
         self._negative_rewards = negative_rewards
+        self._not_goals = 0 if final_goals else 1  # rows at the end of an episode
         self._reward = reward
         obs, act = arrays.obs_dim, arrays.action_dim
         self._sizes = [obs, act, 1, 1, 1, obs]
@@ -265,7 +279,7 @@ class GoalSampler:
         numbers, arrays = self._numbers, self.arrays
         steps = arrays.choose_steps(uniform)
         rows = arrays.step_table.take(steps)
-        ahead = np.take(arrays.final_rows, rows - steps) - rows
+        ahead = np.take(arrays.final_rows, rows - steps) - rows - self._not_goals
         value_numbers, actor_numbers = uniform[:, numbers : 2 * numbers], uniform[:, 2 * numbers :]
         chosen[0] = rows
         chosen[1] = self._choose_goals(self._value_goals, rows, ahead, value_numbers)
@@ -300,7 +314,7 @@ class GoalSampler:
     def _distances(
         self, mixture: GoalMixture, ahead: np.ndarray, uniform: np.ndarray
     ) -> np.ndarray:
-        """Return steps to goals ahead, from 1 to the final observation."""
+        """Return steps to goals ahead, from 1 to the last goal; 0 where an item is at that."""
         if mixture.geometric:
             steps = np.log(1 - uniform)
             steps *= 1 / math.log(self._discount)
@@ -360,6 +374,7 @@ def goals(
     actor_goals: GoalMixture = ACTOR_GOALS,
     discount: float = 0.99,
     negative_rewards: bool = True,
+    final_goals: bool = False,
     goal_key: str | None = None,
     reward: GoalReward | None = None,
     rank: int = 0,
@@ -368,7 +383,7 @@ def goals(
     """Return an endless stream of random transitions with hindsight goals, for goal-conditioned RL.
 
     Steps are chosen as `orlog.transitions` chooses them, goals as this module's text says. The
-    defaults are those of GCIQL in OGBench.
+    defaults are those of GCIVL, GCIQL and HIQL in OGBench (HIQL's actor goals apart).
 
     Args:
         data: What to sample from.
@@ -378,8 +393,11 @@ def goals(
         value_goals: Where goals of the value function, and with them rewards, come from.
         actor_goals: Where goals of the policy come from.
         discount: Of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps ahead on
-            average, before it is cut at the episode's end.
+            average, before it is cut at the episode's last goal.
         negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
+        final_goals: Whether an episode's last goal is its final observation instead of the state of
+            its last step. No item is ever at a final observation, so no mask is 0 for these goals:
+            take it with `reward`.
         goal_key: The part of a Dict observation that is a goal, such as "achieved_goal"; None for
             the whole observation.
         reward: Rewards in place of those: takes what the step achieved (the next observation, or
@@ -395,7 +413,7 @@ def goals(
         TypeError: a reward of observations that are several tensors.
     """
     arrays = data if isinstance(data, Arrays) else read_arrays(data)
-    refuse_missing_finals(arrays, "a goal")
+    refuse_missing_finals(arrays, "a goal" if final_goals else "a next observation")
     goal = None if goal_key is None else _find_goal(arrays, goal_key)
     sampler = GoalSampler(
         arrays,
@@ -403,6 +421,7 @@ def goals(
         actor_goals=actor_goals,
         discount=discount,
         negative_rewards=negative_rewards,
+        final_goals=final_goals,
         goal=goal,
         reward=reward,
     )
@@ -420,8 +439,9 @@ def goals(
 def _describe(mixture: GoalMixture, discount: float) -> str:
     """Return the text of what changes the choice of a goal."""
     kinds = (mixture.current, mixture.trajectory, mixture.final, mixture.random)
-    later = f"geometric {discount!r}" if mixture.geometric else "uniform"
-    return ", ".join([*(repr(float(one)) for one in kinds), later])
+    is_geometric = mixture.geometric and mixture.trajectory > 0
+    later = f"geometric {discount!r}" if is_geometric else "uniform"
+    return ", ".join([*(repr(canonical_number(one)) for one in kinds), later])
 
 
 def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arguments import check_integers
+from orlog.loaders.arguments import canonical_number, check_integers
 from orlog.loaders.arrays import Arrays, Mixture, choose_items, read_arrays
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
@@ -91,10 +91,12 @@ class PreferenceSampler:
         length = int(length)
         self.kind = f"preferences 1 length={length} label={label}"
         if label == "returns":
-            sharpness = None if rational is None else float(rational)
+            # All of the teacher, the discount too: answers are part of what is drawn.
+            sharpness = None if rational is None else canonical_number(rational)
             self.kind += (
-                f" discount={float(discount)!r} rational={sharpness!r} "
-                f"mistake={float(mistake_probability)!r} equal={float(equal_margin)!r}"
+                f" discount={canonical_number(discount)!r} rational={sharpness!r} "
+                f"mistake={canonical_number(mistake_probability)!r} "
+                f"equal={canonical_number(equal_margin)!r}"
             )
         self.arrays = arrays
         self.length = length

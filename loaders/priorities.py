@@ -24,7 +24,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from orlog.datasets.dataset import Dataset
-from orlog.loaders.arguments import check_stream
+from orlog.loaders.arguments import canonical_number, check_stream
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.batches import check_state
@@ -186,10 +186,12 @@ class PrioritizedTransitions:
         self._sampler = NStepSampler(arrays, n_steps, discount)
         self._next = int(start)
         self._exponent = exponent
-        self._stratified = stratified
+        self._stratified = bool(stratified)
         self._slice = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
-        self._kind = f"priorities 1 exponent={float(exponent)!r} stratified={stratified}"
-        self._kind += f" n_steps={n_steps}"
+        self._kind = (
+            f"priorities 1 exponent={canonical_number(exponent)!r} "
+            f"stratified={self._stratified} n_steps={int(n_steps)}"
+        )
         self._key = stream_key(arrays.digest, seed, self._kind)
         self._drawn: tuple[int, np.ndarray] = (-1, np.empty(0))
         self._tree = SumTree(np.ones(arrays.total_steps))

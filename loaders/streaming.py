@@ -136,7 +136,8 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         self.start = int(start)
         self.rank = int(rank)
         self.ranks = int(ranks)
-        self.kind = f"stream 1 n_steps={n_steps} discount={discount} buffer={buffer_bytes}"
+        # No discount moves a step, so each has the key that the default one has always had.
+        self.kind = f"stream 1 n_steps={int(n_steps)} discount=0.99 buffer={int(buffer_bytes)}"
         self._next = self.start
         self._worker = 0
         self._n_steps, self._discount = int(n_steps), discount

@@ -25,7 +25,7 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from orlog.errors import SchemaError
-from orlog.loaders.arguments import check_arrays
+from orlog.loaders.arguments import canonical_number, check_arrays
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Tensors
 from orlog.loaders.statistics import Moments, derived_digest, finite_returns, load_statistics
@@ -132,7 +132,10 @@ def normalize_observations(
         )
     mean = torch.from_numpy(found.mean).to(arrays.rows.device)
     std = torch.from_numpy(found.std).to(arrays.rows.device)
-    operation = f"normalize_observations 1 {found.mean.tolist()} {found.std.tolist()}"
+    mean_numbers, std_numbers = (
+        [canonical_number(one) for one in numbers.tolist()] for numbers in (found.mean, found.std)
+    )
+    operation = f"normalize_observations 1 {mean_numbers} {std_numbers}"
     changed = _changed(arrays, operation, in_place=in_place)
     for first in range(0, len(changed.rows), _BLOCK_ROWS):
         block = changed.rows[first : first + _BLOCK_ROWS, : arrays.obs_dim]
@@ -158,6 +161,7 @@ def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = Fa
         raise SchemaError(f"{arrays.name}: actions are integers, which are not clipped")
     if not limit > 0:
         raise ValueError(f"limit must be positive, found {limit}")
+    limit = canonical_number(limit)
     changed = _changed(arrays, f"clip_actions 1 {limit!r}", in_place=in_place)
     changed.rows[:, arrays.columns["actions"]].clamp_(-limit, limit)
     return changed
@@ -181,6 +185,7 @@ def scale_rewards(
     check_arrays(arrays)
     if not np.isfinite([scale, shift]).all():
         raise ValueError(f"scale and shift must be finite, found {scale} and {shift}")
+    scale, shift = canonical_number(scale), canonical_number(shift)
     # Only steps: the rows of final observations hold zeros, and keep them.
     steps = torch.from_numpy(arrays.step_rows()).to(arrays.rows.device)
     place = arrays.columns["rewards"].start
@@ -190,7 +195,7 @@ def scale_rewards(
         raise ValueError(
             f"{arrays.name}: scale {scale} and shift {shift} make rewards too large for float32"
         )
-    operation = f"scale_rewards 1 {float(scale)!r} {float(shift)!r}"
+    operation = f"scale_rewards 1 {scale!r} {shift!r}"
     changed = _changed(arrays, operation, in_place=in_place)
     changed.rows[steps, place] = after
     return changed

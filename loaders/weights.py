@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.loaders.alias import AliasTable, alias_table
+from orlog.loaders.alias import AliasTable, alias_table, check_weights
 from orlog.loaders.arguments import check_arrays
 from orlog.loaders.arrays import Arrays, Mixture
 from orlog.loaders.statistics import derived_digest, finite_returns
@@ -34,7 +34,9 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
 
     Args:
         arrays: The steps.
-        weights: One number a step, >= 0; only their proportions count.
+        weights: One number a step, >= 0. Only their proportions to the largest count, rounded to
+            float32: so `3 * weights`, whose products are rounded too, has the same digest and
+            stream (but for one weight in about 10^8 whose proportion is rounded the other way).
 
     Raises:
         ValueError: a wrong number of weights, one that is negative, NaN or infinite, or no step
@@ -50,18 +52,18 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
             f"{values.shape}; for weights of episodes see weights_by_episode"
         )
     try:
-        table = alias_table(values)
+        values = check_weights(values)
     except ValueError as error:
         raise ValueError(f"{arrays.name}: {error}") from error
+    values = (values / values.max()).astype(np.float32).astype(np.float64)
     if arrays.mixture is not None:
-        # Divided first, so that the product of huge weights stays finite.
-        values = values / values.max() * step_probabilities(arrays)
+        values *= step_probabilities(arrays)
         if not values.any():
             raise ValueError(
                 f"{arrays.name}: every step of positive weight has no chance in the mixture"
             )
-        table = alias_table(values)
-    digest = derived_digest(arrays, f"weights 1 {table.digest}")
+    table = alias_table(values)
+    digest = derived_digest(arrays, f"weights 2 {table.digest}")
     return dataclasses.replace(arrays, mixture=table, digest=digest)
 
 

@@ -92,14 +92,15 @@ def same(one: GoalBatch, other: GoalBatch) -> bool:
 
 
 def slow_probabilities(
-    lengths: list[int], mixture: GoalMixture, discount: float, row: int
+    lengths: list[int], mixture: GoalMixture, discount: float, row: int, final_goals: bool = False
 ) -> dict[int, float]:
     """Return the probability of each goal of the state of a row, by summing over all there is."""
     first = 0
     steps, ends = [], {}
     for length in lengths:
         steps += list(range(first, first + length))
-        ends.update(dict.fromkeys(range(first, first + length), first + length))
+        last = first + length - (not final_goals)
+        ends.update(dict.fromkeys(range(first, first + length), last))
         first += length + 1
     end = ends[row]
     found = dict.fromkeys([*steps, *ends.values()], 0.0)
@@ -107,7 +108,7 @@ def slow_probabilities(
     found[end] += mixture.final
     for step in steps:
         found[step] += mixture.random / len(steps)
-    later = range(row + 1, end + 1)
+    later = range(row + 1, end + 1) or [end]
     if mixture.geometric:
         left = 1.0
         for goal in later:
@@ -127,6 +128,7 @@ def slow_probabilities(
     actor_goals=MIXTURES,
     discount=st.floats(0.01, 0.999),
     negative=st.booleans(),
+    final_goals=st.booleans(),
     seed=st.integers(0, 2**64),
 )
 def test_every_item_is_a_transition_with_possible_goals(
@@ -135,6 +137,7 @@ def test_every_item_is_a_transition_with_possible_goals(
     actor_goals: GoalMixture,
     discount: float,
     negative: bool,
+    final_goals: bool,
     seed: int,
 ) -> None:
     arrays = numbered(lengths)
@@ -146,6 +149,7 @@ def test_every_item_is_a_transition_with_possible_goals(
         actor_goals=actor_goals,
         discount=discount,
         negative_rewards=negative,
+        final_goals=final_goals,
     ).batch(0)
     rows, value_rows, actor_rows = (
         rows_of(one) for one in (batch.observations, batch.value_goals, batch.actor_goals)
@@ -155,7 +159,8 @@ def test_every_item_is_a_transition_with_possible_goals(
     last_rows = np.repeat(arrays.final_rows, arrays.lengths + 1)
     for item in range(64):
         for mixture, goal in ((value_goals, value_rows[item]), (actor_goals, actor_rows[item])):
-            assert slow_probabilities(lengths, mixture, discount, rows[item])[goal] > 0
+            found = slow_probabilities(lengths, mixture, discount, rows[item], final_goals)
+            assert found[goal] > 0
         is_goal = rows[item] == value_rows[item]
         assert batch.masks[item] == (not is_goal)
         assert batch.rewards[item] == (float(is_goal) - 1 if negative else float(is_goal))
@@ -175,10 +180,15 @@ def test_every_item_is_a_transition_with_possible_goals(
     ],
     ids=["uniform", "geometric", "final", "random", "current", "ogbench", "all"],
 )
-def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture) -> None:
+@pytest.mark.parametrize("final_goals", [False, True])
+def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture, final_goals: bool) -> None:
     lengths, discount, items = [4, 1, 9, 3], 0.7, 200_000
     sampler = GoalSampler(
-        numbered(lengths), value_goals=mixture, actor_goals=mixture, discount=discount
+        numbered(lengths),
+        value_goals=mixture,
+        actor_goals=mixture,
+        discount=discount,
+        final_goals=final_goals,
     )
     chosen = sampler.choose(np.random.default_rng(3).random((items, sampler.draws))).numpy()
     for goal_column in (1, 2):
@@ -186,11 +196,61 @@ def test_goals_are_as_likely_as_they_should_be(mixture: GoalMixture) -> None:
         np.add.at(pairs, (chosen[:, 0], chosen[:, goal_column]), 1)
         expected = np.zeros((21, 21))
         for row in sampler.arrays.step_rows().tolist():
-            for goal, probability in slow_probabilities(lengths, mixture, discount, row).items():
+            found = slow_probabilities(lengths, mixture, discount, row, final_goals)
+            for goal, probability in found.items():
                 expected[row, goal] = probability * items / 17
         assert not pairs[expected == 0].any()
         possible = expected > 0
         assert stats.chisquare(pairs[possible], expected[possible]).pvalue > 0.001
+
+
+def ogbench_goals(
+    rng: np.random.Generator, ends: np.ndarray, steps: np.ndarray, mixture: GoalMixture
+) -> np.ndarray:
+    """Return goals as `GCDataset.sample_goals` of OGBench draws them (impls/utils/datasets.py).
+
+    Steps and goals are numbers of steps; `ends` is the last step of each step's episode.
+    """
+    offsets = rng.geometric(1 - 0.99, len(steps))
+    later = np.minimum(steps + offsets, ends[steps])
+    at_random = rng.integers(len(ends), size=len(steps))
+    share = mixture.trajectory / (1 - mixture.current)
+    chosen = np.where(rng.random(len(steps)) < share, later, at_random)
+    return np.where(rng.random(len(steps)) < mixture.current, steps, chosen)
+
+
+def test_value_goals_are_reached_as_often_as_in_ogbench_whose_episodes_are_truncated() -> None:
+    """Every value goal is the state of some item, so that mask 0 teaches its value."""
+    lengths, items = [60, 100, 40], 200_000
+    arrays = numbered(lengths)
+    mixture = GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=True)
+    sampler = GoalSampler(arrays, value_goals=mixture)
+    rng = np.random.default_rng(5)
+    chosen = sampler.choose(rng.random((items, sampler.draws))).numpy()
+    rows, goal_rows, actor_rows = chosen.T
+    last_rows = arrays.final_rows - 1
+    assert not np.isin(chosen, arrays.final_rows).any()
+    assert (actor_rows[np.isin(rows, last_rows)] == rows[np.isin(rows, last_rows)]).all()
+    ends = np.repeat(np.cumsum(lengths), lengths) - 1
+    steps = rng.integers(len(ends), size=items)
+    theirs = ogbench_goals(rng, ends, steps, mixture)
+    for ours, expected in (
+        (rows == goal_rows, steps == theirs),
+        (np.isin(goal_rows, last_rows), np.isin(theirs, ends)),
+        ((rows == goal_rows) & np.isin(rows, last_rows), (steps == theirs) & np.isin(steps, ends)),
+    ):
+        table = [[ours.sum(), items - ours.sum()], [expected.sum(), items - expected.sum()]]
+        assert min(ours.sum(), expected.sum()) > 500
+        assert stats.chi2_contingency(table).pvalue > 0.001
+
+
+def test_final_goals_give_the_stream_of_the_first_kind() -> None:
+    sampler = GoalSampler(numbered([5]), final_goals=True)
+    assert sampler.kind.startswith("goals 1 value=(0.2, 0.5, 0.0, 0.3, geometric 0.99) actor=(")
+    assert GoalSampler(numbered([5])).kind == sampler.kind.replace("goals 1", "goals 2")
+    chosen = sampler.choose(np.random.default_rng(0).random((1000, sampler.draws))).numpy()
+    assert (chosen[:, 2] > chosen[:, 0]).all()  # a later goal is always later
+    assert (chosen == 5).any()
 
 
 def test_value_and_actor_goals_are_independent() -> None:
@@ -198,7 +258,7 @@ def test_value_and_actor_goals_are_independent() -> None:
     sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
     chosen = sampler.choose(np.random.default_rng(4).random((100_000, sampler.draws))).numpy()
     at_two = chosen[chosen[:, 0] == 2]
-    table = np.zeros((6, 6))
+    table = np.zeros((5, 5))
     np.add.at(table, (at_two[:, 1], at_two[:, 2]), 1)
     assert stats.chi2_contingency(table).pvalue > 0.001
 
@@ -211,7 +271,7 @@ def test_the_largest_and_smallest_numbers_choose_the_nearest_and_farthest(geomet
         largest = np.nextafter(1, 0)
         chosen = sampler.choose(np.array([[0, 0, 0], [largest] * 3, [0, 0.1, 0.1]])).numpy()
         assert chosen[0].tolist() == [0, 0, 0 if later is mixture else 1]
-        assert chosen[1].tolist() == [2, 2, 2 if later is mixture else 3]
+        assert chosen[1].tolist() == [2, 2, 2]
         assert chosen[2, 1] == 1
 
 
@@ -220,7 +280,7 @@ def test_probabilities_that_sum_to_nearly_one_leave_no_sliver() -> None:
     assert 0.2 + 0.7 + 0.1 < 1
     sampler = GoalSampler(numbered([5]), value_goals=mixture, actor_goals=mixture)
     chosen = sampler.choose(np.array([[0.0, np.nextafter(1, 0), np.nextafter(1, 0)]]))
-    assert chosen.tolist() == [[0, 5, 5]]
+    assert chosen.tolist() == [[0, 4, 4]]
 
 
 def test_blocks_choose_as_one_item_at_a_time() -> None:
@@ -265,6 +325,7 @@ def test_settings_that_change_the_choice_change_the_stream() -> None:
     ]
     assert len({one.kind for one in kinds}) == 4
     assert GoalSampler(arrays, negative_rewards=False).kind == kinds[0].kind
+    assert GoalSampler(arrays, final_goals=True).kind != kinds[0].kind
     uniform = GoalMixture(trajectory=1)
     # A discount that nothing uses changes nothing.
     assert (
@@ -328,7 +389,7 @@ def test_goals_of_images_are_given_by_key(write: Write, make: Make) -> None:
         assert place(batch.next_observations, item) == (number, step + 1)
         actor = place(batch.actor_goals, item)
         assert actor[0] == number
-        assert actor[1] > step
+        assert actor[1] > step or actor[1] + 1 == [4, 2, 5][number]
         is_goal = place(batch.value_goals, item) == (number, step)
         assert batch.masks[item] == (not is_goal)
         assert batch.terminations[item] == (step + 1 == [4, 2, 5][number])
