@@ -1,11 +1,12 @@
-"""What people see in the terminal: tables, progress bars and one line for an error."""
+"""What the commands print: tables, JSON for scripts, progress bars and one line for an error."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,6 +22,7 @@ from rich.table import Table
 __all__ = [
     "console",
     "errors",
+    "print_json",
     "printable",
     "progress_bar",
     "progress_bars",
@@ -28,8 +30,30 @@ __all__ = [
     "transfer_bar",
 ]
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+UNBOUNDED = 10**6  # columns
+
+
+class _Output(Console):
+    """A console that wraps lines for people, and never in a file or a pipe."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return the terminal's size; what is not a terminal is as wide as needed."""
+        # FORCE_COLOR makes a pipe count as a terminal with colors; its lines have no width even so.
+        return super().size if self.file.isatty() else ConsoleDimensions(UNBOUNDED, super().size[1])
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
+
+
+console = _Output(highlight=False)
+errors = _Output(stderr=True, highlight=False)
+
+
+def print_json(body: object) -> None:
+    """Print one JSON document to stdout, the same bytes for a terminal and for a script."""
+    print(json.dumps(body, indent=2, allow_nan=False))  # noqa: T201 (rich would wrap and color it)
 
 
 def table(
