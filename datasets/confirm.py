@@ -13,7 +13,7 @@ from orlog.datasets.sources import read_index, source_of_url
 from orlog.datasets.transport import Patience
 from orlog.errors import IntegrityError, MissingExtraError, NotFoundError, TransferError
 
-__all__ = ["Confirmation", "confirm_version"]
+__all__ = ["BRIEF", "Confirmation", "confirm_version"]
 
 BRIEF = Patience(timeout=5.0, attempts=1)
 

@@ -27,6 +27,7 @@ from orlog.datasets.index import (
     LARGEST_INDEX,
     ForeignEntry,
     Index,
+    IndexEntry,
     index_from_json,
 )
 from orlog.datasets.manifest import (
@@ -52,6 +53,7 @@ __all__ = [
     "ForeignSource",
     "Source",
     "find_source",
+    "offered_versions",
     "read_index",
     "shipped_index",
     "source_of_url",
@@ -223,6 +225,20 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
     if refused is not None:
         raise refused
     raise TransferError("; ".join(attempts), attempts=attempts)
+
+
+def offered_versions(index: Index) -> dict[str, tuple[str, IndexEntry | ForeignEntry]]:
+    """Return each name that an index lists, with the version it stands for and what is said of it."""
+    offered: dict[str, tuple[str, IndexEntry | ForeignEntry]] = {}
+    for name in sorted({*index.datasets, *index.foreign}):
+        version = _choose(index, DatasetName(name))
+        assert version is not None  # an index names no dataset without a version
+        here = index.datasets.get(name, {})
+        offered[name] = (
+            version,
+            here[version] if version in here else index.foreign[name][version],
+        )
+    return offered
 
 
 def _choose(index: Index, wanted: DatasetName) -> str | None:

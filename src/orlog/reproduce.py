@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -83,6 +84,42 @@ class Result:
         """Return the 95 % interval of the mean score over seeds and episodes."""
         scores = self.scores
         return None if scores is None else bootstrap_interval(scores, np.random.default_rng(0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; scores are None without references."""
+        scores, verdict = self.scores, self.verdict
+        recorded = None
+        if self.baseline is not None and self.references is not None:
+            means = [float(one.mean()) for one in self.baseline.scores(self.references).values()]
+            recorded = {"normalized_score": sum(means) / len(means), "seeds": len(means)}
+        return {
+            "algorithm": self.record.algorithm,
+            "dataset": self.record.dataset,
+            "version": self.record.version,
+            "digest": self.record.digest,
+            "steps": self.record.steps,
+            "config": self.record.config,
+            "mean_return": float(self.returns.mean()),
+            "normalized_score": None if scores is None else float(scores.mean()),
+            "score_interval": self.score_interval(),
+            "baseline": recorded,
+            "verdict": None
+            if verdict is None
+            else {**dataclasses.asdict(verdict), "text": str(verdict)},
+            "notes": self.notes,
+            "protocol": msgspec.to_builtins(next(iter(self.evaluations.values())).protocol),
+            "seeds": [
+                {
+                    "seed": seed,
+                    "folder": str(self.folders[seed]),
+                    "mean_return": float(np.mean(evaluation.returns)),
+                    "normalized_score": None if scores is None else float(scores[index].mean()),
+                    "returns": evaluation.returns,
+                    "updates_per_second": self.updates_per_second[seed],
+                }
+                for index, (seed, evaluation) in enumerate(self.evaluations.items())
+            ],
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import warnings
 
 from rich.markup import escape
 
-from orlog.cli import cache, experiments, registries, stores, transfers, versions
+from orlog.cli import cache, experiments, overview, registries, stores, transfers, versions
 from orlog.cli.application import Debug, app
 from orlog.errors import OrlogError
 from orlog.terminal import errors, printable
@@ -15,6 +15,7 @@ from orlog.terminal import errors, printable
 __all__ = ["app", "main"]
 
 PANELS = {
+    overview.__name__: "Datasets",
     stores.__name__: "Datasets",
     transfers.__name__: "Download and publish",
     versions.__name__: "Versions and views",

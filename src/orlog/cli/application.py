@@ -14,6 +14,7 @@ from orlog.terminal import console
 __all__ = [
     "CORES",
     "Algorithm",
+    "AsJson",
     "Debug",
     "Name",
     "SignExisting",
@@ -37,6 +38,10 @@ Name = Annotated[
     str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a folder.")
 ]
 Algorithm = Annotated[str, typer.Argument(help="bc, cql or iql.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print a JSON document for scripts, and nothing else."),
+]
 Workers = Annotated[
     int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import app
+from orlog.cli.application import AsJson, app
 from orlog.errors import StorageError
-from orlog.terminal import console, errors, printable, table
+from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
     from orlog.datasets.cache import CachedVersion
@@ -37,9 +36,7 @@ Which = Annotated[
 
 
 @cache.command("list", epilog="Example: orlog cache list")
-def list_versions(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
-) -> None:
+def list_versions(as_json: AsJson = False) -> None:
     """List every version and pack here, its size, where it came from and when it was last opened.
 
     A pack is what load_arrays(ds, "mmap") maps: an uncompressed copy, made again when it is needed.
@@ -59,7 +56,7 @@ def list_versions(
             "packs_bytes": packs_bytes,
             "packs": [_pack_as_json(one) for one in packs],
         }
-        print(json.dumps(body, indent=2))  # noqa: T201 (as it is, for scripts)
+        print_json(body)
         return
     if found:
         console.print(_table(found))

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orlog.cli.application import CORES, Algorithm, Name, Workers, app
-from orlog.terminal import console, progress_bar, progress_bars, table
+from orlog.cli.application import CORES, Algorithm, AsJson, Name, Workers, app
+from orlog.terminal import console, errors, print_json, progress_bar, progress_bars, table
 
 TrustEnvironment = Annotated[
     bool,
@@ -87,8 +87,10 @@ def evaluate(
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score."""
+    import msgspec
     import numpy as np
 
     from orlog.datasets.loading import load_dataset
@@ -106,13 +108,34 @@ def evaluate(
 
     returns = np.array(evaluation.returns)
     error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
+    protocol = evaluation.protocol
+    references = references_for(protocol.environment_id, protocol.environment_kwargs)
+    if as_json:
+        print_json(
+            {
+                "run": str(run),
+                "algorithm": record.algorithm,
+                "dataset": record.dataset,
+                "version": record.version,
+                "digest": record.digest,
+                "seed": record.seed,
+                "step": evaluation.step,
+                "steps": record.steps,
+                "mean_return": float(returns.mean()),
+                "standard_error": float(error) if len(returns) > 1 else None,
+                "normalized_score": None
+                if references is None
+                else float(references.normalize(returns).mean()),
+                "returns": evaluation.returns,
+                "protocol": msgspec.to_builtins(protocol),
+            }
+        )
+        return
     console.print(
         f"{record.algorithm.upper()} seed {record.seed} on {record.dataset}, step "
         f"{evaluation.step:,} of {record.steps:,}: return {returns.mean():.2f} (standard error {error:.2f}, "
         f"{episodes} episodes)"
     )
-    protocol = evaluation.protocol
-    references = references_for(protocol.environment_id, protocol.environment_kwargs)
     if references is None:
         console.print("no reference returns are recorded, so there is no normalized score")
     else:
@@ -179,6 +202,7 @@ def reproduce(
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
     trust_environment: TrustEnvironment = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
     from orlog.algos.algorithms import make_config
@@ -200,11 +224,15 @@ def reproduce(
             trust_environment=trust_environment,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
-    console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))
-    for note in result.notes:
-        console.print(f"note: {note}")
+    if as_json:
+        print_json(result.to_json())
+    else:
+        console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))
+        for note in result.notes:
+            console.print(f"note: {note}")
     if record:
-        console.print(f"recorded in {record_baseline(result.as_baseline())}", soft_wrap=True)
+        path = record_baseline(result.as_baseline())
+        (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)
 
 
 @app.command(epilog="Example: orlog quickstart")

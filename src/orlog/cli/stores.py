@@ -1,4 +1,4 @@
-"""Commands that list, show, build, verify and convert stored datasets."""
+"""Commands that build, verify and convert stored datasets."""
 
 from __future__ import annotations
 
@@ -10,162 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import CORES, Name, Workers, app
-from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
-from orlog.terminal import console, errors, printable, progress_bar, table
+from orlog.cli.application import CORES, AsJson, Name, Workers, app
+from orlog.errors import NotFoundError
+from orlog.terminal import console, errors, print_json, printable, progress_bar
 
 if TYPE_CHECKING:
     from orlog.datasets.confirm import Confirmation
-    from orlog.datasets.dataset import Dataset
-    from orlog.datasets.manifest import Column, Manifest
+    from orlog.datasets.manifest import Manifest
     from orlog.datasets.verify import Problem
-
-
-@app.command("list", epilog="Example: orlog list")
-def list_datasets() -> None:
-    """List the datasets of the catalogue and those on this machine."""
-    from orlog.datasets.catalogue import CATALOGUE
-    from orlog.datasets.home import datasets_folder, installed_names, installed_versions
-    from orlog.datasets.loading import find_dataset
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-
-    rows = []
-    for name in sorted({*CATALOGUE, *installed_names()}):
-        versions = installed_versions(name)
-        size = steps = "-"
-        state = "not here; orlog build builds it"
-        if versions:
-            try:
-                manifest = read_manifest(find_dataset(name) / MANIFEST_FILE)
-                size, steps = f"{manifest.size_bytes / 1e6:.1f} MB", f"{manifest.total_steps:,}"
-                state = "here"
-            except OrlogError as error:
-                is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
-                state = f"damaged: {error}" if is_damaged else str(error)
-        elif name in CATALOGUE:
-            steps = f"{CATALOGUE[name].recipe.steps:,}"
-        version = versions[0] if versions else CATALOGUE[name].version
-        rows.append([name, version, steps, size, escape(state)])
-    console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
-    console.print(f"\nfolder: {datasets_folder()}", soft_wrap=True)
-
-
-@app.command(epilog="Example: orlog show pointmaze/umaze-v1")
-def show(name: Name) -> None:
-    """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
-    from orlog.algos.algorithms import ALGORITHMS
-    from orlog.datasets.catalogue import recorded_manifest
-    from orlog.datasets.loading import as_folder, load_dataset
-    from orlog.datasets.names import is_url, parse_name
-    from orlog.records import read_baseline, references_of
-
-    recorded = None
-    if as_folder(name) is None and not is_url(name):
-        wanted = parse_name(name)
-        recorded = recorded_manifest(wanted.name, wanted.version)
-    dataset = None
-    try:
-        dataset = load_dataset(name)
-        manifest, where = dataset.manifest, str(dataset.folder)
-    except NotFoundError:
-        if recorded is None or not recorded.digest.startswith(parse_name(name).digest):
-            raise
-        manifest, where = recorded, f"not on this machine; run: orlog build {recorded.name}"
-    environment = manifest.environment
-    facts = [
-        ("name", f"{manifest.name}@{manifest.version}"),
-        ("digest", manifest.digest if dataset is None else dataset.digest),
-        ("folder", where),
-        ("description", manifest.description),
-        ("episodes", f"{(dataset or manifest).total_episodes:,}"),
-        ("steps", f"{(dataset or manifest).total_steps:,}"),
-        (
-            "size",
-            f"{manifest.size_bytes / 1e6:.1f} MB, {len(manifest.objects)} {manifest.container} files",
-        ),
-        ("observations", str(manifest.spaces[0])),
-        ("actions", str(manifest.spaces[1])),
-        ("behavior policy", manifest.behavior_policy),
-        ("license", manifest.license),
-    ]
-    if environment is not None:
-        versions = ", ".join(f"{key} {value}" for key, value in environment.versions.items())
-        facts.insert(9, ("environment", f"{environment.id}, {environment.kwargs} ({versions})"))
-    if manifest.recipe is not None:
-        recipe = manifest.recipe
-        facts.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
-    facts += [
-        ("derived from", f"{parent.digest[:19]} by {parent.operation}")
-        for parent in (dataset or manifest).lineage
-    ]
-    for column, count in manifest.non_finite.items():
-        facts.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
-    references = references_of(manifest)
-    if references is not None:
-        facts.append(
-            (
-                f"reference returns ({references.protocol.episodes} episodes)",
-                f"random {references.random.mean:.2f}, expert {references.expert.mean:.2f}",
-            )
-        )
-    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in facts]))
-    console.print()
-    rows = [
-        (column.name, column.dtype, str(tuple(column.shape)), _rows(column, dataset))
-        for column in manifest.columns
-        if dataset is None or column.name in dataset.columns
-    ]
-    console.print(table(("column", "type", "row", "rows"), rows, numbers=(3,)))
-    _print_versions(manifest.name, manifest.version)
-    baselines = [
-        (algorithm.upper(), f"{sum(means) / len(means):.1f}", str(len(means)))
-        for algorithm in ALGORITHMS
-        if references is not None
-        and (baseline := read_baseline(algorithm, manifest.name)) is not None
-        and (means := [scores.mean() for scores in baseline.scores(references).values()])
-    ]
-    if baselines:
-        console.print()
-        console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
-
-
-def _rows(column: Column, dataset: Dataset | None) -> str:
-    if dataset is None or dataset.operation is None:
-        return f"{column.rows:,}"
-    from orlog.datasets.layout import offsets_of
-    from orlog.datasets.schema import expected_rows
-
-    if offsets_of(column.name) is not None:
-        return "-"
-    return f"{expected_rows(column.name, dataset.total_episodes, dataset.total_steps):,}"
-
-
-def _print_versions(name: str, shown: str) -> None:
-    """Print every version that is here or shipped, with its changes and what became of it."""
-    from orlog.datasets.history import known_versions, read_history
-
-    manifests = known_versions(name)
-    history = read_history(name)
-    if len(manifests) < 2 and not history:
-        return
-    rows = []
-    for version, (manifest, is_here) in manifests.items():
-        status = history.get(version)
-        note = manifest.changes
-        if status is not None:
-            use = f"; use {status.use}" if status.use else ""
-            note = f"{status.status}: {status.reason}{use}" + (f" ({note})" if note else "")
-        rows.append(
-            (
-                f"{version} (shown)" if version == shown else version,
-                manifest.digest[:19],
-                f"{manifest.total_episodes:,}",
-                "here" if is_here else "not here",
-                escape(note),
-            )
-        )
-    console.print()
-    console.print(table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,)))
 
 
 @app.command(epilog="Example: orlog build pointmaze/umaze-v1")
@@ -221,9 +73,7 @@ def verify(
         bool,
         typer.Option("--offline", help="Do not ask its origin whether it offers this digest."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object for scripts, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
 
@@ -268,7 +118,6 @@ def _print_json(
     folder: Path, manifest: Manifest, problems: list[Problem], origin: Confirmation
 ) -> None:
     import dataclasses
-    import json
 
     from orlog.datasets.partial_record import is_partial, present_objects
 
@@ -284,7 +133,7 @@ def _print_json(
         "origin": dataclasses.asdict(origin),
         "problems": [dataclasses.asdict(problem) for problem in problems],
     }
-    console.print_json(json.dumps(body), ensure_ascii=True)
+    print_json(body)
 
 
 def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import Name, app
+from orlog.cli.application import AsJson, Name, app
 from orlog.errors import LockError, NotFoundError
-from orlog.terminal import console, table
+from orlog.terminal import console, print_json, table
 
 if TYPE_CHECKING:
     from orlog.datasets.diff import EpisodeRange
@@ -24,7 +24,7 @@ SHOWN = 5  # ranges of episodes that a line of the terminal holds
 def diff(
     before: Annotated[str, typer.Argument(help="Dataset, version or path.")],
     after: Annotated[str, typer.Argument(help="Dataset, version or path.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which metadata, columns and episodes differ between two datasets or versions."""
     from orlog.datasets.diff import diff_datasets
@@ -32,7 +32,7 @@ def diff(
 
     found = diff_datasets(load_dataset(before), load_dataset(after))
     if as_json:
-        console.print_json(json.dumps(found.to_json()))
+        print_json(found.to_json())
         return
     if found.differences:
         rows = [

@@ -1,0 +1,392 @@
+"""Commands that say what there is: the datasets one can have, and all that is known about one."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import AsJson, Name, app
+from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
+from orlog.terminal import console, errors, print_json, printable, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.dataset import Dataset
+    from orlog.datasets.manifest import Column, Manifest
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A dataset that is here or can be had.
+
+    Attributes:
+        name: Its name.
+        version: The version that the name alone stands for.
+        steps: Number of steps; None where that is not known before it is here.
+        size_bytes: Size of its files, or of the file it is read from; None where it is not known.
+        state: Whether it can be opened.
+        source: Where it would come from: `catalogue`, or the name of a registry; None if it is here.
+        command: What to run to have it; None if it is here.
+        problem: Why it cannot be opened although it is here.
+    """
+
+    name: str
+    version: str
+    steps: int | None = None
+    size_bytes: int | None = None
+    state: str = "not here"
+    source: str | None = None
+    command: str | None = None
+    problem: str | None = None
+
+
+@app.command("list", epilog='Example: orlog list --all "d4rl/hopper-*"')
+def list_datasets(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only names that hold this text, or fit it where it has *, ? or [ in it.",
+            show_default="all",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also list what can be downloaded, and from where.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the datasets of the catalogue and those on this machine; with --all of registries too.
+
+    The files that ship listed with orlog are shown without a network. A registry that does not
+    answer is named on stderr.
+    """
+    from orlog.datasets.home import datasets_folder
+
+    found = _listed_here()
+    problems: dict[str, str] = {}
+    if every:
+        offered, problems = _listed_elsewhere()
+        found = {**offered, **found}
+    chosen = [found[name] for name in sorted(found) if _fits(name, pattern)]
+    for registry, problem in problems.items():
+        text = f"the registry {registry} does not answer: {problem}"
+        errors.print(escape(printable(text)), soft_wrap=True)
+    if as_json:
+        print_json(
+            {
+                "folder": str(datasets_folder()),
+                "datasets": [dataclasses.asdict(one) for one in chosen],
+                "unreachable": problems,
+            }
+        )
+        return
+    rows = [
+        (
+            one.name,
+            one.version,
+            "-" if one.steps is None else f"{one.steps:,}",
+            "-" if one.size_bytes is None else f"{one.size_bytes / 1e6:.1f} MB",
+            escape(_state(one)),
+        )
+        for one in chosen
+    ]
+    console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
+    if not rows and not every:
+        errors.print(
+            "no dataset here or in the catalogue is called like that; to look further run: "
+            f"orlog list --all {escape(printable(pattern or ''))}",
+            soft_wrap=True,
+        )
+    console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
+
+
+def _fits(name: str, pattern: str | None) -> bool:
+    if pattern is None:
+        return True
+    if set(pattern) & set("*?["):
+        return fnmatch.fnmatchcase(name, pattern)
+    return pattern in name
+
+
+def _state(one: Listed) -> str:
+    if one.problem is not None:
+        return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
+    if one.source == "catalogue":
+        return "not here; orlog build builds it"
+    if one.source is not None:
+        return f"not here; orlog download gets it from {one.source}"
+    return one.state
+
+
+def _listed_here() -> dict[str, Listed]:
+    """Return what is on this machine, and what the catalogue builds."""
+    from orlog.datasets.catalogue import CATALOGUE
+    from orlog.datasets.home import installed_names, installed_versions
+    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+
+    found = {}
+    for name in {*CATALOGUE, *installed_names()}:
+        versions = installed_versions(name)
+        if not versions:
+            entry = CATALOGUE[name]
+            found[name] = Listed(
+                name=name,
+                version=entry.version,
+                steps=entry.recipe.steps,
+                source="catalogue",
+                command=f"orlog build {name}",
+            )
+            continue
+        try:
+            manifest = read_manifest(find_dataset(name) / MANIFEST_FILE)
+            found[name] = Listed(
+                name=name,
+                version=manifest.version,
+                steps=manifest.total_steps,
+                size_bytes=manifest.size_bytes,
+                state="here",
+            )
+        except OrlogError as error:
+            is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
+            found[name] = Listed(
+                name=name,
+                version=versions[0],
+                state="damaged" if is_damaged else "unusable",
+                problem=str(error),
+            )
+    return found
+
+
+def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
+    """Return what registries offer, of each name what the first one has; and which do not answer."""
+    from orlog.datasets.confirm import BRIEF
+    from orlog.datasets.index import Index, IndexEntry
+    from orlog.datasets.registries import read_registries
+    from orlog.datasets.sources import SHIPPED, offered_versions, read_index, shipped_index
+
+    indexes: list[tuple[str, Index]] = []
+    problems = {}
+    for registry in read_registries():
+        try:
+            indexes.append((registry.name, read_index(registry, BRIEF)[0]))
+        except OrlogError as error:
+            problems[registry.name] = str(error)
+    indexes += [(name, shipped_index(name)) for name in SHIPPED]
+    found: dict[str, Listed] = {}
+    for source, index in indexes:
+        for name, (version, entry) in offered_versions(index).items():
+            listed = Listed(
+                name=name,
+                version=version,
+                steps=entry.steps if isinstance(entry, IndexEntry) else None,
+                size_bytes=entry.size_bytes,
+                source=source,
+                command=f"orlog download {name}",
+            )
+            found.setdefault(name, listed)
+    return found, problems
+
+
+@app.command(epilog="Example: orlog show pointmaze/umaze-v1")
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
+    from orlog.datasets.catalogue import recorded_manifest
+    from orlog.datasets.loading import as_folder, load_dataset
+    from orlog.datasets.names import is_url, parse_name
+
+    recorded = None
+    if as_folder(name) is None and not is_url(name):
+        wanted = parse_name(name)
+        recorded = recorded_manifest(wanted.name, wanted.version)
+    dataset = None
+    try:
+        dataset = load_dataset(name)
+        manifest = dataset.manifest
+    except NotFoundError:
+        if recorded is None or not recorded.digest.startswith(parse_name(name).digest):
+            raise
+        manifest = recorded
+    facts = _facts(manifest, dataset)
+    if as_json:
+        print_json(facts)
+    else:
+        _print_facts(facts, manifest)
+
+
+def _facts(manifest: Manifest, dataset: Dataset | None) -> dict[str, Any]:
+    """Return all that is known about a dataset, as JSON; `dataset` is None if it is not here."""
+    import msgspec
+
+    from orlog.algos.algorithms import ALGORITHMS
+    from orlog.records import read_baseline, references_of
+
+    shown = dataset or manifest
+    references = references_of(manifest)
+    baselines = []
+    for algorithm in ALGORITHMS if references is not None else ():
+        baseline = read_baseline(algorithm, manifest.name)
+        if baseline is not None and references is not None:
+            means = [float(scores.mean()) for scores in baseline.scores(references).values()]
+            score = sum(means) / len(means)
+            baselines.append(
+                {"algorithm": algorithm, "normalized_score": score, "seeds": len(means)}
+            )
+    environment, recipe = manifest.environment, manifest.recipe
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "digest": shown.digest,
+        "folder": None if dataset is None else str(dataset.folder),
+        "description": manifest.description,
+        "episodes": shown.total_episodes,
+        "steps": shown.total_steps,
+        "size_bytes": manifest.size_bytes,
+        "objects": len(manifest.objects),
+        "container": manifest.container,
+        "observation_space": manifest.observation_space,
+        "action_space": manifest.action_space,
+        "behavior_policy": manifest.behavior_policy,
+        "environment": msgspec.to_builtins(environment),
+        "license": manifest.license,
+        "recipe": msgspec.to_builtins(recipe),
+        "lineage": msgspec.to_builtins(shown.lineage),
+        "non_finite": manifest.non_finite,
+        "reference_returns": None
+        if references is None
+        else {
+            "random": references.random.mean,
+            "expert": references.expert.mean,
+            "episodes": references.protocol.episodes,
+        },
+        "columns": [
+            {
+                "name": column.name,
+                "dtype": column.dtype,
+                "shape": column.shape,
+                "rows": _rows(column, dataset),
+            }
+            for column in manifest.columns
+            if dataset is None or column.name in dataset.columns
+        ],
+        "versions": _versions(manifest.name),
+        "baselines": baselines,
+    }
+
+
+def _rows(column: Column, dataset: Dataset | None) -> int | None:
+    """Return how many rows a column has; None of the values of any length that a view has."""
+    if dataset is None or dataset.operation is None:
+        return column.rows
+    from orlog.datasets.layout import offsets_of
+    from orlog.datasets.schema import expected_rows
+
+    if offsets_of(column.name) is not None:
+        return None
+    return expected_rows(column.name, dataset.total_episodes, dataset.total_steps)
+
+
+def _versions(name: str) -> list[dict[str, Any]]:
+    """Return every version that is here or shipped, with its changes and what became of it."""
+    from orlog.datasets.history import known_versions, read_history
+
+    history = read_history(name)
+    found = []
+    for version, (manifest, is_here) in known_versions(name).items():
+        status = history.get(version)
+        found.append(
+            {
+                "version": version,
+                "digest": manifest.digest,
+                "episodes": manifest.total_episodes,
+                "is_here": is_here,
+                "changes": manifest.changes,
+                "status": "good" if status is None else status.status,
+                "reason": "" if status is None else status.reason,
+                "use": "" if status is None else status.use,
+            }
+        )
+    return found
+
+
+def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
+    lines = [
+        ("name", f"{facts['name']}@{facts['version']}"),
+        ("digest", facts["digest"]),
+        ("folder", facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"),
+        ("description", facts["description"]),
+        ("episodes", f"{facts['episodes']:,}"),
+        ("steps", f"{facts['steps']:,}"),
+        (
+            "size",
+            f"{facts['size_bytes'] / 1e6:.1f} MB, {facts['objects']} {facts['container']} files",
+        ),
+        ("observations", str(manifest.spaces[0])),
+        ("actions", str(manifest.spaces[1])),
+    ]
+    environment = manifest.environment
+    if environment is not None:
+        versions = ", ".join(f"{key} {value}" for key, value in environment.versions.items())
+        lines.append(("environment", f"{environment.id}, {environment.kwargs} ({versions})"))
+    lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
+    if manifest.recipe is not None:
+        recipe = manifest.recipe
+        lines.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
+    lines += [
+        ("derived from", f"{parent['digest'][:19]} by {parent['operation']}")
+        for parent in facts["lineage"]
+    ]
+    for column, count in facts["non_finite"].items():
+        lines.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
+    references = facts["reference_returns"]
+    if references is not None:
+        lines.append(
+            (
+                f"reference returns ({references['episodes']} episodes)",
+                f"random {references['random']:.2f}, expert {references['expert']:.2f}",
+            )
+        )
+    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in lines]))
+    console.print()
+    rows = [
+        (
+            column["name"],
+            column["dtype"],
+            str(tuple(column["shape"])),
+            "-" if column["rows"] is None else f"{column['rows']:,}",
+        )
+        for column in facts["columns"]
+    ]
+    console.print(table(("column", "type", "row", "rows"), rows, numbers=(3,)))
+    _print_versions(facts["versions"], facts["version"])
+    if facts["baselines"]:
+        baselines = [
+            (one["algorithm"].upper(), f"{one['normalized_score']:.1f}", str(one["seeds"]))
+            for one in facts["baselines"]
+        ]
+        console.print()
+        console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
+
+
+def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
+    if len(versions) < 2 and all(one["status"] == "good" for one in versions):
+        return
+    rows = []
+    for one in versions:
+        note = one["changes"]
+        if one["status"] != "good":
+            use = f"; use {one['use']}" if one["use"] else ""
+            note = f"{one['status']}: {one['reason']}{use}" + (f" ({note})" if note else "")
+        rows.append(
+            (
+                f"{one['version']} (shown)" if one["version"] == shown else one["version"],
+                one["digest"][:19],
+                f"{one['episodes']:,}",
+                "here" if one["is_here"] else "not here",
+                escape(note),
+            )
+        )
+    console.print()
+    console.print(table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,)))

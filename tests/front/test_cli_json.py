@@ -1,0 +1,186 @@
+"""What the commands print for scripts: one JSON document on stdout, words for people on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+import orlog.reproduce
+from orlog.cli import app
+from orlog.datasets.dataset import Dataset
+from orlog.datasets.linking import foreign_entry, link_foreign
+from orlog.datasets.registries import add_registry
+from orlog.runs import train_run
+
+MINI = "pointmaze/umaze-mini-v1"
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+LISTED = {"name", "version", "steps", "size_bytes", "state", "source", "command", "problem"}
+
+
+def run(*arguments: object) -> tuple[str, str]:
+    """Run a command that must succeed; return what it wrote to stdout and to stderr."""
+    found = CliRunner().invoke(app, list(map(str, arguments)))
+    if found.exception is not None:
+        raise found.exception
+    return found.stdout, found.stderr
+
+
+def parsed(*arguments: object) -> Any:
+    """Return the JSON document that a command prints, with the keys of its row in docs/json.md."""
+    out, err = run(*arguments, "--json")
+    assert err == ""
+    body = json.loads(out)
+    command = "cache list" if arguments[0] == "cache" else arguments[0]
+    (row,) = re.findall(rf"^\| `{command}` \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert set(body) <= set(re.findall("`([a-z_]+)`", row))
+    return body
+
+
+def test_what_is_listed_says_where_it_would_come_from(mini_folder: Path) -> None:
+    body = parsed("list")
+    assert set(body) == {"folder", "datasets", "unreachable"}
+    assert body["folder"] == str(mini_folder.parents[2])
+    rows = {one["name"]: one for one in body["datasets"]}
+    assert set(rows) == {MINI, "pointmaze/umaze-v1"}
+    assert all(set(one) == LISTED for one in rows.values())
+    assert (rows[MINI]["state"], rows[MINI]["steps"], rows[MINI]["command"]) == (
+        "here",
+        20000,
+        None,
+    )
+    other = rows["pointmaze/umaze-v1"]
+    assert (other["state"], other["source"]) == ("not here", "catalogue")
+    assert other["command"] == "orlog build pointmaze/umaze-v1"
+    (mini_folder / "manifest.json").write_text("{}")
+    damaged = parsed("list", "mini")["datasets"]
+    assert [(one["name"], one["state"]) for one in damaged] == [(MINI, "damaged")]
+    assert "manifest" in damaged[0]["problem"]
+
+
+def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
+    rows = parsed("list", "--all")["datasets"]
+    names = [one["name"] for one in rows]
+    assert names == sorted(set(names))
+    from_d4rl = [one for one in rows if one["source"] == "d4rl"]
+    assert len(from_d4rl) == 110
+    assert all(one["command"] == f"orlog download {one['name']}" for one in from_d4rl)
+    assert all(one["size_bytes"] > 0 for one in from_d4rl)
+    hoppers = [name for name in names if "hopper-medium-v" in name]
+    assert len(hoppers) == 3
+    for pattern in ("hopper-medium-v", "d4rl/hopper-medium-v?", "*hopper-medium-v[012]"):
+        found = parsed("list", "--all", pattern)["datasets"]
+        assert [one["name"] for one in found] == hoppers
+    out, err = run("list", "--all", "hopper-medium-v2")
+    assert "orlog download gets it from d4rl" in out
+    assert err == ""
+    assert "orlog list --all hopper" in run("list", "hopper")[1]
+
+
+def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    for name in ("lab/arm-v1", "d4rl/hopper-medium-v2"):
+        entry = foreign_entry(url="https://data.example.org/arm.hdf5", format="d4rl-hdf5")
+        link_foreign(str(tmp_path / "lab"), f"{name}@1.0.0", entry)
+    add_registry("gone", "http://127.0.0.1:9/registry")
+    add_registry("lab", str(tmp_path / "lab"))
+    out, err = run("list", "--all", "--json")
+    body = json.loads(out)
+    assert list(body["unreachable"]) == ["gone"]
+    assert "the registry gone does not answer" in err
+    sources = {one["name"]: one["source"] for one in body["datasets"]}
+    # The first registry that has a name is the one that it would come from.
+    assert sources["lab/arm-v1"] == sources["d4rl/hopper-medium-v2"] == "lab"
+    assert sources["d4rl/hopper-medium-v1"] == "d4rl"
+
+
+def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
+    body = parsed("show", MINI)
+    assert set(body) == {
+        "name",
+        "version",
+        "digest",
+        "folder",
+        "description",
+        "episodes",
+        "steps",
+        "size_bytes",
+        "objects",
+        "container",
+        "observation_space",
+        "action_space",
+        "behavior_policy",
+        "environment",
+        "license",
+        "recipe",
+        "lineage",
+        "non_finite",
+        "reference_returns",
+        "columns",
+        "versions",
+        "baselines",
+    }
+    assert (body["name"], body["version"], body["digest"]) == (MINI, "1.0.0", mini.digest)
+    assert (body["folder"], body["steps"]) == (str(mini.folder), 20000)
+    assert body["columns"][0] == {
+        "name": "actions",
+        "dtype": "float32",
+        "shape": [2],
+        "rows": 20000,
+    }
+    assert body["environment"]["id"].startswith("PointMaze")
+    assert [one["status"] for one in body["versions"]] == ["good"]
+    path = mini[:3].save(tmp_path / "three.json")
+    view = parsed("show", path)
+    assert view["episodes"] == 3
+    assert view["digest"] == mini[:3].digest
+    assert view["lineage"][0]["digest"] == mini.digest
+    elsewhere = parsed("show", "pointmaze/umaze-v1")
+    assert elsewhere["folder"] is None
+    assert {one["algorithm"] for one in elsewhere["baselines"]} == {"bc", "cql", "iql"}
+
+
+def test_differences_and_disk_space(mini: Dataset) -> None:
+    with orlog.DatasetWriter.append(mini) as writer:
+        writer.add_episode(mini[0])
+    assert parsed("verify", f"{MINI}@1.0.0")["problems"] == []
+    body = parsed("diff", f"{MINI}@1.0.0", f"{MINI}@1.1.0")
+    assert (body["unchanged"], body["is_append"]) == (67, True)
+    assert body["added"] == [{"start": 67, "stop": 68}]
+    versions = parsed("cache", "list")["versions"]
+    assert sorted(one["version"] for one in versions) == ["1.0.0", "1.1.0"]
+
+
+def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=3, steps=5, evaluations=0)
+    body = parsed("evaluate", tmp_path / "run", "--episodes", "2")
+    assert (body["algorithm"], body["dataset"], body["seed"]) == ("bc", MINI, 3)
+    assert (body["step"], body["steps"], body["digest"]) == (5, 5, mini.digest)
+    assert len(body["returns"]) == 2
+    assert body["mean_return"] == pytest.approx(sum(body["returns"]) / 2)
+    assert isinstance(body["normalized_score"], float)
+    one = parsed("evaluate", tmp_path / "run", "--episodes", "1")
+    assert one["standard_error"] is None
+    assert one["protocol"]["episodes"] == 1
+
+
+@pytest.mark.slow
+def test_a_reproduction(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = functools.partial(orlog.reproduce.make_jobs, steps=5, evaluations=1)
+    monkeypatch.setattr(orlog.reproduce, "make_jobs", few)
+    body = parsed(
+        "reproduce", "bc", MINI, "--seeds", 2, "--episodes", 2, "--workers", 1, "--out", tmp_path
+    )
+    assert [one["seed"] for one in body["seeds"]] == [0, 1]
+    assert all(len(one["returns"]) == 2 for one in body["seeds"])
+    assert body["digest"] == mini.digest
+    assert body["baseline"] is None
+    assert body["verdict"] is None
+    assert len(body["score_interval"]) == 2
+    assert any("no baseline" in note for note in body["notes"])
