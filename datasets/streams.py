@@ -45,6 +45,7 @@ LONGEST_REASON = 300
 LONGEST_ANSWER = 4  # times the timeout: for the head of an answer, and for each block of its body
 MISSING = frozenset({404, 410})
 TEMPORARY = frozenset({408, 425, 429})
+OVERLOADED = frozenset({429, 503})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
@@ -56,13 +57,16 @@ class Patience:
 
     Attributes:
         timeout: Seconds without a byte, or without a connection, after which a request failed.
-        attempts: Requests in a row that may fail without progress: 16 KiB, or all that is missing.
+        attempts: Requests in a row that must have failed before a source is given up.
+        idle: Seconds without anything new from a source (an object, or 16 KiB of one) after which it
+            is given up as well. Small files (`read_small`) end after `attempts` alone.
         first_wait: Seconds before the second request; they double with each failure.
         longest_wait: Most seconds between two requests, whatever the server asks for.
     """
 
     timeout: float = 30.0
     attempts: int = 6
+    idle: float = 120.0
     first_wait: float = 0.5
     longest_wait: float = 60.0
 
@@ -74,6 +78,7 @@ class Failure(Exception):  # noqa: N818 (what one request came to; it never leav
         is_final: Asking again would give the same.
         is_missing: There is no such file.
         is_lie: The server answered another range than it was asked for.
+        is_overload: The server wants fewer requests.
         wait: Seconds the server asks to be left alone.
     """
 
@@ -84,6 +89,7 @@ class Failure(Exception):  # noqa: N818 (what one request came to; it never leav
         is_final: bool = False,
         is_missing: bool = False,
         is_lie: bool = False,
+        is_overload: bool = False,
         wait: float | None = None,
     ) -> None:
         # Parts of it come from the server, and it is shown on terminals.
@@ -92,6 +98,7 @@ class Failure(Exception):  # noqa: N818 (what one request came to; it never leav
         self.is_final = is_final or is_missing
         self.is_missing = is_missing
         self.is_lie = is_lie
+        self.is_overload = is_overload
         self.wait = wait
 
 
@@ -188,6 +195,7 @@ def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
             is_final=status < 500 and status not in TEMPORARY and status != 416,
             is_missing=status in MISSING,
             is_lie=status == 416,
+            is_overload=status in OVERLOADED,
             wait=0 if status == 416 else _retry_after(response.headers.get("Retry-After")),
         )
     target = urllib.parse.urljoin(seen[-1], location)
@@ -339,7 +347,12 @@ def _fsspec_errors(url: str) -> Iterator[None]:
         status = getattr(getattr(error, "response", None), "status_code", None)
         is_missing, is_final = status in MISSING, status in (401, 403)
         reason = str(error) or type(error).__name__
-        raise Failure(reason, is_final=is_final, is_missing=is_missing) from error
+        raise Failure(
+            reason,
+            is_final=is_final,
+            is_missing=is_missing,
+            is_overload=status in OVERLOADED,
+        ) from error
 
 
 def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> bytes:
@@ -402,7 +415,8 @@ def is_http(url: str) -> bool:
 
 def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
     """Return how many seconds to wait after that many failures in a row."""
-    if failure.wait is not None:
+    # "At once" counts one time only: a server that says it each time would be asked without end.
+    if failure.wait is not None and (failure.wait > 0 or failures == 1):
         return min(failure.wait, patience.longest_wait)
     longest = min(patience.longest_wait, patience.first_wait * 2.0 ** min(failures - 1, 30))
     # Machines that failed together should not come back together.

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +52,10 @@ __all__ = [
 SMALL_BLOCK_BYTES = 2**14
 QUICK_BLOCK = 0.1
 SLEEP = 0.25
+TURN = 0.05  # seconds until a thread asks again whether it may send a request
+FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
+SMALLEST_GAP = 0.001
+LARGEST_GAP = 1.0  # more is for the pauses, which end with the first answer
 
 
 class Limiter:
@@ -82,20 +87,28 @@ class Limiter:
 
 
 class Mirror:
-    """A place that has the objects. Threads share it: who is told to wait makes all of them wait.
+    """A place that has the objects. Threads share it: one thread's back-off applies to all.
+
+    A server that wants fewer requests (429, 503) gets half as many at once, and gaps between them
+    that double each time it says so. Both recover slowly with each request that succeeds.
 
     Attributes:
         url: URL of the folder that the objects' paths start from.
         uses_ranges: Whether it is asked for the middle of a file; false once it lied about it.
         free_at: Time (of `time.monotonic`) before which it is not to be asked.
+        moved_at: Time at which it last gave something new.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self.uses_ranges = True
         self.free_at = 0.0
+        self.moved_at = 0.0
         self._failures = 0
         self._failed_at = 0.0
+        self._requests = 0  # that are under way
+        self._most_requests = math.inf
+        self._gap = 0.0
         self._lock = threading.Lock()
 
     def url_of(self, path: str) -> str:
@@ -104,6 +117,23 @@ class Mirror:
             return self.url
         return f"{self.url}/{urllib.parse.quote(path) if is_http(self.url) else path}"
 
+    def enter(self) -> float:
+        """Count a request in and return 0, or return the seconds after which to try again."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self.free_at:
+                return self.free_at - now
+            if self._requests >= self._most_requests:
+                return TURN
+            self._requests += 1
+            self.free_at = now + self._gap
+            return 0.0
+
+    def leave(self) -> None:
+        """Count a request out that `enter` has counted in."""
+        with self._lock:
+            self._requests -= 1
+
     def hold_off(self, failure: Failure, patience: Patience, *, began: float) -> None:
         """Set when it may be asked again, after a request that began then has failed."""
         with self._lock:
@@ -111,13 +141,22 @@ class Mirror:
             if began >= self._failed_at:
                 self._failures += 1
                 self._failed_at = time.monotonic()
-                self.free_at = self._failed_at + pause_after(failure, self._failures, patience)
+                pause = pause_after(failure, self._failures, patience)
+                self.free_at = max(self.free_at, self._failed_at + pause)
+                if failure.is_overload:
+                    self._most_requests = max(1.0, self._requests // 2)
+                    self._gap = min(
+                        max(FIRST_GAP, 2 * self._gap), LARGEST_GAP, patience.longest_wait
+                    )
             if failure.is_lie:
                 self.uses_ranges = False
 
     def works(self) -> None:
-        """Say that it gave bytes."""
-        self._failures = 0
+        """Say that a request gave what it should, or enough of it."""
+        with self._lock:
+            self._failures = 0
+            self._most_requests += 1 / self._most_requests
+            self._gap = 0.9 * self._gap if self._gap > SMALLEST_GAP else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -366,42 +405,63 @@ def _fill(
     limiter: Limiter | None,
     patience: Patience,
 ) -> None:
-    """Fetch until the part is full or no mirror is left; who is given up is taken out of `left`."""
-    idle = dict.fromkeys(left, 0)
+    """Fetch until the part is full or no mirror is left; those given up are taken out of `left`."""
+    failures = dict.fromkeys(left, 0)
+    failing_since: dict[Mirror, float] = {}
+    again_at: dict[Mirror, float] = {}
     furthest = target.size
     while left and not target.is_full:
-        mirror = _free_mirror(left, target.progress)
+        mirror = _free_mirror(left, again_at, target.progress)
         before, began = target.size, time.monotonic()
         try:
-            _go_on(target, mirror, limiter, patience)
+            _go_on(target, mirror, limiter, patience, max(before, furthest))
             mirror.works()
         except Failure as failure:
+            now = time.monotonic()
             # A few bytes are none, or a server that gives one each time could be asked for days.
             if target.size - max(before, furthest) >= SMALL_BLOCK_BYTES:
                 mirror.works()
-                idle[mirror] = 0
-            idle[mirror] += 1
-            reasons[mirror] = f"{failure} ({times(idle[mirror])})"
-            if failure.is_final or idle[mirror] >= patience.attempts:
+                failures[mirror] = 0
+                failing_since.pop(mirror, None)
+            failures[mirror] += 1
+            reasons[mirror] = f"{failure} ({times(failures[mirror])})"
+            # While it gives other objects to other threads, this one may come as well.
+            idle = now - max(mirror.moved_at, failing_since.setdefault(mirror, now))
+            is_over = failures[mirror] >= patience.attempts and idle >= patience.idle
+            if is_over and not failure.is_final:
+                reasons[mirror] += f", nothing new for {idle:.0f} seconds"
+            if failure.is_final or is_over:
                 left.remove(mirror)
             if not failure.is_final:
                 mirror.hold_off(failure, patience, began=began)
+                if not failure.is_overload:  # this object may be at fault: others need not wait
+                    again_at[mirror] = now + pause_after(failure, failures[mirror], patience)
+        finally:
+            mirror.leave()
         furthest = max(furthest, target.size)
 
 
-def _free_mirror(mirrors: list[Mirror], progress: Callable[[int], None]) -> Mirror:
-    """Return the first mirror that may be asked now, or wait for the one that soonest may."""
+def _free_mirror(
+    mirrors: list[Mirror], again_at: Mapping[Mirror, float], progress: Callable[[int], None]
+) -> Mirror:
+    """Return the first mirror that may be asked now, a request to it counted in; wait for one."""
     while True:
-        now = time.monotonic()
-        best = min(mirrors, key=lambda mirror: max(mirror.free_at, now))
-        if best.free_at <= now:
-            return best
-        time.sleep(min(SLEEP, best.free_at - now))
+        wait = SLEEP
+        for mirror in mirrors:
+            seconds = again_at.get(mirror, 0.0) - time.monotonic()
+            if seconds <= 0:
+                seconds = mirror.enter()
+            if seconds <= 0:
+                return mirror
+            wait = min(wait, seconds)
+        time.sleep(wait)
         progress(0)
 
 
-def _go_on(target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Patience) -> None:
-    """Ask a mirror once for what is missing, and append what it gives."""
+def _go_on(
+    target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Patience, furthest: int
+) -> None:
+    """Ask a mirror once for what is missing, and append what it gives; new is what is beyond."""
     start = target.start_at(mirror)
     most = limiter.block_bytes if limiter else BLOCK_BYTES
     # A block is lost if the connection breaks in it, so they are small until they come quickly.
@@ -431,3 +491,6 @@ def _go_on(target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Pat
             else:
                 target.sources.add(mirror)
                 target.append(block)
+                is_whole = target.size == target.total
+                if is_whole or target.size - furthest >= SMALL_BLOCK_BYTES:
+                    mirror.moved_at = time.monotonic()

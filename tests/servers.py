@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -70,6 +71,9 @@ class FileServer:
         requests: The requests so far.
         sent_bytes: Bytes of bodies it has sent, over all requests.
         connections: Connections it has accepted.
+        rate: Requests a second that it answers; others get `rate_status`. None for any number.
+        rate_status: 429 or 503, without a Retry-After.
+        refused: Requests that came too soon.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,6 +82,10 @@ class FileServer:
         self.requests: list[Request] = []
         self.sent_bytes = 0
         self.connections = 0
+        self.rate: float | None = None
+        self.rate_status = 429
+        self.refused = 0
+        self._next_at = 0.0
         self.closing = threading.Event()
         self.lock = threading.Lock()
         self.sockets: set[socket.socket] = set()
@@ -104,6 +112,11 @@ class FileServer:
     def fault_for(self, path: str) -> Fault:
         """Return the fault that a request meets, and use it up."""
         with self.lock:
+            now = time.monotonic()
+            if self.rate is not None and now < self._next_at:
+                self.refused += 1
+                return Fault(status=self.rate_status)
+            self._next_at = now + 1 / (self.rate or 1)
             for fault in self.faults:
                 if path.endswith(fault.path) and fault.times != 0:
                     if fault.times is not None:

@@ -17,7 +17,7 @@ from orlog.errors import SignatureError, TransferError
 from tests.servers import Fault, FileServer
 
 SHARD = "observations/observation/c.0.0"
-QUICK = Patience(timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 YEARS = 10 * 365 * 86400
 

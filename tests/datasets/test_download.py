@@ -44,7 +44,7 @@ from tests.datasets.conftest import Served
 from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
-QUICK = Patience(timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 KILLS = 40
 
 

@@ -29,7 +29,7 @@ from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
-QUICK = Patience(timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 
 Mount: TypeAlias = Callable[[str], Path]

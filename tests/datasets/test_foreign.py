@@ -44,7 +44,7 @@ from tests.servers import Fault, FileServer
 
 NAME = "lab/hopper-v2"
 FILE = "upstream/hopper.hdf5"
-QUICK = Patience(timeout=2.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=2.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 BODY = rows_of([False, False, True] * 400, None, next_observations=True)
 
 

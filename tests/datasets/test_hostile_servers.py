@@ -26,7 +26,7 @@ from tests.servers import FileServer
 DATA = random.Random(0).randbytes(40_000)
 ITEM = StoredObject(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
 LIMIT = 30_000
-QUICK = Patience(timeout=0.1, attempts=2, first_wait=0.001, longest_wait=0.01)
+QUICK = Patience(idle=0, timeout=0.1, attempts=2, first_wait=0.001, longest_wait=0.01)
 LINES_WITHOUT_END = b"X-More: 1\r\n" * 20_000
 
 # What is sent after each request, the last one again and again; then the connection is cut.

@@ -18,8 +18,8 @@ from tests.servers import Fault, FileServer
 PATH = "upstream/a.hdf5"
 DATA = random.Random(0).randbytes(1_000_003)
 WRONG = bytes([DATA[0] ^ 1]) + DATA[1:]
-CALM = Patience(timeout=10.0, attempts=5, first_wait=0.01, longest_wait=0.1)
-QUICK = Patience(timeout=0.3, attempts=3, first_wait=0.01, longest_wait=0.1)
+CALM = Patience(idle=0, timeout=10.0, attempts=5, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=0.3, attempts=3, first_wait=0.01, longest_wait=0.1)
 
 
 @pytest.fixture

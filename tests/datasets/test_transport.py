@@ -30,7 +30,7 @@ from tests.servers import Fault, FileServer
 
 PATH = "observations/c.0.0"
 DATA = random.Random(0).randbytes(1_000_003)
-QUICK = Patience(timeout=0.2, attempts=3, first_wait=0.01, longest_wait=0.1)
+QUICK = Patience(idle=0, timeout=0.2, attempts=3, first_wait=0.01, longest_wait=0.1)
 WRONG = bytes([DATA[0] ^ 1]) + DATA[1:]
 
 
@@ -137,7 +137,7 @@ def test_threads_share_mirrors(tmp_path: Path, server: FileServer) -> None:
     server.faults = [Fault(status=503, times=3), Fault(drop_after=300_000, times=6)]
     mirrors = [Mirror(server.url)]
     parts = [tmp_path / str(number) for number in range(8)]
-    patience = Patience(timeout=1, attempts=12, first_wait=0.01, longest_wait=0.1)
+    patience = Patience(idle=0, timeout=1, attempts=12, first_wait=0.01, longest_wait=0.1)
 
     def bring(part: Path) -> None:
         fetch_object(mirrors, object_of(), part, patience=patience)
@@ -159,7 +159,7 @@ def test_a_broken_connection_goes_on_where_it_stopped(
         fault = Fault(times=1, resets=how == "reset", chunked=chunked)
         setattr(fault, "stall_after" if how == "stall" else "drop_after", after)
         server.faults.append(fault)
-    fetch(part, server, patience=Patience(timeout=0.2, attempts=4, first_wait=0.01))
+    fetch(part, server, patience=Patience(idle=0, timeout=0.2, attempts=4, first_wait=0.01))
     assert part.read_bytes() == DATA
     if how == "drop" and not chunked:
         assert ranges(server) == [None, None, "bytes=1-", "bytes=400001-"]
@@ -256,7 +256,7 @@ def test_retry_after_is_kept_to_within_bounds(
         asked = email.utils.formatdate(time.time() + 3600, usegmt=True)
     server.faults = [Fault(times=1, status=503, headers={"Retry-After": asked})]
     began = time.monotonic()
-    fetch(part, server, patience=Patience(attempts=2, first_wait=0.01, longest_wait=0.4))
+    fetch(part, server, patience=Patience(idle=0, attempts=2, first_wait=0.01, longest_wait=0.4))
     assert expected <= time.monotonic() - began < expected + 0.35
 
 
@@ -472,7 +472,7 @@ def test_random_drops_end_in_right_bytes_or_an_error(
     for server in servers:
         server.faults = data.draw(st.lists(fault, max_size=5))
     held = data.draw(st.sampled_from([DATA, WRONG]))[: data.draw(offset)]
-    patience = Patience(timeout=0.5, attempts=4, first_wait=0.001, longest_wait=0.002)
+    patience = Patience(idle=0, timeout=0.5, attempts=4, first_wait=0.001, longest_wait=0.002)
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "part"
         part.write_bytes(held)

@@ -20,7 +20,7 @@ from tests.servers import FileServer
 
 DATA = bytes(range(256)) * 4000
 ITEM = StoredObject(path="c.0", size_bytes=len(DATA), sha256=hashlib.sha256(DATA).hexdigest())
-IMPATIENT = Patience(timeout=0.2, attempts=2, first_wait=0.001, longest_wait=0.01)
+IMPATIENT = Patience(idle=0, timeout=0.2, attempts=2, first_wait=0.001, longest_wait=0.01)
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 SIZED = HEAD + b"Content-Length: 1024000\r\n\r\n"

@@ -1,0 +1,221 @@
+"""Servers that want fewer requests: ours, a real nginx and a real Apache, with compression on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.download import download_version
+from orlog.datasets.sources import source_of_url
+from orlog.datasets.transport import Mirror, Patience, fetch_object
+from orlog.datasets.verify import verify_store
+from orlog.errors import TransferError
+from tests.datasets.test_transport import object_of, place
+from tests.servers import Fault, FileServer
+
+MINI = "pointmaze/umaze-mini-v1"
+RATE = 20  # requests a second: each test waits until all objects have come
+# The server alone decides how long a test takes: `idle` is the end of a test that has failed.
+PATIENT = Patience(attempts=2, idle=20.0, first_wait=0.05, longest_wait=0.1)
+MODULES = Path("/usr/lib/apache2/modules")
+STARTS_WITHIN = 20.0
+
+
+@pytest.fixture
+def public_folder(registry_folder: Path) -> Iterator[Path]:
+    """Return a folder with a copy of the registry that any user of this machine may read."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(registry_folder, folder / "served")
+        (folder / "served").chmod(0o755)
+        yield folder
+
+
+def download(url: str) -> None:
+    source = source_of_url(f"{url}/{MINI}/1.0.0", patience=PATIENT)
+    folder = download_version(source, patience=PATIENT)
+    assert verify_store(folder)[1] == []
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, folder: Path) -> Iterator[str]:
+    """Run a server until the block ends, and give its address."""
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + STARTS_WITHIN
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{command[0]} did not start: {(folder / 'output').read_text()}")
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, limits: str, limit: str) -> Iterator[str]:
+    program = shutil.which("nginx")
+    if program is None:
+        pytest.skip("needs nginx")
+    port = free_port()
+    (folder / "temporary").mkdir()
+    places = "".join(
+        f"{kind}_temp_path {folder}/temporary/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"""
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/errors crit;
+events {{}}
+http {{
+    {places}
+    access_log off;
+    gzip on;
+    gzip_types *;
+    gzip_min_length 1;
+    {limits}
+    server {{
+        listen 127.0.0.1:{port};
+        root {folder}/served;
+        {limit}
+    }}
+}}
+""",
+        "utf-8",
+    )
+    command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+    with running(command, port, folder) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def apache(folder: Path, rules: str) -> Iterator[str]:
+    program = shutil.which("apache2")
+    if program is None or not (MODULES / "mod_rewrite.so").exists():
+        pytest.skip("needs apache2")
+    port = free_port()
+    modules = "".join(
+        f"LoadModule {name}_module {MODULES}/mod_{name}.so\n"
+        for name in ("mpm_event", "authz_core", "filter", "deflate", "rewrite")
+        if (MODULES / f"mod_{name}.so").exists()
+    )
+    (folder / "httpd.conf").write_text(
+        f"""
+ServerRoot {folder}
+ServerName 127.0.0.1
+Listen 127.0.0.1:{port}
+PidFile {folder}/httpd.pid
+ErrorLog {folder}/errors
+DefaultRuntimeDir {folder}
+{modules}
+User #65534
+Group #65534
+DocumentRoot {folder}/served
+SetOutputFilter DEFLATE
+{rules}
+""",
+        "utf-8",
+    )
+    command = [program, "-f", str(folder / "httpd.conf"), "-DFOREGROUND"]
+    with running(command, port, folder) as url:
+        yield url
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_limits_requests_gives_the_whole_version(
+    registry_folder: Path, status: int
+) -> None:
+    with FileServer(registry_folder) as server:
+        server.rate, server.rate_status = RATE, status
+        download(server.url)
+        given = len(server.requests) - server.refused
+    # Without a limit of our own, sixteen threads are refused about ten times for each object.
+    assert server.refused < 2 * given
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_nginx_that_limits_requests_gives_the_whole_version(
+    public_folder: Path, status: int
+) -> None:
+    zone = f"limit_req_zone $binary_remote_addr zone=all:1m rate={RATE}r/s;"
+    limit = f"limit_req zone=all; limit_req_status {status};"
+    with nginx(public_folder, zone, limit) as url:
+        download(url)
+
+
+def test_nginx_that_limits_connections_gives_the_whole_version(public_folder: Path) -> None:
+    zone = "limit_conn_zone $binary_remote_addr zone=all:1m;"
+    # Each object takes a moment, so that requests meet.
+    with nginx(public_folder, zone, "limit_conn all 1; limit_rate 1m;") as url:
+        download(url)
+
+
+def test_apache_that_refuses_every_second_request_gives_the_whole_version(
+    public_folder: Path,
+) -> None:
+    (public_folder / "answers").write_text("objects no|yes\n", "utf-8")
+    rules = f"""
+RewriteEngine On
+RewriteMap answers rnd:{public_folder}/answers
+RewriteCond %{{REQUEST_URI}} !manifest.json
+RewriteCond ${{answers:objects}} =no
+RewriteRule .* - [R=503,L]
+"""
+    with apache(public_folder, rules) as url:
+        download(url)
+
+
+def test_nothing_new_for_a_while_is_the_end(tmp_path: Path) -> None:
+    place(tmp_path / "served")
+    patience = Patience(attempts=2, idle=0.3, first_wait=0.01, longest_wait=0.05)
+    with FileServer(tmp_path / "served") as server:
+        server.faults = [Fault(status=429)]
+        began = time.monotonic()
+        with pytest.raises(TransferError, match="429"):
+            fetch_object([Mirror(server.url)], object_of(), tmp_path / "part", patience=patience)
+        assert time.monotonic() - began >= patience.idle
+        assert len(server.requests) > patience.attempts
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_object_is_waited_for_while_others_come(tmp_path: Path, status: int) -> None:
+    place(tmp_path / "served")
+    patience = Patience(attempts=2, idle=0.5, first_wait=0.01, longest_wait=0.05)
+    with FileServer(tmp_path / "served") as server:
+        mirror = Mirror(server.url)
+        late = Fault(path="c.0.0", status=status)
+        server.faults = [late]
+        place(tmp_path / "served", b"other", "other")
+
+        def others(_: int) -> None:
+            """Bring another object each time that the first one waits."""
+            late.times = 0 if time.monotonic() - began > 2 * patience.idle else None
+            other = object_of(b"other", "other")
+            fetch_object([mirror], other, tmp_path / f"{random.random()}", patience=patience)
+
+        began = time.monotonic()
+        fetch_object([mirror], object_of(), tmp_path / "part", progress=others, patience=patience)
+    assert time.monotonic() - began >= patience.idle
