@@ -5,9 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	--config-settings editable_mode=compat
+# As many processes as cores; files of tests go to the one that is free.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-quick check format bench bench-store bench-transfer docs build clean
+.PHONY: help quickstart test test-quick test-all check format bench bench-store bench-transfer docs build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,11 +27,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt loaders/_gather.c
 quickstart: $(VENV)/.quickstart  ## Set up, then build, verify, train, score and compare (minutes)
 	$(BIN)/orlog quickstart
 
-test: $(VENV)/.dev  ## Set up, then run all tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev  ## Set up, then test all behavior (minutes)
+	$(PYTEST)
 
 test-quick: $(VENV)/.dev  ## Run the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
+
+test-all: test  ## Run `make test`, then repeat what tests repeat as often as it was promised
+	ORLOG_TESTS=all $(PYTEST) -m "scaled or thorough"
 
 check: $(VENV)/.dev  ## Lint, types and spelling
 	$(BIN)/ruff check .

@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
+import sys
 from pathlib import Path
 
+# The networks of the tests are small, and other processes of the same run use the other cores.
+# Before torch is imported, so that processes which tests start see it too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+from hypothesis import settings
 
 import orlog
 from orlog.datasets.dataset import Dataset
+from tests.levels import THOROUGH, scaled
 
 MINI = "pointmaze/umaze-mini-v1"
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 * 2**30
+MALLOC_BYTES = 2**20
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+settings.register_profile("orlog", max_examples=scaled(100), deadline=None)
+settings.load_profile("orlog")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    """Give memory back that is freed, and put temporary files into memory where there is room."""
+    if sys.platform == "linux":
+        # By default glibc comes to keep hundreds of megabytes that tests have freed long ago.
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: None)
+        mallopt(M_MMAP_THRESHOLD, MALLOC_BYTES)
+        mallopt(M_TRIM_THRESHOLD, MALLOC_BYTES)
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs."""
+    if not THOROUGH:
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark property tests, which have more examples in `make test-all`."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        item.add_marker(pytest.mark.scaled)
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +65,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing wait until a disk has what was written: no disk loses power during a test."""
+    if request.node.get_closest_marker("fsync") is None:
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.fixture(scope="session")
 def built_mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with pointmaze/umaze-mini-v1, built once; do not write to it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # which all workers of a run share: one builds, the others wait
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("built")))
+        patch.setenv("ORLOG_HOME", str(folder / "built"))
         return orlog.build_dataset(MINI)
 
 

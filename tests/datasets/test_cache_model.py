@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orlog.datasets.cache import collect_garbage, pin_version, total_bytes
 from orlog.datasets.home import datasets_folder
 from tests.datasets.cached_homes import beside, place, put, record_template, snapshot
+from tests.levels import scaled
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def expected_rest(
 
 
 @settings(
-    max_examples=60,
+    max_examples=scaled(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

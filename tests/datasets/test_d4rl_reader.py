@@ -20,6 +20,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.manifest import MANIFEST_FILE
 from orlog.datasets.writing import make_manifest
 from orlog.errors import IntegrityError, OrlogError, SchemaError
+from tests.levels import scaled
 
 NAME = "d4rl/test-v0"
 MISSING = "final_observation_missing"
@@ -147,7 +148,7 @@ FLAGS = st.lists(st.sampled_from([(0, 0)] * 6 + [(1, 0), (0, 1), (1, 1)]), min_s
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     flags=FLAGS,
     has_timeouts=st.booleans(),

@@ -33,6 +33,7 @@ from orlog.datasets.manifest import (
     combined_blake3,
 )
 from orlog.datasets.spaces import space_to_json
+from tests.levels import scaled
 
 Rows = dict[str, Any]
 SPACE = space_to_json(gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32))
@@ -384,7 +385,7 @@ def test_a_view_is_refused() -> None:
 NUMBERS = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(before=NUMBERS, after=NUMBERS, cut=st.integers(0, 7), large=st.booleans())
 def test_every_episode_is_in_one_place(
     before: list[int], after: list[int], cut: int, large: bool

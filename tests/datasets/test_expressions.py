@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orlog.datasets.expressions import evaluate, used_names
 from orlog.errors import SchemaError
+from tests.levels import scaled
 
 COLUMNS: dict[str, np.ndarray] = {
     "returns": np.array([1.0, 150.0, math.nan, -3.5]),
@@ -230,7 +231,7 @@ def test_nesting_is_bounded_at_fifty() -> None:
 WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "column('task/id')", "1", "0.5", "-2", "'door'", "True", "and", "or", "not", "in", "<", "<=", "==", "!=", "+", "-", "*", "/", "//", "%", "**", "(", ")", "[", "]", ",", "abs(", "isfinite(", ".", ":", "=", "#", ";", "lambda", "é", "not in", '\n', '\\'])  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=12).map(" ".join)))
 def test_any_text_gives_a_mask_or_an_error_of_its_kind(expression: str) -> None:
     with contextlib.suppress(SchemaError):
@@ -253,7 +254,7 @@ CONDITIONS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(CONDITIONS)
 def test_conditions_mean_what_they_mean_in_python(expression: str) -> None:
 

@@ -21,6 +21,7 @@ from orlog.datasets.names import parse_name
 from orlog.datasets.registries import add_registry, remove_registry, seen_file
 from orlog.datasets.transport import Mirror, Patience, fetch_object, read_small
 from orlog.errors import NotFoundError, OrlogError, TransferError
+from tests.levels import scaled
 from tests.servers import FileServer
 
 DATA = random.Random(0).randbytes(40_000)
@@ -189,7 +190,7 @@ ANSWERS = st.one_of(
 )
 SCRIPTS = st.lists(ANSWERS, min_size=1, max_size=4)
 many = settings(
-    max_examples=250,
+    max_examples=scaled(250),
     deadline=None,
     derandomize=True,
     database=None,
@@ -220,7 +221,7 @@ def test_an_object_from_any_server_is_right_or_a_transfer_error(
 
 
 @pytest.mark.slow
-@settings(many, max_examples=100)
+@settings(many, max_examples=scaled(100))
 @given(SCRIPTS)
 def test_an_object_is_right_whatever_the_first_mirror_does(
     tmp_path: Path, script: list[bytes]

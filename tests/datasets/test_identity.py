@@ -25,6 +25,7 @@ import orlog
 from orlog.datasets import encoding
 from orlog.datasets.episode import Episode
 from orlog.datasets.recorder import DatasetWriter
+from tests.levels import scaled
 
 Space = gymnasium.Space[Any]
 NAME = "lab/any-v1"
@@ -243,7 +244,7 @@ def in_a_home_of_its_own() -> tempfile.TemporaryDirectory[str]:
 
 # Hypothesis runs all examples inside of one test, whose fixtures do not change.
 quick = settings(
-    max_examples=30,
+    max_examples=scaled(30),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -299,7 +300,7 @@ def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.
 @pytest.mark.filterwarnings("ignore:.*Casting input x")
 @pytest.mark.filterwarnings("ignore:.*encountered in")
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-@settings(quick, max_examples=15)
+@settings(quick, max_examples=scaled(15))
 @given(case=CASES, data=st.data())
 def test_equal_data_have_equal_digests_in_any_pieces(
     container: str, case: Case, data: st.DataObject
@@ -338,7 +339,7 @@ def add_in_pieces(writer: DatasetWriter, episode: Episode, edges: Sequence[int])
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x")
 @pytest.mark.filterwarnings("ignore:.*encountered in")
-@settings(quick, max_examples=8)
+@settings(quick, max_examples=scaled(8))
 @given(case=CASES, data=st.data())
 def test_the_order_of_keys_does_not_matter_and_any_value_does(
     case: Case, data: st.DataObject

@@ -21,6 +21,7 @@ from orlog.datasets.layout import (
     unflatten,
 )
 from orlog.errors import SchemaError
+from tests.levels import scaled
 
 Space = gymnasium.Space[Any]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
@@ -120,7 +121,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium on scalars in a stack
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
 def test_values_come_back_as_they_were(space: Space, seed: int, rows: int) -> None:
     samples = draw_samples(space, seed, rows)
@@ -130,7 +131,7 @@ def test_values_come_back_as_they_were(space: Space, seed: int, rows: int) -> No
         assert space.contains(found) or not space.contains(sample)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
 def test_columns_are_taken_as_they_are_given_back(space: Space, seed: int, rows: int) -> None:
     block = flatten(space, "actions", draw_samples(space, seed, rows), rows)
@@ -138,7 +139,7 @@ def test_columns_are_taken_as_they_are_given_back(space: Space, seed: int, rows:
     assert_same(again, block)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.integers(0, 5))
 def test_a_block_has_the_columns_of_its_space(space: Space, seed: int, rows: int) -> None:
     block = flatten(space, "actions", draw_samples(space, seed, rows), rows)
@@ -161,7 +162,7 @@ def episodes_block(space: Space, samples: list[Any], lengths: list[int]) -> dict
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(SPACES, st.integers(0, 2**31 - 1), st.lists(st.integers(1, 3), max_size=4), st.data())
 def test_blocks_are_sliced_and_concatenated_by_episodes(
     space: Space, seed: int, lengths: list[int], data: st.DataObject
@@ -359,7 +360,7 @@ def graph(nodes: Any, edges: Any, links: Any) -> list[Any]:
         (spaces.Graph(BOX, None), graph(NODES, EDGE, [[0, 1]]), "row 1: expected None for edges"),
         (gymnasium.Space((2,), np.float32), EDGE, "a Space space cannot be stored"),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],  # the same in every process
 )
 def test_what_does_not_fit_is_refused(space: Space, values: object, message: str) -> None:
     with pytest.raises(SchemaError, match=f"column actions.*{message}"):

@@ -29,6 +29,7 @@ from orlog.errors import (
     NotFoundError,
     SignatureError,
 )
+from tests.levels import scaled
 
 URL = "https://data.example.org/registry"
 KEY = f"ed25519:{'ab' * 32}"
@@ -203,7 +204,7 @@ def test_files_of_a_newer_orlog_are_refused() -> None:
         check_serial(LAB, 1, OLD)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(body=JSON)
 def test_random_json_gives_a_typed_error(body: Any) -> None:
     write(registries_file(), body)
@@ -216,7 +217,7 @@ def test_random_json_gives_a_typed_error(body: Any) -> None:
         assert body["seen_version"] == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(place=st.integers(0))
 def test_a_flipped_bit_gives_a_typed_error_or_another_file_that_is_right(place: int) -> None:
     entry = {"name": "lab", "url": URL, "mirrors": ["s3://bucket"], "keys": [KEY]}

@@ -16,6 +16,7 @@ from orlog.datasets.encoding import Compression, Encoding
 from orlog.datasets.manifest import DTYPES
 from orlog.datasets.shards import Shard, decode_chunk, encode_shard, undo_difference
 from orlog.errors import IntegrityError
+from tests.levels import scaled
 
 NAME = "rewards/c.0"
 NUMBERS = Encoding(chunk_rows=8, chunks_per_shard=4)
@@ -113,7 +114,7 @@ def shards(draw: st.DrawFn) -> tuple[np.ndarray, Encoding]:
     return values, encoding
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(shard=shards())
 def test_a_shard_gives_back_the_rows_it_was_made_of(
     tmp_path_factory: pytest.TempPathFactory, shard: tuple[np.ndarray, Encoding]

@@ -26,6 +26,7 @@ from orlog.datasets.signatures import (
     signers,
 )
 from orlog.errors import MissingExtraError, NotFoundError, OrlogError, SignatureError, StorageError
+from tests.levels import scaled
 
 DATA = b'{"index_version": 1}\n'
 WHERE = "https://data.example.org/index.json"
@@ -242,7 +243,7 @@ def test_every_flipped_bit_of_the_trusted_key_is_refused(key_file: Path) -> None
         refusal(altered(good, key=wrong), wrong)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(data=st.binary(min_size=1, max_size=200), place=st.integers(0), place_in_text=st.integers(0))
 def test_any_flipped_bit_of_the_data_is_refused(
     data: bytes, place: int, place_in_text: int, key_file: Path
@@ -255,7 +256,7 @@ def test_any_flipped_bit_of_the_data_is_refused(
     refusal(wrong, trusted, data=data, kind="manifest")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(body=JSON)
 def test_random_json_is_no_signature_and_no_key(
     body: Any, tmp_path_factory: pytest.TempPathFactory

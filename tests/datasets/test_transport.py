@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from orlog.datasets.manifest import StoredObject
 from orlog.datasets.transport import Limiter, Mirror, Patience, fetch_object, read_small
 from orlog.errors import MissingExtraError, NotFoundError, StorageError, TransferError
+from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
 PATH = "observations/c.0.0"
@@ -447,7 +448,7 @@ def test_redirects_are_bounded(server: FileServer, part: Path) -> None:
     assert len(server.requests) == 6
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=scaled(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_drops_end_in_right_bytes_or_an_error(
     servers: tuple[FileServer, FileServer], data: st.DataObject

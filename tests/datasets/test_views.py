@@ -43,6 +43,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
+from tests.levels import scaled
 
 RICH = spaces.Dict(
     {
@@ -545,7 +546,9 @@ def draw_operation(
 
 
 quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=scaled(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -28,6 +28,7 @@ from orlog.datasets.storage import list_files
 from orlog.datasets.verify import make_objects
 from orlog.datasets.zarr_container import WrittenColumn, ZarrReader, ZarrWriter, shard_path
 from orlog.errors import IntegrityError, SchemaError
+from tests.levels import scaled
 
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 ZARRS = "zarrs.ZarrsCodecPipeline"
@@ -92,7 +93,7 @@ def written_columns(draw: st.DrawFn) -> tuple[ColumnSpec, np.ndarray, list[int],
     return ColumnSpec(name, dtype, shape), values, cuts, encoding
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(column=written_columns(), threads=st.sampled_from([1, 4]), data=st.data())
 def test_reading_any_rows_gives_what_was_written_in_any_pieces(
     column: tuple[ColumnSpec, np.ndarray, list[int], Encoding], threads: int, data: st.DataObject
@@ -128,7 +129,7 @@ def test_reading_any_rows_gives_what_was_written_in_any_pieces(
             assert part.tobytes() == values[rows].tobytes()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(column=written_columns())
 def test_zarr_itself_reads_what_was_written(
     column: tuple[ColumnSpec, np.ndarray, list[int], Encoding],

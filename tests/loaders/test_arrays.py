@@ -16,6 +16,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Columns, Episode
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, read_arrays
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -56,7 +57,7 @@ def flatten(space: gymnasium.Space[Any], columns: Columns, row: int) -> np.ndarr
     return np.asarray(spaces.flatten(space, pick(columns)), np.float32)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(structure=STRUCTURES, nested=st.booleans(), seed=st.integers(0, 2**32))
 def test_every_transition_is_the_one_of_its_episode(
     write: Write, make: Make, structure: list[tuple[int, str]], nested: bool, seed: int

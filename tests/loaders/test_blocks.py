@@ -16,6 +16,7 @@ from orlog.loaders import transitions as plain
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.n_steps import sum_rewards
 from orlog.loaders.sequences import returns_to_go
+from tests.levels import scaled
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -56,7 +57,7 @@ def test_sums_over_blocks_are_those_of_a_slow_loop(
     np.testing.assert_allclose(to_go, expected, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=30)
+@settings(max_examples=scaled(30))
 @given(LENGTHS, st.integers(1, 3000), st.integers(1, 40), st.integers(0, 70))
 def test_batches_are_the_same_in_blocks_of_any_size(
     lengths: list[int], block_bytes: int, block_items: int, start: int

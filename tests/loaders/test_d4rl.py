@@ -27,6 +27,7 @@ from orlog.loaders.d4rl import (
     sequence_dataset,
     transitions_dataset,
 )
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -114,7 +115,7 @@ def slow_qlearning(arrays: Plain, *, keep_ends: bool) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     flags=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12),
     keep_ends=st.booleans(),

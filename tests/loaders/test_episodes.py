@@ -19,6 +19,7 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -45,7 +46,7 @@ def rows_of(arrays: Arrays, lengths: Sequence[int], episode: int) -> torch.Tenso
     return arrays.rows[first : first + lengths[episode] + 1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
 def test_padded_episodes_are_those_of_a_slow_loop(
     structure: list[int], seed: int, data: st.DataObject
@@ -74,7 +75,7 @@ def test_padded_episodes_are_those_of_a_slow_loop(
     assert batch.lengths.dtype == torch.int64
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(structure=STRUCTURES, seed=st.integers(0, 2**32), data=st.data())
 def test_packed_episodes_are_those_of_a_slow_loop(
     structure: list[int], seed: int, data: st.DataObject

@@ -21,6 +21,7 @@ from orlog.datasets.views import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -75,7 +76,7 @@ def robot_episodes(lengths: Sequence[int], make: Make) -> list[Episode]:
     return made
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=scaled(80))
 @given(structure=STRUCTURES, stack=st.integers(1, 9))
 def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int) -> None:
     arrays = numbered(structure)
@@ -104,7 +105,7 @@ def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int)
     assert batch.discounts.tolist() == pytest.approx([0.9] * item)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     structure=STRUCTURES,
     stack=st.integers(1, 6),

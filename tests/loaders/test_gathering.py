@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from orlog.loaders import gathering
 from orlog.loaders.gathering import expect_on_disk, gather_rows, is_compiled
+from tests.levels import scaled
 
 WORST = (-1, -(2**63), -(2**40), 2**63 - 1, 2**40)
 DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool)
@@ -49,7 +50,9 @@ def rows_of(source: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 @BOTH
 @settings(  # the fixture is the same for all examples
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=scaled(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     available=st.integers(1, 40),

@@ -20,6 +20,7 @@ from orlog.datasets.views import combine_datasets
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batches import BLOCK
 from orlog.loaders.goals import GoalBatch, GoalMixture, GoalSampler, goals
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -121,7 +122,7 @@ def slow_probabilities(
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     lengths=LENGTHS,
     value_goals=MIXTURES,
@@ -291,7 +292,7 @@ def test_blocks_choose_as_one_item_at_a_time() -> None:
         assert torch.equal(sampler.choose(uniform[item : item + 1])[0], whole[item])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=scaled(20))
 @given(
     start=st.integers(0, 2 * BLOCK),
     half=st.integers(1, 5),

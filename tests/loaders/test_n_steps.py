@@ -19,6 +19,7 @@ from orlog.datasets.episode import Episode
 from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.transitions import transitions
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -74,7 +75,7 @@ def slow_transitions(
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(
     structure=STRUCTURES,
     n_steps=st.integers(2, 10),
@@ -116,7 +117,7 @@ def test_numbers_out_of_range_are_refused(mini: Dataset, wrong: dict[str, Any]) 
         transitions(mini, 8, seed=0, **wrong)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(structure=STRUCTURES, n_steps=st.integers(1, 4))
 def test_images_integers_and_keys_are_given_as_they_are(
     write: Write, make: Make, structure: list[tuple[int, str]], n_steps: int

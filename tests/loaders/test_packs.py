@@ -33,6 +33,7 @@ from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.pack_cache import HeldPack, hold_pack
 from orlog.loaders.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
 from orlog.loaders.transitions import transitions
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 
@@ -137,7 +138,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 @pytest.mark.parametrize("actions", ACTIONS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=scaled(4), deadline=None)
 @given(structure=STRUCTURES, block=st.integers(1, 5000), seed=st.integers(0, 2**32))
 def test_a_pack_is_what_would_be_in_memory(
     write: Write,

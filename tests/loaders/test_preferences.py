@@ -19,6 +19,7 @@ from orlog.datasets.views import combine_datasets
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.batches import BLOCK
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -59,7 +60,7 @@ def same(one: PreferenceBatch, other: PreferenceBatch) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     lengths=LENGTHS, data=st.data(), discount=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0)
 )
@@ -165,7 +166,7 @@ def test_labels_that_were_not_asked_for_are_no_numbers() -> None:
     assert batch.labels.isnan().all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=scaled(20))
 @given(start=st.integers(0, 2 * BLOCK), half=st.integers(1, 5), seed=st.integers(0, 2**64))
 def test_any_start_and_any_ranks_give_the_same_batches(start: int, half: int, seed: int) -> None:
     arrays = arrays_of([3, 1, 6], [0.1 * number for number in range(10)])

@@ -30,6 +30,7 @@ from orlog.loaders.priorities import (
     prioritized_transitions,
 )
 from orlog.loaders.transitions import transitions
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -58,7 +59,7 @@ def slow_choice(values: list[int], share: Fraction) -> int:
     raise AssertionError
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(values=WHOLE, top=st.sampled_from([1, 4, 4096]), seed=st.integers(0, 2**32))
 def test_a_tree_chooses_and_changes_as_exact_sums_do(
     values: list[int], top: int, seed: int
@@ -81,7 +82,7 @@ def test_a_tree_chooses_and_changes_as_exact_sums_do(
             values[place] = value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     values=st.lists(
         st.one_of(st.just(0.0), st.floats(1e-300, 1e90)), min_size=1, max_size=600

@@ -19,6 +19,7 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.views import combine_datasets
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.sequences import SequenceBatch, SequenceSampler, returns_to_go, sequences
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -146,7 +147,7 @@ def check_windows(
                 np.testing.assert_array_equal(ours, values.astype(ours.dtype), err_msg=name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(
     structure=STRUCTURES,
     padding=st.sampled_from(PADDINGS),

@@ -26,6 +26,7 @@ from orlog.loaders.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
 from orlog.loaders.n_steps import NStepSampler
 from orlog.loaders.streaming import StreamedTransitions, stream_transitions
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 
@@ -83,7 +84,7 @@ def assert_same(found: Any, expected: Any) -> None:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=12),
     batch_size=st.integers(1, 40),

@@ -24,6 +24,7 @@ from orlog.datasets.views import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders import packs, texts
 from orlog.loaders.arrays import Arrays, read_arrays
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -79,7 +80,7 @@ def mission_of(batch: Any) -> torch.Tensor:
     return places
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 @given(
     missions=st.lists(
         st.lists(st.text("aé☃", max_size=3), min_size=2, max_size=6), min_size=1, max_size=5

@@ -39,6 +39,7 @@ from orlog.loaders.transforms import (
     scale_rewards,
     scale_rewards_by_return_range,
 )
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -79,7 +80,7 @@ def parts_of(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name: arrays.rows[:, at].double().numpy() for name, at in arrays.columns.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8),
     block=st.integers(1, 50),

@@ -23,6 +23,7 @@ from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.draws import draw, stream_key
 from orlog.loaders.transitions import BLOCK, Transitions, transitions
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -64,7 +65,7 @@ def digest_of(stream: Transitions, batches: int) -> str:
     return total.hexdigest()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=scaled(30))
 @given(
     start=st.one_of(st.integers(0, 3), st.integers(BLOCK - 2, BLOCK + 2), st.integers(0, 10**9)),
     batch_size=st.integers(1, 9),

@@ -24,6 +24,7 @@ from orlog.loaders.weights import (
     weights_by_episode,
     weights_by_return,
 )
+from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]
@@ -64,7 +65,7 @@ WEIGHTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(weights=WEIGHTS)
 def test_a_table_holds_the_weights_to_the_precision_of_float64(weights: list[float]) -> None:
     if not any(weights):
@@ -82,7 +83,7 @@ def test_a_table_holds_the_weights_to_the_precision_of_float64(weights: list[flo
     np.testing.assert_allclose(table.probabilities, [float(share) for share in found], atol=1e-15)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 @given(weights=WEIGHTS, power=st.integers(-300, 300), seed=st.integers(0, 2**32))
 def test_only_proportions_count_and_choice_is_the_table(
     weights: list[float], power: int, seed: int

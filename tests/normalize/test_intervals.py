@@ -16,6 +16,7 @@ from orlog.normalize.intervals import (
     mean_difference_interval,
     student_quantile,
 )
+from tests.levels import scaled
 
 VALUES = npst.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3))
 
@@ -50,7 +51,7 @@ def test_the_bootstrap_is_its_generators() -> None:
     assert intervals[0] == intervals[1] != intervals[2]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=scaled(30))
 @given(seed=st.integers(0, 2**32), seeds=st.integers(1, 6), episodes=st.integers(1, 10))
 def test_the_bootstrap_lies_around_the_mean_and_within_the_range(
     seed: int, seeds: int, episodes: int
@@ -121,7 +122,7 @@ def test_a_side_without_spread_is_allowed() -> None:
     assert mean_difference_interval(second, second - 1) == (1.0, 1.0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 @given(first=VALUES, second=VALUES)
 def test_swapping_the_sides_mirrors_the_interval(first: np.ndarray, second: np.ndarray) -> None:
     first = np.round(first, 3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orlog.datasets.environments import make_environment
 from orlog.normalize.rollouts import episode_returns
+from tests.levels import scaled
 
 
 class Countdown(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -57,7 +58,7 @@ def one_by_one(env: gymnasium.Env[Any, Any], episodes: int, first_seed: int) -> 
     return returns
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 @given(
     episodes=st.integers(1, 12), side_by_side=st.integers(1, 7), first_seed=st.integers(0, 2**31)
 )

@@ -1,0 +1,23 @@
+"""How often tests repeat what they repeat: examples, kills, damaged documents, hostile servers.
+
+`make test` takes some of each and `make test-all` takes all. A test that repeats less than all of it
+in `make test` asks `scaled` for the number and carries the marker `scaled`, which hypothesis tests
+get by themselves; then `make test-all` runs it again with all. What makes no sense in small numbers
+carries `thorough` instead and runs in `make test-all` only.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["THOROUGH", "VARIABLE", "scaled"]
+
+VARIABLE = "ORLOG_TESTS"
+THOROUGH = os.environ.get(VARIABLE) == "all"
+
+
+def scaled(all_of_them: int, some: int | None = None) -> int:
+    """Return how often to repeat: all of them, or in `make test` some (a fifth, or a dozen)."""
+    if THOROUGH:
+        return all_of_them
+    return min(all_of_them, max(12, all_of_them // 5) if some is None else some)
