@@ -65,7 +65,8 @@ def convert_dataset(
     """
     if dataset.operation is not None:
         raise SchemaError(
-            f"{dataset.name}: a view has no container; save_dataset stores it as a version"
+            f"a view of {dataset.name} has no container; store it as a version first: orlog save "
+            "VIEW NAME@VERSION --container hdf5   (in Python: save_dataset)"
         )
     manifest = dataset.manifest
     if manifest.container == container:

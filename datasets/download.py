@@ -26,13 +26,15 @@ from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.names import DatasetName, is_url, parse_name
 from orlog.datasets.origin import origin_file, read_origin, write_origin
-from orlog.datasets.partial import choose, download_part
+from orlog.datasets.partial import Choice, check_choice, choose, download_part
 from orlog.datasets.partial_record import (
     discard_part,
     files_of_part,
+    is_whole,
     partial_folder,
     version_folder_of,
 )
+from orlog.datasets.presence import unless_deleted
 from orlog.datasets.sources import ForeignSource, Source, find_source, source_of_url
 from orlog.datasets.storage import (
     link_or_copy,
@@ -150,8 +152,9 @@ def download_dataset(
     """Return the folder of a version, downloaded first as far as it is not on this machine.
 
     With `episodes` or `columns` only the objects that hold these are brought, unless all are here;
-    `load_dataset` with the same choice opens them. Without, what is missing is added. A file of
-    others that a registry lists is brought whole, and read into a version.
+    `load_dataset` with the same choice opens them. Without, what is missing is added. A part that
+    comes to hold every object becomes the version. A file of others that a registry lists is
+    brought whole, and read into a version.
 
     Args:
         name: A dataset's name, perhaps with version or digest, which the registries are asked for
@@ -169,6 +172,7 @@ def download_dataset(
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
         SchemaError: it has no such episodes, or its container has no parts.
+        NotFoundError: it has no such columns.
         SignatureError: a registry promises signatures, and one is missing or wrong.
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
@@ -183,18 +187,23 @@ def download_dataset(
             wanted = DatasetName(wanted.name, pin.version, pin.digest)
         here = _named_here(wanted)
         if here is not None:
-            return here
+            return _checked(here, choice)
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignSource):
-            return bring_foreign(
+            brought = bring_foreign(
                 found, limiter=limiter, progress=progress, on_wait=on_wait, on_read=on_read
             )
+            return _checked(brought, choice)
         source = found
     here = version_folder(source.manifest.name, source.manifest.version)
-    if choice and not _is_here(here, source.manifest):
-        return download_part(
+    if choice and _is_here(here, source.manifest):
+        return _checked(here, choice)
+    if choice:
+        part = download_part(
             source, choice, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait
         )
+        if not is_whole(part, source.manifest):
+            return part
     return download_version(source, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait)
 
 
@@ -268,6 +277,12 @@ def _read_again(
     if problems:
         bring_foreign(source, limiter=limiter, progress=progress, replace=True)
     return problems
+
+
+def _checked(folder: Path, choice: Choice) -> Path:
+    """Return the folder of a version that is here, if it has the episodes and columns chosen."""
+    check_choice(read_manifest(folder / MANIFEST_FILE), choice, folder)
+    return folder
 
 
 def _named_here(wanted: DatasetName) -> Path | None:
@@ -360,11 +375,10 @@ def _is_here(destination: Path, manifest: Manifest) -> bool:
     if not (destination / MANIFEST_FILE).is_file():
         return False
     try:
-        here = read_manifest(destination / MANIFEST_FILE).digest
-    except ManifestError:
-        if destination.is_dir():
-            raise
-        return False  # another process has removed it just now
+        with unless_deleted(destination):
+            here = read_manifest(destination / MANIFEST_FILE).digest
+    except NotFoundError:
+        return False
     if here != manifest.digest:
         raise IntegrityError(
             f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {destination} is "

@@ -22,6 +22,7 @@ from orlog.datasets.home import datasets_folder, installed_versions, version_fol
 from orlog.datasets.json_files import read_json_file, replace_json_file, sole_writer
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.datasets.names import is_version, newest_first, parse_name
+from orlog.datasets.partial_record import partial_versions
 from orlog.errors import InvalidNameError, NotFoundError
 
 __all__ = [
@@ -87,23 +88,29 @@ def read_history(name: str) -> dict[str, VersionStatus]:
     return {**_read(recorded_folder(_plain_name(name)) / HISTORY_FILE), **_read(_home_file(name))}
 
 
-def known_versions(name: str) -> dict[str, tuple[Manifest, bool]]:
-    """Return each version that is here or ships with orlog, newest first: (manifest, it is here).
+def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
+    """Return each version that is here, in part too, or ships with orlog, newest first.
+
+    Returns:
+        Manifest, and the folder that the version or a part of it is in; None if it is not here.
 
     Raises:
         ManifestError: a manifest cannot be read as right.
     """
-    here = set(installed_versions(name))
-    shipped = {path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)}
+    shipped = [path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)]
+    folders: dict[str, Path | None] = dict.fromkeys(shipped)
+    folders |= partial_versions(name)
+    folders |= {version: version_folder(name, version) for version in installed_versions(name)}
     found = {}
-    for version in newest_first(here | shipped):
+    for version in newest_first(folders):
+        folder = folders[version]
         manifest = (
-            read_manifest(version_folder(name, version) / MANIFEST_FILE)
-            if version in here
-            else recorded_manifest(name, version)
+            recorded_manifest(name, version)
+            if folder is None
+            else read_manifest(folder / MANIFEST_FILE)
         )
         assert manifest is not None
-        found[version] = (manifest, version in here)
+        found[version] = (manifest, folder)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,20 +20,28 @@ from orlog.datasets.home import (
     version_folder,
 )
 from orlog.datasets.lock import check_lock
-from orlog.datasets.manifest import MANIFEST_FILE, Manifest, read_manifest
+from orlog.datasets.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.datasets.names import DatasetName, did_you_mean, is_url, parse_name
 from orlog.datasets.partial import Choice, choose, open_part
-from orlog.datasets.partial_record import is_partial, partial_versions, present_objects
+from orlog.datasets.partial_record import (
+    is_partial,
+    is_whole,
+    partial_versions,
+    present_objects,
+)
+from orlog.datasets.presence import unless_deleted
 from orlog.datasets.sources import SHIPPED, shipped_index
 from orlog.datasets.views import open_view, view_sources
-from orlog.errors import IntegrityError, ManifestError, NotFoundError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
 
 __all__ = [
     "as_folder",
     "find_dataset",
+    "find_whole_or_part",
     "folders_to_repair",
     "folders_to_verify",
     "load_dataset",
+    "stored_folder",
     "stored_folders",
 ]
 
@@ -74,7 +83,8 @@ def load_dataset(
     choice = choose(episodes, columns)
     path = None if is_url(name) else as_folder(name)
     if path is not None:
-        return choice.of(_open(path))
+        is_part = is_partial(path) and _holds_manifest(path)
+        return open_part(path, choice) if is_part else choice.of(_open(path))
     if not is_url(name):
         wanted = _pinned(parse_name(str(name)))
         try:
@@ -84,7 +94,14 @@ def load_dataset(
                 return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
                 raise
-    folder = download_dataset(str(name), episodes=episodes, columns=columns, progress=progress)
+    get = functools.partial(download_dataset, episodes=episodes, columns=columns, progress=progress)
+    try:
+        return _open_downloaded(get(str(name)), choice)
+    except NotFoundError:  # another process has just made a part whole, or deleted the version
+        return _open_downloaded(get(str(name)), choice)
+
+
+def _open_downloaded(folder: Path, choice: Choice) -> Dataset:
     mark_used(folder)
     return open_part(folder, choice) if is_partial(folder) else choice.of(Dataset(folder))
 
@@ -150,8 +167,33 @@ def find_dataset(name: str | Path) -> Path:
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
+        SchemaError: it is the file of a view.
     """
     return _find(name)[0]
+
+
+def find_whole_or_part(name: str | Path) -> Path:
+    """Return what `find_dataset` does, or where only a part of a version is here, its folder.
+
+    Raises as `find_dataset` does.
+    """
+    try:
+        return find_dataset(name)
+    except NotFoundError:
+        part = _find_part(parse_name(str(name))) if as_folder(name) is None else None
+        if part is None:
+            raise
+        return part
+
+
+def stored_folder(name: str | Path) -> Path:
+    """Return the folder of the stored version that a name or a folder stands for.
+
+    `orlog.lock` counts. Raises as `find_dataset` does.
+    """
+    if as_folder(name) is not None:
+        return find_dataset(name)
+    return find_dataset(str(_pinned(parse_name(str(name)))))
 
 
 def stored_folders(name: str | Path) -> list[Path]:
@@ -163,9 +205,7 @@ def stored_folders(name: str | Path) -> list[Path]:
     path = as_folder(name)
     if path is not None and _is_file(path):
         return [find_dataset(source) for source in view_sources(path)]
-    if path is not None:
-        return [find_dataset(path)]
-    return [find_dataset(str(_pinned(parse_name(str(name)))))]
+    return [stored_folder(name)]
 
 
 def folders_to_verify(name: str | Path) -> list[Path]:
@@ -176,10 +216,9 @@ def folders_to_verify(name: str | Path) -> list[Path]:
     try:
         return stored_folders(name)
     except NotFoundError:
-        part = _find_part(_pinned(parse_name(str(name)))) if as_folder(name) is None else None
-        if part is None:
+        if as_folder(name) is not None:
             raise
-        return [part]
+        return [find_whole_or_part(str(_pinned(parse_name(str(name)))))]
 
 
 def folders_to_repair(name: str) -> list[Path]:
@@ -209,11 +248,14 @@ def _find(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
     """Return folder and manifest of a stored version, which is marked as used if it is opened."""
     folder = as_folder(name)
     if folder is not None:
+        if _is_file(folder):
+            raise SchemaError(not_a_version(folder))
         if not _holds_manifest(folder):
             raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
         if opens:
             mark_used(folder)
-        return folder, read_manifest(folder / MANIFEST_FILE)
+        with unless_deleted(folder):
+            return folder, read_manifest(folder / MANIFEST_FILE)
     wanted = parse_name(str(name))
     versions = installed_versions(wanted.name)
     history = read_history(wanted.name)
@@ -227,11 +269,10 @@ def _find(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
         if opens:
             mark_used(folder)  # before a look at it, so that who removes versions sees it in time
         try:
-            manifest = read_manifest(folder / MANIFEST_FILE)
-        except ManifestError:
-            if folder.is_dir():
-                raise
-            continue  # another process has removed it just now
+            with unless_deleted(folder):
+                manifest = read_manifest(folder / MANIFEST_FILE)
+        except NotFoundError:
+            continue
         if (manifest.name, manifest.version) != (wanted.name, version):
             raise ManifestError(
                 f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
@@ -245,6 +286,11 @@ def _find(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
             if message is not None:
                 warnings.warn(message, stacklevel=4)
             return folder, manifest
+    part = _find_part(wanted)
+    if part is not None:
+        manifest = read_manifest(part / MANIFEST_FILE)
+        if is_whole(part, manifest):
+            return part, manifest
     raise NotFoundError(_why_not_here(wanted, versions))
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "StoredObject",
     "canonical_json",
     "combined_blake3",
+    "not_a_version",
     "parse_json",
     "part_folder",
     "parts_of",
@@ -370,11 +371,21 @@ def read_manifest(path: Path) -> Manifest:
         if found.st_size > LARGEST_MANIFEST:
             raise ManifestError(f"{path}: {found.st_size} bytes is too large for a manifest")
         text = path.read_text("utf-8")
+    except NotADirectoryError as error:
+        raise ManifestError(not_a_version(path.parent)) from error
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, ManifestError):
             raise
         raise ManifestError(f"{path}: no readable manifest: {error}") from error
     return manifest_from_text(text, str(path))
+
+
+def not_a_version(file: Path) -> str:
+    """Return the error about a file, such as that of a saved view, given for a version's folder."""
+    return (
+        f"{file} is a file, not the folder of a stored version; a view has no files of its own, so "
+        f"store it as a version first: orlog save {file} NAME@VERSION   (in Python: save_dataset)"
+    )
 
 
 def manifest_from_text(text: str | bytes, where: str) -> Manifest:

@@ -26,6 +26,7 @@ from orlog.datasets.partial_record import (
     read_partial,
     write_partial,
 )
+from orlog.datasets.presence import unless_deleted
 from orlog.datasets.recording import schema_of_manifest
 from orlog.datasets.sources import Source
 from orlog.datasets.storage import link_or_copy, storage_errors, sync_folders, write_durably
@@ -33,7 +34,7 @@ from orlog.datasets.transport import Limiter, Patience
 from orlog.datasets.views import fewer_columns
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 
-__all__ = ["Choice", "choose", "download_part", "open_part"]
+__all__ = ["Choice", "check_choice", "choose", "download_part", "open_part"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def download_part(
 ) -> Path:
     """Return the folder of what is here of a version, what is wanted of it brought first.
 
-    Columns of episodes, such as lengths and returns, always come whole. Other arguments are those
+    That is the version's own folder where all of it is here by now. Columns of episodes, such as lengths and returns, always come whole. Other arguments are those
     of `download_version`.
 
     Raises:
@@ -82,9 +83,16 @@ def download_part(
     """
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
-    columns = _check(manifest, choice, destination)
+    if manifest.container != "zarr":
+        raise SchemaError(
+            f"{manifest.name}@{manifest.version}: its container is {manifest.container}, one file "
+            "that is brought whole; leave out --episodes and --columns, and choose after loading"
+        )
+    columns = check_choice(manifest, choice, destination)
     folder = partial_folder(destination)
     with sole_access(destination, on_wait=on_wait):
+        if (destination / MANIFEST_FILE).is_file():  # another process has completed it
+            return destination
         here = _read_record(folder, manifest)
 
         def bring(objects: Sequence[StoredObject], progress: Progress) -> PartialRecord:
@@ -129,14 +137,16 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
         IntegrityError: an object is missing, cut or altered.
     """
     mark_used(folder)
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    columns = _check(manifest, choice, folder)
-    record = read_partial(folder, manifest)
+    with unless_deleted(folder):
+        manifest = read_manifest(folder / MANIFEST_FILE)
+        columns = check_choice(manifest, choice, folder)
+        record = read_partial(folder, manifest)
     here = set(record.objects if record is not None else ())
     plain = [item.path for item in _plain_objects(manifest, columns)]
     absent = [path for path in plain if path not in here]
     if not absent:
-        wanted = _wanted_objects(folder, manifest, columns, choice.episodes)
+        with unless_deleted(folder):
+            wanted = _wanted_objects(folder, manifest, columns, choice.episodes)
         absent = [item.path for item in wanted if item.path not in here]
     if absent:
         raise NotFoundError(
@@ -165,14 +175,14 @@ def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Cho
     return Choice(episodes=episodes, columns=columns)
 
 
-def _check(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
-    """Return the columns that a choice leaves."""
+def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
+    """Return the columns that a choice leaves.
+
+    Raises:
+        SchemaError: episodes that the version has not.
+        NotFoundError: a column that the version has not.
+    """
     what = f"{manifest.name}@{manifest.version}"
-    if manifest.container != "zarr":
-        raise SchemaError(
-            f"{what}: its container is {manifest.container}, one file that is brought whole; leave "
-            "out --episodes and --columns, and choose after loading"
-        )
     if choice.episodes is not None:
         positions = np.asarray(choice.episodes)
         if positions.min() < 0 or positions.max() >= manifest.total_episodes:

@@ -9,6 +9,7 @@ The folder's name is hidden, so whatever does not ask for a part of a version ne
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 from typing import Literal
@@ -27,8 +28,11 @@ __all__ = [
     "PartialRecord",
     "discard_part",
     "files_of_part",
+    "how_much",
     "is_partial",
+    "is_whole",
     "partial_folder",
+    "partial_names",
     "partial_versions",
     "present_objects",
     "read_partial",
@@ -67,6 +71,18 @@ def version_folder_of(folder: Path) -> Path:
 def is_partial(folder: Path) -> bool:
     """Return whether a folder is one that a part of a version lies in, by its name."""
     return folder.name.startswith(".") and folder.name.endswith(".partial")
+
+
+def partial_names() -> list[str]:
+    """Return the names of all datasets of which a part of a version is here, sorted."""
+    names = set()
+    for root in dataset_folders():
+        for folder, below, _ in os.walk(root):
+            places = [Path(folder, one) for one in below]
+            if any(is_partial(one) and (one / PARTIAL_FILE).is_file() for one in places):
+                names.add(Path(folder).relative_to(root).as_posix())
+            below[:] = [one for one in below if not (one.startswith(".") or is_version(one))]
+    return sorted(names)
 
 
 def partial_versions(name: str) -> dict[str, Path]:
@@ -127,6 +143,25 @@ def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
         return manifest.objects
     here = set(record.objects)
     return [item for item in manifest.objects if item.path in here]
+
+
+def is_whole(folder: Path, manifest: Manifest) -> bool:
+    """Return whether every object of the version is here, as far as what is noted tells.
+
+    Raises as `read_partial` does.
+    """
+    return len(present_objects(folder, manifest)) == len(manifest.objects)
+
+
+def how_much(folder: Path, manifest: Manifest) -> str:
+    """Say whether the version is here, or how much of it is.
+
+    Raises as `read_partial` does.
+    """
+    if is_whole(folder, manifest):
+        return "here"
+    present, total = len(present_objects(folder, manifest)), len(manifest.objects)
+    return f"a part is here, {present} of {total} objects"
 
 
 def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:

@@ -28,8 +28,10 @@ from orlog.datasets.manifest import (
     MANIFEST_FILE,
     Manifest,
     manifest_from_text,
+    not_a_version,
     read_manifest,
 )
+from orlog.datasets.presence import unless_deleted
 from orlog.datasets.signatures import (
     LARGEST_SIGNATURE,
     SIGNATURE_SUFFIX,
@@ -39,7 +41,7 @@ from orlog.datasets.signatures import (
     signers,
 )
 from orlog.datasets.targets import Change, Target, apply_changes, open_target
-from orlog.errors import SignatureError, StorageError, VersionExistsError
+from orlog.errors import SchemaError, SignatureError, StorageError, VersionExistsError
 
 __all__ = ["Sign", "change_index", "publish_dataset"]
 
@@ -64,7 +66,8 @@ def publish_dataset(
     an interrupted one stopped. A version that is published is never changed.
 
     Args:
-        folder: Folder of a stored version, with its manifest.
+        folder: Folder of a stored version, with its manifest. A view is stored first, with
+            `save_dataset`: what it leaves out must not be published with it.
         target: The registry: a folder, or a URL such as `s3://bucket/prefix` and
             `hf://datasets/USER/REPO`. Exclusive publishing needs a folder, a bucket with
             conditional writes, or the Hugging Face Hub; elsewhere let only one publish at a time.
@@ -77,6 +80,7 @@ def publish_dataset(
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
+        SchemaError: it is the file of a view.
         ManifestError: the manifest in the folder, or the index or manifest of the registry, cannot
             be read as right.
         IntegrityError: an object in the folder is not what the manifest says; it was not published.
@@ -89,7 +93,10 @@ def publish_dataset(
         NotFoundError: nothing writes URLs of that kind.
         StorageError: the registry cannot be read or written, or is full.
     """
-    manifest = read_manifest(folder / MANIFEST_FILE)
+    if folder.is_file():
+        raise SchemaError(not_a_version(folder))
+    with unless_deleted(folder):
+        manifest = read_manifest(folder / MANIFEST_FILE)
     registry = open_target(target)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
     told_to_wait = _once(on_wait)
@@ -103,7 +110,8 @@ def publish_dataset(
     if manifest_changes():
         with registry.sole_publisher(place, manifest.digest, told_to_wait):
             if _published(registry, place, manifest)[0] is None:
-                registry.send_objects(place, manifest.objects, folder, jobs, progress)
+                with unless_deleted(folder):
+                    registry.send_objects(place, manifest.objects, folder, jobs, progress)
             apply_changes(registry, manifest_changes, "all is sent but the manifest")
     progress(manifest.size_bytes, manifest.size_bytes)
     with registry.sole_index_writer(told_to_wait):

@@ -19,6 +19,7 @@ from orlog.datasets.manifest import (
     read_manifest,
 )
 from orlog.datasets.partial_record import present_objects
+from orlog.datasets.presence import FolderSeen
 from orlog.datasets.schema import Block, Schema, expected_rows, schema_of
 from orlog.datasets.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.zarr_container import LARGEST_METADATA, ZarrReader
@@ -48,9 +49,19 @@ class Recording:
 
         Raises:
             IntegrityError: an object is missing, cut or altered, or columns do not agree.
+            NotFoundError: the version was deleted while it was opened.
             FormatVersionError: it was written by a newer orlog.
         """
         self.folder = folder
+        self._seen = FolderSeen(folder)
+        try:
+            self._open(manifest)
+        except IntegrityError as error:
+            self._seen.check(error)
+            raise
+
+    def _open(self, manifest: Manifest | None) -> None:
+        folder = self.folder
         self.manifest = manifest or read_manifest(folder / MANIFEST_FILE)
         self.digest = self.manifest.digest
         self._columns = {column.name: column for column in self.manifest.columns}
@@ -90,13 +101,14 @@ class Recording:
 
         Raises:
             IntegrityError: an object is missing, cut or damaged.
+            NotFoundError: the version was deleted since it was opened.
         """
         column = self._columns[name]
         stop = column.rows if stop is None else stop
         if not 0 <= start <= stop <= column.rows:
             raise IndexError(f"{name}: rows {start} to {stop} of {column.rows}")
         if len(self._readers) == 1 and start < stop:
-            with _named(self.folder, 0):
+            with _named(self._seen, 0):
                 return self._readers[0].read(name, start, stop, out=out)
         if out is None:
             out = np.empty((stop - start, *column.shape), column.dtype)
@@ -105,7 +117,7 @@ class Recording:
             first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
             if first < last:
                 values = out[first - start : last - start]
-                with _named(self.folder, part):
+                with _named(self._seen, part):
                     reader.read(name, first - firsts[part], last - firsts[part], out=values)
                 values[...] = self._rebased(name, part, values)
         return out
@@ -115,19 +127,20 @@ class Recording:
 
         Raises:
             IntegrityError: an object is missing, cut or damaged.
+            NotFoundError: the version was deleted since it was opened.
         """
         column = self._columns[name]
         if len(rows) and not (rows.min() >= 0 and rows.max() < column.rows):
             raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {column.rows}")
         firsts = self._first_rows[name]
         if len(self._readers) == 1:
-            with _named(self.folder, 0):
+            with _named(self._seen, 0):
                 return self._readers[0].read_rows(name, rows)
         out = np.empty((len(rows), *column.shape), column.dtype)
         for part, reader in enumerate(self._readers):
             inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
             if inside.any():
-                with _named(self.folder, part):
+                with _named(self._seen, part):
                     values = reader.read_rows(name, rows[inside] - firsts[part])
                 out[inside] = self._rebased(name, part, values)
         return out
@@ -187,6 +200,7 @@ class Recording:
                 try:
                     found = hash_values(reader, _spec(self._columns[name]), column.rows, progress)
                 except IntegrityError as error:
+                    self._seen.check(error)
                     problems.append(
                         Problem(where, "damaged", f"blake3 {column.blake3}", str(error))
                     )
@@ -278,7 +292,7 @@ class Recording:
         if self.manifest.container == "hdf5":
             from orlog.datasets.hdf5_container import Hdf5Reader
 
-            with _named(self.folder, part):
+            with _named(self._seen, part):
                 return Hdf5Reader(self.folder / prefix, rows)
         reader = ZarrReader(self.folder / prefix, rows, sizes)
         for spec in rows:
@@ -288,7 +302,7 @@ class Recording:
                     "manifest's objects",
                     file=MANIFEST_FILE,
                 )
-            with _named(self.folder, part):
+            with _named(self._seen, part):
                 reader.check_shards(spec.name)
         return reader
 
@@ -307,10 +321,10 @@ class Recording:
 
 
 class _named:  # noqa: N801 (reads as a statement)
-    """Put the folder before an integrity error, and what to do behind it."""
+    """Put the folder before an integrity error, and what to do after it, unless it was deleted."""
 
-    def __init__(self, folder: Path, part: int) -> None:
-        self.folder = folder
+    def __init__(self, seen: FolderSeen, part: int) -> None:
+        self.seen = seen
         self.prefix = part_folder(part)
 
     def __enter__(self) -> None:
@@ -318,8 +332,10 @@ class _named:  # noqa: N801 (reads as a statement)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, IntegrityError):
+            self.seen.check(error)
+            folder = self.seen.folder
             raise IntegrityError(
-                f"{self.folder / self.prefix}: {error}; run: orlog verify {self.folder}",
+                f"{folder / self.prefix}: {error}; run: orlog verify {folder}",
                 file=self.prefix + error.file,
                 expected=error.expected,
                 found=error.found,

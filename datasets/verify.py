@@ -22,7 +22,8 @@ import numpy as np
 from orlog.datasets.damage import DamageFinder
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
-from orlog.datasets.partial_record import PARTIAL_FILE, present_objects
+from orlog.datasets.partial_record import PARTIAL_FILE, is_partial, present_objects
+from orlog.datasets.presence import FolderSeen, unless_deleted
 from orlog.datasets.remembered import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.signatures import SIGNATURE_SUFFIX
 from orlog.datasets.storage import hash_file, list_files, little_endian_bytes, too_many_files
@@ -124,11 +125,14 @@ def verify_store(
 
     Raises:
         ManifestError: the manifest itself cannot be read as right.
+        NotFoundError: the version was deleted while it was checked.
         FormatVersionError: the store was written by a newer orlog.
         StorageError: this process has too many files open.
     """
-    manifest = read_manifest(folder / MANIFEST_FILE)
-    objects = present_objects(folder, manifest)
+    seen = FolderSeen(folder)
+    with unless_deleted(folder):
+        manifest = read_manifest(folder / MANIFEST_FILE)
+        objects = present_objects(folder, manifest)
     before = time.time_ns()
     present = _list(folder)
     stamps = {path: stamp_of(found) for path, found in present.items() if found is not None}
@@ -141,6 +145,8 @@ def verify_store(
     ]
     progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
     found = _check_all(folder, unread, present, progress)
+    if any(found.values()):
+        seen.check()
     hashed = {item.path for item in unread}
     right = {
         item.path: stamps[item.path]
@@ -153,9 +159,7 @@ def verify_store(
         remember_files(folder, manifest.digest, right)
     problems = [problem for item in unread if (problem := found[item.path]) is not None]
     strangers = _find_strangers(manifest, present)
-    problems += [
-        one for one in strangers if objects is manifest.objects or one.file != PARTIAL_FILE
-    ]
+    problems += [one for one in strangers if not (is_partial(folder) and one.file == PARTIAL_FILE)]
     return manifest, locate(folder, manifest, problems)
 
 

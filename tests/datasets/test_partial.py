@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -23,7 +24,13 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.download import download_dataset, repair_dataset
 from orlog.datasets.home import datasets_folder, installed_versions
 from orlog.datasets.loading import folders_to_repair, folders_to_verify
-from orlog.datasets.partial_record import is_partial, partial_versions
+from orlog.datasets.partial_record import (
+    PartialRecord,
+    is_partial,
+    partial_versions,
+    read_partial,
+    write_partial,
+)
 from orlog.datasets.publish import publish_dataset
 from orlog.datasets.registries import add_registry
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
@@ -105,7 +112,8 @@ def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole: Dataset) -> 
         expected = expected if choice["episodes"] is None else expected[choice["episodes"]]
         assert_same(orlog.load_dataset(NAME, download=True, **choice), expected)
         assert_same(orlog.load_dataset(f"{NAME}@{VERSION}", **choice), expected)
-        assert installed_versions(NAME) == []
+        # A part, or the version once every object is here, never both.
+        assert [*partial_versions(NAME), *installed_versions(NAME)] == [VERSION]
 
 
 def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(
@@ -224,6 +232,68 @@ def test_a_choice_that_cannot_be_is_refused(
     with pytest.raises(error, match=text):
         download_dataset(NAME, **choice)
     assert partial_versions(NAME) == {}
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", [NAME, f"{NAME}@{VERSION}"])
+def test_a_choice_that_cannot_be_is_refused_of_what_is_here_too(name: str) -> None:
+    download_dataset(NAME)
+    with pytest.raises(NotFoundError, match="did you mean infos/level"):
+        download_dataset(name, columns=["infos/leval"])
+    with pytest.raises(SchemaError, match="episodes 0 to 98 are asked for"):
+        download_dataset(name, episodes=range(99))
+    refused = CliRunner().invoke(app, ["download", name, "--columns", "nonsense"])
+    assert isinstance(refused.exception, NotFoundError)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_part_with_every_object_is_the_version(whole: Dataset) -> None:
+    download_dataset(NAME, episodes=range(1))
+    folder = download_dataset(NAME, episodes=range(whole.total_episodes))
+    assert folder == datasets_folder() / NAME / VERSION
+    assert partial_versions(NAME) == {}
+    assert orlog.verify_store(folder)[1] == []
+    assert orlog.load_dataset(NAME).digest == whole.digest
+
+
+@pytest.mark.usefixtures("server")
+def test_all_agree_on_a_part_that_an_older_orlog_left_with_every_object(whole: Dataset) -> None:
+    folder = download_dataset(NAME, episodes=range(1))
+    for item in whole.manifest.objects:
+        (folder / item.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(whole.folder / item.path, folder / item.path)
+    paths = [item.path for item in whole.manifest.objects]
+    write_partial(folder, PartialRecord(digest=whole.digest, objects=paths))
+    assert_same(orlog.load_dataset(NAME), whole)
+    assert_same(orlog.load_dataset(folder), whole)
+    found = json.loads(told("verify", NAME, "--json", "--offline"))
+    assert (found["partial"], found["objects"], found["problems"]) == (False, len(paths), [])
+    assert f"{len(paths)} objects" in told("verify", NAME, "--offline", "--values")
+    assert "here" in told("list").partition(NAME)[2]
+    for command in ("list", "show", "verify"):
+        assert "a part is here" not in told(*(command, NAME)[: 1 + (command != "list")])
+
+
+@pytest.mark.usefixtures("server")
+def test_all_agree_on_a_part(whole: Dataset) -> None:
+    folder = download_dataset(NAME, episodes=range(1))
+    total = len(whole.manifest.objects)
+    with pytest.raises(NotFoundError, match=rf"only a part .* of {total} objects"):
+        orlog.load_dataset(NAME)
+    with pytest.raises(NotFoundError, match=rf"of {total} objects are on this machine"):
+        orlog.load_dataset(folder)
+    assert_same(orlog.load_dataset(folder, episodes=[0]), whole[:1])
+    text = f"a part is here, {len(read_partial(folder, whole.manifest).objects)} of {total} objects"  # type: ignore[union-attr] # it is a part
+    for command in (["list"], ["show", NAME], ["show", str(folder)], ["verify", NAME]):
+        assert text in told(*command)
+    assert "orlog download" in told("show", NAME)
+    told("mark", f"{NAME}@{VERSION}", "yanked", "--reason", "upside down")
+
+
+def told(*command: str) -> str:
+    found = CliRunner().invoke(app, list(command), env={"COLUMNS": "300"})
+    assert found.exit_code == 0, found.output
+    return " ".join(found.output.split())
 
 
 def test_hdf5_is_brought_whole(whole: Dataset, tmp_path: Path, home: Path) -> None:

@@ -202,7 +202,7 @@ def test_errors_of_the_disk_are_said(
     registry.write_bytes(b"a file")
     with pytest.raises(StorageError, match="Not a directory"):
         publish_dataset(built_mini, str(registry))
-    with pytest.raises(ManifestError, match="no readable manifest"):
+    with pytest.raises(NotFoundError, match="is not there"):
         publish_dataset(registry.with_name("nothing"), str(registry))
 
 

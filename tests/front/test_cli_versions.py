@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import orlog
 from orlog.cli import app
 from orlog.datasets.dataset import Dataset
-from orlog.errors import VersionExistsError
+from orlog.errors import ManifestError, SchemaError, VersionExistsError
 
 MINI = "pointmaze/umaze-mini-v1"
 
@@ -135,3 +135,37 @@ def test_a_view_does_not_write_over_other_files(mini: Dataset, tmp_path: Path) -
     assert "--replace" in str(refused.exception)
     assert CliRunner().invoke(app, [*command, str(path), "--replace"]).exit_code == 0
     assert orlog.load_dataset(path).digest == mini[:3].digest
+
+
+def test_a_view_is_published_as_itself_or_not_at_all(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    view = mini[:14]
+    view.save("good.json")
+    for command in (
+        ["publish", "./good.json", "registry"],
+        ["convert", "./good.json", "converted", "--to", "hdf5"],
+        ["cache", "path", "./good.json"],
+        ["reproduce", "bc", "./good.json", "--record"],
+        ["diff", MINI, "./good.json"],
+    ):
+        refused = CliRunner().invoke(app, command)
+        assert isinstance(refused.exception, ValueError), command
+        assert "orlog save" in str(refused.exception), command
+    for command in (["lock"], ["download"], ["mark", "--reason", "x"], ["cache", "pin"]):
+        command.insert(len(command) if command[0] != "mark" else 1, "./good.json")
+        assert CliRunner().invoke(app, command).exit_code != 0, command
+    with pytest.raises(SchemaError, match="orlog save"):
+        orlog.publish_dataset(view.folder, "registry")
+    with pytest.raises(ManifestError, match="orlog save"):
+        orlog.verify_store(view.folder)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["good.json"]
+
+    good = ["save", "./good.json", "lab/good-v1@1.0.0"]
+    assert CliRunner().invoke(app, good).exit_code == 0
+    told = CliRunner().invoke(app, ["publish", "lab/good-v1", "registry"])
+    assert told.exit_code == 0
+    published = Dataset(tmp_path / "registry/lab/good-v1/1.0.0")
+    assert published.total_episodes == 14
+    assert published.lineage[0].digest == mini.digest

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from orlog.cli.application import CORES, Algorithm, AsJson, Name, Workers, app
+from orlog.errors import SchemaError
 from orlog.terminal import console, errors, print_json, progress_bar, progress_bars, table
 
 TrustEnvironment = Annotated[
@@ -213,6 +214,11 @@ def reproduce(
 
     make_config(algorithm, {})
     dataset = load_dataset(name)
+    if record and dataset.operation is not None:
+        raise SchemaError(
+            f"a view of {dataset.name} has no baseline of its own; store it as a version first: "
+            f"orlog save {name} NAME@VERSION"
+        )
     with progress_bars() as update:
         result = run(
             algorithm,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -124,12 +125,15 @@ def _listed_here() -> dict[str, Listed]:
     """Return what is on this machine, and what the catalogue builds."""
     from orlog.datasets.catalogue import CATALOGUE
     from orlog.datasets.home import installed_names, installed_versions
-    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.loading import find_whole_or_part
     from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.partial_record import how_much, partial_names, partial_versions
+    from orlog.datasets.presence import unless_deleted
 
     found = {}
-    for name in {*CATALOGUE, *installed_names()}:
-        versions = installed_versions(name)
+    for name in {*CATALOGUE, *installed_names(), *partial_names()}:
+        # A part counts where no whole version is here.
+        versions = installed_versions(name) or [*partial_versions(name)]
         if not versions:
             entry = CATALOGUE[name]
             found[name] = Listed(
@@ -141,13 +145,15 @@ def _listed_here() -> dict[str, Listed]:
             )
             continue
         try:
-            manifest = read_manifest(find_dataset(name) / MANIFEST_FILE)
+            folder = find_whole_or_part(name)
+            with unless_deleted(folder):
+                manifest = read_manifest(folder / MANIFEST_FILE)
             found[name] = Listed(
                 name=name,
                 version=manifest.version,
                 steps=manifest.total_steps,
                 size_bytes=manifest.size_bytes,
-                state="here",
+                state=how_much(folder, manifest),
             )
         except OrlogError as error:
             is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
@@ -195,38 +201,62 @@ def show(name: Name, as_json: AsJson = False) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
     from orlog.datasets.catalogue import recorded_manifest
     from orlog.datasets.loading import as_folder, load_dataset
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
     from orlog.datasets.names import is_url, parse_name
 
     recorded = None
     if as_folder(name) is None and not is_url(name):
         wanted = parse_name(name)
         recorded = recorded_manifest(wanted.name, wanted.version)
-    dataset = None
+    dataset = part = None
     try:
         dataset = load_dataset(name)
         manifest = dataset.manifest
     except NotFoundError:
-        if recorded is None or not recorded.digest.startswith(parse_name(name).digest):
+        part = _find_part(name)
+        if part is not None:
+            recorded = read_manifest(part / MANIFEST_FILE)
+        elif recorded is None or not recorded.digest.startswith(parse_name(name).digest):
             raise
         manifest = recorded
-    facts = _facts(manifest, dataset)
+    facts = _facts(manifest, dataset, part)
     if as_json:
         print_json(facts)
     else:
         _print_facts(facts, manifest)
 
 
-def _facts(manifest: Manifest, dataset: Dataset | None) -> dict[str, Any]:
-    """Return all that is known about a dataset, as JSON; `dataset` is None if it is not here."""
+def _find_part(name: str) -> Path | None:
+    """Return the folder with the part that is here of the version that a name or path means."""
+    from orlog.datasets.loading import folders_to_verify
+    from orlog.datasets.partial_record import is_partial
+
+    try:
+        (folder,) = folders_to_verify(name)
+    except (NotFoundError, ValueError):  # none, or a view of several
+        return None
+    return folder if is_partial(folder) else None
+
+
+def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
+    """Return all that is known about a dataset, as JSON.
+
+    `dataset` is None if it is not here; `part` is the folder of a part of it then, if there is one.
+    """
     import msgspec
 
     from orlog.algos.algorithms import ALGORITHMS
+    from orlog.datasets.partial_record import how_much
     from orlog.records import read_baseline, references_of
 
     shown = dataset or manifest
+    is_view = dataset is not None and dataset.operation is not None
+    folder = part if dataset is None else dataset.folder
+    state = "here" if part is None else how_much(part, manifest)
     references = references_of(manifest)
     baselines = []
-    for algorithm in ALGORITHMS if references is not None else ():
+    # Those that are recorded are of the whole version.
+    for algorithm in ALGORITHMS if references is not None and not is_view else ():
         baseline = read_baseline(algorithm, manifest.name)
         if baseline is not None and references is not None:
             means = [float(scores.mean()) for scores in baseline.scores(references).values()]
@@ -239,7 +269,9 @@ def _facts(manifest: Manifest, dataset: Dataset | None) -> dict[str, Any]:
         "name": manifest.name,
         "version": manifest.version,
         "digest": shown.digest,
-        "folder": None if dataset is None else str(dataset.folder),
+        "folder": None if folder is None else str(folder),
+        "state": "not here" if folder is None else state,
+        "is_view": is_view,
         "description": manifest.description,
         "episodes": shown.total_episodes,
         "steps": shown.total_steps,
@@ -291,17 +323,19 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
 def _versions(name: str) -> list[dict[str, Any]]:
     """Return every version that is here or shipped, with its changes and what became of it."""
     from orlog.datasets.history import known_versions, read_history
+    from orlog.datasets.partial_record import how_much, is_whole
 
     history = read_history(name)
     found = []
-    for version, (manifest, is_here) in known_versions(name).items():
+    for version, (manifest, folder) in known_versions(name).items():
         status = history.get(version)
         found.append(
             {
                 "version": version,
                 "digest": manifest.digest,
                 "episodes": manifest.total_episodes,
-                "is_here": is_here,
+                "is_here": folder is not None and is_whole(folder, manifest),
+                "state": "not here" if folder is None else how_much(folder, manifest),
                 "changes": manifest.changes,
                 "status": "good" if status is None else status.status,
                 "reason": "" if status is None else status.reason,
@@ -312,10 +346,14 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
+    where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
+    if facts["state"] not in ("here", "not here"):
+        again = f"orlog download {facts['name']}@{facts['version']}"
+        where = f"{where} ({facts['state']}; the rest: {again})"
     lines = [
-        ("name", f"{facts['name']}@{facts['version']}"),
+        ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
-        ("folder", facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"),
+        ("folder", where),
         ("description", facts["description"]),
         ("episodes", f"{facts['episodes']:,}"),
         ("steps", f"{facts['steps']:,}"),
@@ -384,7 +422,7 @@ def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
                 f"{one['version']} (shown)" if one["version"] == shown else one["version"],
                 one["digest"][:19],
                 f"{one['episodes']:,}",
-                "here" if one["is_here"] else "not here",
+                one["state"],
                 escape(note),
             )
         )

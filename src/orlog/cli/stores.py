@@ -84,11 +84,12 @@ def verify(
     from orlog.datasets.confirm import confirm_version
     from orlog.datasets.loading import folders_to_verify
     from orlog.datasets.origin import was_downloaded
+    from orlog.datasets.presence import unless_deleted
     from orlog.datasets.verify import verify_store
 
     is_right = True
     for folder in folders_to_verify(name):
-        with _bytes_bar(_stored_bytes(folder)) as count:
+        with unless_deleted(folder), _bytes_bar(_stored_bytes(folder)) as count:
             manifest, problems = verify_store(folder, quick=quick, progress=count)
         are_bytes_right = not problems
         if values and are_bytes_right:
@@ -119,7 +120,7 @@ def _print_json(
 ) -> None:
     import dataclasses
 
-    from orlog.datasets.partial_record import is_partial, present_objects
+    from orlog.datasets.partial_record import is_whole, present_objects
 
     objects = present_objects(folder, manifest)
     body = {
@@ -127,7 +128,7 @@ def _print_json(
         "version": manifest.version,
         "digest": manifest.digest,
         "folder": str(folder),
-        "partial": is_partial(folder),
+        "partial": not is_whole(folder, manifest),
         "objects": len(objects),
         "bytes": sum(item.size_bytes for item in objects),
         "origin": dataclasses.asdict(origin),
@@ -137,12 +138,12 @@ def _print_json(
 
 
 def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
-    from orlog.datasets.partial_record import is_partial, present_objects
+    from orlog.datasets.partial_record import how_much, is_whole, present_objects
 
     objects = present_objects(folder, manifest)
     count = f"{len(objects)} objects"
-    if is_partial(folder):
-        count = f"a part is here, {len(objects)} of {len(manifest.objects)} objects"
+    if not is_whole(folder, manifest):
+        count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
     console.print(
         f"{manifest.name}@{manifest.version}: {count}, "
@@ -184,11 +185,12 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return what is wrong with them."""
-    from orlog.datasets.partial_record import is_partial
+    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
+    from orlog.datasets.partial_record import is_whole
     from orlog.datasets.recording import Recording
     from orlog.datasets.verify import locate
 
-    if is_partial(folder):
+    if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
         raise NotFoundError(
             f"{folder}: only a part of the version is here, and the sums of values are those of the "
             "whole; complete it with orlog download, or leave out --values"

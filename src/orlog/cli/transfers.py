@@ -118,11 +118,12 @@ def publish(
     """Put a version into a registry, so that any static file server of that folder is a mirror.
 
     A version that is there is never changed. What was interrupted goes on where it stopped. With
-    --sign, an index that is there must be signed by that key or one that --trust names.
+    --sign, an index that is there must be signed by that key or one that --trust names. A view is
+    stored as a version first: orlog save VIEW NAME@VERSION.
     """
     import functools
 
-    from orlog.datasets.loading import stored_folders
+    from orlog.datasets.loading import stored_folder
     from orlog.datasets.publish import publish_dataset
 
     check_signing(sign, trust, sign_existing)
@@ -131,19 +132,19 @@ def publish(
         from orlog.datasets import signatures
 
         signer = functools.partial(signatures.sign, key_file=sign)
-    for folder in stored_folders(name):
-        with transfer_bar("publish") as update:
-            url = publish_dataset(
-                folder,
-                target,
-                sign=signer,
-                trusted=trust or (),
-                sign_existing=sign_existing,
-                jobs=jobs,
-                progress=update,
-                on_wait=lambda: errors.print("another process publishes there; waiting for that"),
-            )
-        console.print(f"published: {url}", soft_wrap=True)
+    folder = stored_folder(name)
+    with transfer_bar("publish") as update:
+        url = publish_dataset(
+            folder,
+            target,
+            sign=signer,
+            trusted=trust or (),
+            sign_existing=sign_existing,
+            jobs=jobs,
+            progress=update,
+            on_wait=lambda: errors.print("another process publishes there; waiting for that"),
+        )
+    console.print(f"published: {url}", soft_wrap=True)
 
 
 def _print_downloaded(folder: Path) -> None:
