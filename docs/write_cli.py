@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import typer
+from typer.testing import CliRunner
 
 from orlog.cli import app
 
@@ -27,16 +25,16 @@ def cli_page() -> str:
         commands += [[name], *([name, command] for command in _names(group.typer_instance))]
     parts = [HEAD]
     for arguments in ([], *commands):
-        text = subprocess.run(  # noqa: S603 (our own command)
-            [sys.executable, "-m", "orlog.cli", *arguments, "--help"],
-            check=True,
-            capture_output=True,
-            encoding="utf-8",
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"},
-        ).stdout
+        text = help_of(arguments)
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         parts.append(f"## {' '.join(['orlog', *arguments])}\n\n```text\n{lines}\n```\n")
     return "\n".join(parts)
+
+
+def help_of(arguments: list[str]) -> str:
+    """Return what a command's --help prints, in 100 columns and without colors."""
+    plain = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, [*arguments, "--help"], prog_name="orlog", env=plain).stdout
 
 
 def _names(group: typer.Typer) -> list[str]:

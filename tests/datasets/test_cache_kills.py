@@ -27,11 +27,12 @@ from orlog.datasets.publish import publish_dataset
 from orlog.datasets.sources import source_of_url
 from orlog.errors import IntegrityError, NotFoundError
 from tests.datasets.cached_homes import age, beside, place, put, record_template, snapshot
+from tests.levels import scaled
 
 pytestmark = pytest.mark.slow
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
-KILLS = 60
+KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
 SECONDS = 8.0
 
@@ -112,6 +113,7 @@ def delete_first() -> None:
     delete_version(ARM, "1.0.0")
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("work", [collect, delete_first])
 def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(
     template: Path,

@@ -41,11 +41,12 @@ from orlog.errors import (
     TransferError,
 )
 from tests.datasets.conftest import Served
+from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
-KILLS = 40
+KILLS = scaled(40, 12)
 
 
 def quickly(url: str, **options: Any) -> Path:
@@ -244,6 +245,7 @@ def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
     assert served.server.sent_bytes <= ds.manifest.size_bytes + manifests
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 def test_a_download_that_is_killed_at_any_instant_goes_on(served: Served) -> None:
     """Killed for real, again and again, until one comes to its end; then once more from the start."""
@@ -390,6 +392,7 @@ def repair_in_child(folder: Path) -> None:
     repair_dataset(folder, limiter=Limiter(4_000_000))
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_a_repair_that_is_killed_at_any_instant_goes_on() -> None:

@@ -87,7 +87,7 @@ def test_some_damaged_documents_are_refused_or_right(child: Child) -> None:
     check_many(child, 600)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ten_thousand_damaged_documents_are_refused_or_right(child: Child) -> None:
     check_many(child, 10_000)
 

@@ -25,11 +25,12 @@ from orlog.datasets.episode import Episode
 from orlog.datasets.home import datasets_folder
 from orlog.datasets.manifest import StoredObject
 from orlog.datasets.recorder import DatasetWriter
+from tests.levels import scaled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.scaled]
 
 NAME = "lab/arm-v1"
-KILLS = 110
+KILLS = scaled(110, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.link"}
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 
@@ -243,4 +244,5 @@ def test_a_recording_into_one_file_is_as_safe(
     start: Callable[[orlog.Dataset], DatasetWriter],
 ) -> None:
     pytest.importorskip("h5py")
-    assert check_kills(start, 16, "hdf5")["kills"] == 16
+    kills = scaled(16, 8)
+    assert check_kills(start, kills, "hdf5")["kills"] == kills

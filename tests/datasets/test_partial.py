@@ -35,11 +35,12 @@ from orlog.datasets.publish import publish_dataset
 from orlog.datasets.registries import add_registry
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from tests.datasets.test_recording import random_parts, record
+from tests.levels import scaled
 from tests.servers import FileServer
 
 NAME = "lab/parts-v1"
 VERSION = "1.2.0"
-KILLS = 40
+KILLS = scaled(40, 20)
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +330,7 @@ def download_in_child(choice: dict[str, Any]) -> None:
     orlog.load_dataset(NAME, download=True, **choice)
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Dataset) -> None:

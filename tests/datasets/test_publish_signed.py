@@ -21,6 +21,7 @@ from orlog.datasets.signatures import check_signature, new_key, public_key
 from orlog.datasets.sources import find_source
 from orlog.datasets.targets import Change
 from orlog.errors import NotFoundError, SignatureError
+from tests.levels import THOROUGH
 from tests.publishing import MINI, PLACE, assert_signed, ending, in_child, index_of, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
@@ -164,6 +165,7 @@ def test_two_who_trust_each_other_sign_one_registry(
         assert check_signature(files[path], "manifest", files[f"{path}.sig"], [key], path) == key
 
 
+@pytest.mark.scaled
 def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
     built_mini: Path,
     variant: Callable[..., Path],
@@ -188,7 +190,7 @@ def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
     os.close(read_end)
     os.close(write_end)
     seen = {"first": 0, "second": 0}
-    for instant in range(1, instants + 1):
+    for instant in range(1, instants + 1, 1 if THOROUGH else 3):
         shutil.rmtree(registry)
         shutil.copytree(first, registry)
         assert ending(in_child(work, instant)) == -signal.SIGKILL

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orlog.cli import app
+from tests.command_line import orlog
 
 MINI = "pointmaze/umaze-mini-v1"
 RECORDED = Path(__file__).parents[2] / "manifests" / MINI
@@ -22,7 +23,8 @@ COMMANDS = [
 ]
 
 
-def orlog(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def started(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own; most tests run it in this one, which is faster."""
     return subprocess.run(
         [sys.executable, "-m", "orlog.cli", *arguments],
         capture_output=True,
@@ -42,6 +44,24 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_a_wrong_option_is_a_usage_error() -> None:
     assert orlog("verify", "--nothing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--version",), ("show", "--help"), ("verify", MINI), ("--debug", "verify", MINI)],
+    ids=" ".join,
+)
+def test_a_process_of_its_own_does_the_same(arguments: tuple[str, ...]) -> None:
+    found, expected = started(*arguments), orlog(*arguments)
+    assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
+    assert found.stderr.splitlines()[-1:] == expected.stderr.splitlines()[-1:]
+
+
+def test_a_process_of_its_own_ends_with_the_exit_code_of_damage(mini_folder: Path) -> None:
+    (mini_folder / "zarr.json").unlink()
+    found = started("verify", MINI)
+    assert found.returncode == 3
+    assert "zarr.json: missing" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -271,7 +291,7 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    found = orlog("quickstart", "--smoke", cwd=empty)
+    found = started("quickstart", "--smoke", cwd=empty)
     assert found.returncode == 0, found.stderr
     page = (empty / "orlog-quickstart" / "report.html").read_text("utf-8")
     assert page.count("<svg") == 3
@@ -282,8 +302,21 @@ def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
         "http://purl.org", ""
     ).replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
     assert str(home) not in page
-    assert orlog("quickstart", "--smoke", cwd=empty).returncode == 0
-    assert (empty / "orlog-quickstart-2" / "report.html").is_file()
     taken = orlog("quickstart", "--smoke", "--out", "orlog-quickstart", cwd=empty)
     assert taken.returncode == 1
     assert "exists already" in taken.stderr
+
+
+def test_a_quickstart_never_writes_into_a_folder_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Path] = []
+    monkeypatch.setattr("orlog.quickstart.quickstart", lambda folder, **_: chosen.append(folder))
+    for number in range(3):
+        assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0
+        (tmp_path / chosen[number]).mkdir()
+    assert list(map(str, chosen)) == [
+        "orlog-quickstart",
+        "orlog-quickstart-2",
+        "orlog-quickstart-3",
+    ]

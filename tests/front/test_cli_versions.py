@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,20 +12,14 @@ import orlog
 from orlog.cli import app
 from orlog.datasets.dataset import Dataset
 from orlog.errors import ManifestError, SchemaError, VersionExistsError
+from tests import command_line
 
 MINI = "pointmaze/umaze-mini-v1"
 
 
 def run(*arguments: str, cwd: Path, code: int = 0) -> str:
     """Run a command; return what it printed, errors last, as one line."""
-    found = subprocess.run(
-        [sys.executable, "-m", "orlog.cli", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        check=False,
-    )
+    found = command_line.orlog(*arguments, cwd=cwd)
     assert found.returncode == code, found.stderr
     return " ".join((found.stdout + found.stderr).split())
 
