@@ -7,21 +7,52 @@ CQL(H) on soft actor-critic:
     L_pi(phi)  = E_s[ temperature log pi(a | s) - min(Q_1, Q_2)(s, a) ],               a ~ pi
 
 The integral over actions is estimated as in the authors' code by importance sampling from three
-proposals of `sampled_actions` each: uniform, pi(. | s) and pi(. | s'), all judged at s
-(appendix F). `min(Q_1, Q_2)` of the target networks makes the backup; entropy is not backed up.
-The entropy temperature is tuned to the target entropy -dim(A).
+proposals of `sampled_actions` each: uniform, pi(. | s) and pi(. | s'), all judged at s (the paper's
+appendix F has the first two). `min(Q_1, Q_2)` of the target networks makes the backup; entropy is not
+backed up. The entropy temperature is tuned to the target entropy -dim(A).
 
 What it spends: of one update, nearly all goes into the critics' passes over 3 x `sampled_actions`
-actions per state. The policy is run once per state and its Gaussian sampled N times (CORL runs it
-on N copies of each state, with gradients that nothing uses); proposals carry no gradient.
+actions per state. The policy is run once per state and its Gaussian sampled N times (the authors
+and CORL run it on N copies of each state); proposals carry no gradient.
 
-Defaults are the authors' for Gym (`hyperparameters.json`, CQL / official d4rl): three hidden layers
-of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled actions, no Lagrange multiplier,
-and a policy that imitates the data for its first 40,000 steps.
-With `target_gap` set, the weight becomes a Lagrange multiplier that keeps the gap near it.
-Observations are standardized over the dataset as in CORL. Layers start as `torch.nn.Linear` does
-(CORL: orthogonal), and actions of the data are not clipped. Truncations bootstrap, terminations do
-not.
+Defaults are the authors' for Gym (`manifests/published/hyperparameters.json`, CQL / official d4rl
+(mujoco)): three hidden layers of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled
+actions, no Lagrange multiplier, and a policy that imitates the data for its first 40,000 steps (in
+their code one less). With `target_gap` set, the weight is multiplied by a Lagrange multiplier that
+keeps the gap near it. Truncations bootstrap, terminations do not.
+
+What differs from the authors' code (aviralkumar2907/CQL, `sac/cql.py`):
+- The action of the backup is the first of the proposals at s', not a sample of its own.
+- Temperature, policy and critics step at once, each from the networks before the step. The authors
+  step the temperature first and use the new one in the policy's loss.
+- The log standard deviation is the network's output minus 1, clipped to [-20, 2]. The authors': the
+  output itself, clipped to [-5, 2].
+- While the policy imitates, the data's actions are clipped to 1 - 1e-5 and means are not. The authors
+  clip means to [-9, 9], and 1 - a and 1 + a from below at 1e-6.
+- The tanh's Jacobian is exact. The authors add 1e-6 to 1 - tanh^2.
+- Lagrange: weight * multiplier * (gap - target_gap), as in Geng's code and CORL. The authors':
+  multiplier * (weight * gap - threshold), so their threshold is weight * target_gap. The multiplier
+  starts at 1 as theirs (Geng, CORL: at e).
+- Layers start as `torch.nn.Linear` does. The authors': weights uniform within 1 / sqrt(width of the
+  layer) with biases 0.1, last layers within 3e-3 (policy 1e-3).
+- Target critics start as copies. In the authors' scripts they are networks of their own.
+- Observations are standardized over the dataset, as in CORL on Gym and Adroit; actions are mapped from
+  the bounds of the action space to [-1, 1]. The authors leave both.
+- Missing: CQL(rho) and sums without importance sampling, a temperature of the log-sum-exp, the backup
+  of the largest of several actions (`max_q_backup`), the backup of entropy, scaled rewards.
+
+What differs from the code of Geng (young-geng/CQL, `conservative_sac.py`) and from CORL (`cql.py`),
+which follows it:
+- The multiplier 1 and the offset -1 of the log standard deviation are fixed. Theirs are trained.
+- Last layers start as all others. Theirs: Xavier with gain 0.01 and bias 0, and in CORL's critics
+  orthogonal layers with gain sqrt(2) before a last one with gain 0.01.
+- The policy imitates for its first 40,000 steps, as the authors' does. CORL's configurations have no
+  such steps, and its loss for them takes the density of the policy's own samples, not of the data.
+- Geng clips the data's actions to 0.999. Here and in CORL they are not clipped.
+- CORL's weight is 10 and its policy rate 3e-5 on locomotion and maze2d, 1 and 1e-4 on Adroit; on
+  AntMaze it takes the Lagrange form, critics of five hidden layers and the backup of the largest.
+- Missing besides: bounds of the gap (`cql_clip_diff_min`, `cql_clip_diff_max`), target updates that are
+  not in every step.
 """
 
 from __future__ import annotations
@@ -229,7 +260,7 @@ class CQL:
     def _policy(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and log standard deviations before the tanh."""
         means, log_stds = self.policy(observations).chunk(2, -1)
-        # Shifted by -1 and clipped as in the code of Geng (JaxCQL) and CORL.
+        # Shifted and clipped as Geng's code and CORL do at the start; they train the shift.
         return means, (log_stds - 1.0).clamp(-20, 2)
 
     def _noise(self, samples: int, rows: int) -> Tensor:

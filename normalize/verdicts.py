@@ -6,8 +6,11 @@
     worse       it lies below 0 (and not within the margin)
     unclear     none of these: too few seeds to say
 
-The interval is a t interval over per-seed mean scores, at 95 %, on the cautious side: two equal means
-are called better or worse in at most 5 % of comparisons, also where one side varies more.
+The interval is a t interval over per-seed mean scores, at 95 %. Where these are normal it is on the
+cautious side: two equal means are called better or worse in at most 5 % of comparisons, also where one
+side varies more. Where they are skewed or take few values and seeds are few, it may be more
+(`benchmarks/intervals.py` measures it). An interval is never without width: where no side's seeds
+differ, nothing tells how far they vary, and the verdict is that there are too few.
 """
 
 from __future__ import annotations
@@ -20,10 +23,18 @@ from jaxtyping import Float
 
 from orlog.normalize.intervals import mean_difference_interval
 
-__all__ = ["MARGIN", "Verdict", "compare"]
+__all__ = ["MARGIN", "VERDICT_NOTE", "Verdict", "compare"]
 
 MARGIN = 5.0
 """Difference of normalized scores, in points, that counts as none."""
+
+VERDICT_NOTE = (
+    "The verdict compares means of seeds with the recorded ones by a t interval at 95 %; same means "
+    f"within {MARGIN:g} points. It assumes that means of seeds are normal: then equal algorithms are "
+    "called better or worse in at most 5 % of comparisons. With 3 seeds against 8 it was 12 % where "
+    "they were skewed (exponential), and 24 % where they took two values."
+)
+"""What to print where a verdict is printed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +44,21 @@ class Verdict:
     Attributes:
         word: The verdict.
         difference: New minus recorded mean score, in points.
-        interval: 95 % interval of the difference; None where a side has one seed only.
+        interval: 95 % interval of the difference; None where there is none.
+        reason: Why there is none; empty where there is one, or none is needed.
     """
 
     word: Literal["identical", "same", "better", "worse", "unclear"]
     difference: float
     interval: tuple[float, float] | None
+    reason: str = ""
 
     def __str__(self) -> str:
         """Return the verdict with its reason, in a few words."""
         if self.word == "identical":
-            return "same, to the bit"
+            return "identical (the same seeds, the same returns to the bit)"
         if self.interval is None:
-            return f"too few seeds to say ({self.difference:+.1f}; one seed has no interval)"
+            return f"too few seeds to say ({self.difference:+.1f}; {self.reason})"
         low, high = self.interval
         word = "too few seeds to say" if self.word == "unclear" else self.word
         return f"{word} ({self.difference:+.1f}, 95 % interval {low:+.1f} to {high:+.1f})"
@@ -76,8 +89,13 @@ def compare(
     ):
         return Verdict(word="identical", difference=0.0, interval=None)
     if min(len(new), len(recorded)) < 2:
-        return Verdict(word="unclear", difference=difference, interval=None)
-    low, high = mean_difference_interval(means_new, means_recorded)
+        reason = "one seed has no interval"
+        return Verdict(word="unclear", difference=difference, interval=None, reason=reason)
+    interval = mean_difference_interval(means_new, means_recorded)
+    if interval is None:
+        reason = "the seeds of each side score the same, so nothing shows how far others may lie"
+        return Verdict(word="unclear", difference=difference, interval=None, reason=reason)
+    low, high = interval
     if -margin <= low and high <= margin:
         word: Literal["same", "better", "worse", "unclear"] = "same"
     elif low > 0:
@@ -86,4 +104,4 @@ def compare(
         word = "worse"
     else:
         word = "unclear"
-    return Verdict(word=word, difference=difference, interval=(low, high))
+    return Verdict(word=word, difference=difference, interval=interval)

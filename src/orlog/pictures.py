@@ -121,8 +121,9 @@ def score_picture(results: Sequence[Result]) -> Figure:
     for row, result in enumerate(reversed(results)):
         color = COLORS.get(result.record.algorithm, "black")
         values = result.returns if result.scores is None else result.scores
-        low, high = bootstrap_interval(values, np.random.default_rng(0))
-        axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.35)
+        interval = bootstrap_interval(values, np.random.default_rng(0))
+        if interval is not None:
+            axes.plot(interval, [row, row], color=color, linewidth=5, alpha=0.35)
         axes.plot(values.mean(1), [row] * len(values), ".", color=color, markersize=5)
         axes.plot(values.mean(), row, "o", color=color, markersize=9)
         if result.baseline is not None and result.references is not None:

@@ -13,7 +13,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.verify import verify_store
 from orlog.errors import IntegrityError
 from orlog.pictures import check_plots
-from orlog.report import HEADINGS, result_cells, write_report
+from orlog.report import HEADINGS, reading_notes, result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
 from orlog.runs import EPISODES
 from orlog.terminal import console, progress_bar, progress_bars, table
@@ -86,7 +86,8 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     console.print(
         table(HEADINGS, [result_cells(result) for result in results], numbers=(1, 2, 3, 6))
     )
-    for note in dict.fromkeys(note for result in results for note in result.notes):
+    own = dict.fromkeys(note for result in results for note in result.notes)
+    for note in (*own, *reading_notes(results)):
         console.print(f"note: {note}")
     console.print(remark)
     page = folder / "report.html"

@@ -9,11 +9,13 @@ from pathlib import Path
 from orlog.algos.recipes import recipe_for
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.views import operation_text
+from orlog.normalize.intervals import BOOTSTRAP_NOTE
+from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.pictures import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
 from orlog.runs import CURVE_EPISODES
 
-__all__ = ["result_cells", "write_report"]
+__all__ = ["reading_notes", "result_cells", "write_report"]
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
@@ -48,6 +50,16 @@ def result_cells(result: Result) -> list[str]:
         "nothing recorded" if result.verdict is None else str(result.verdict),
         f"{speeds[len(speeds) // 2]:.0f}",
     ]
+
+
+def reading_notes(results: Sequence[Result]) -> list[str]:
+    """Return how to read the intervals and verdicts of a table of results, a text for each."""
+    notes = []
+    if any(result.references is not None for result in results):
+        notes.append(BOOTSTRAP_NOTE)
+    if any(result.verdict is not None for result in results):
+        notes.append(VERDICT_NOTE)
+    return notes
 
 
 def write_report(
@@ -118,11 +130,7 @@ def _protocol(results: Sequence[Result]) -> str:
             f"({first.references.random.policy}), 100 is {first.references.expert.mean:.1f} "
             f"({first.references.expert.policy}). "
         )
-    text += (
-        "The interval is a bootstrap over seeds and the episodes inside each; with few seeds it is "
-        "too narrow. The verdict compares per-seed means with the recorded ones (a cautious t interval, 95 %; same "
-        "means within 5 points)."
-    )
+    text += " ".join(reading_notes(results))
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
     return f"<p>{html.escape(text)}</p>" + "".join(
         f'<p class="note">{html.escape(note)}</p>' for note in notes

@@ -81,7 +81,7 @@ class Result:
         )
 
     def score_interval(self) -> tuple[float, float] | None:
-        """Return the 95 % interval of the mean score over seeds and episodes."""
+        """Return the 95 % interval of the mean score; None without references or spread."""
         scores = self.scores
         return None if scores is None else bootstrap_interval(scores, np.random.default_rng(0))
 

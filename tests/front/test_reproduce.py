@@ -35,7 +35,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
 
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None
-    assert str(again.verdict) == "same, to the bit"
+    assert str(again.verdict) == "identical (the same seeds, the same returns to the bit)"
     assert again.notes == []
 
     other = few_steps(mini, tmp_path / "other", steps=10)
@@ -50,7 +50,9 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     text = page.read_text("utf-8")
     assert "&lt;b&gt;" in text
     assert "a &lt; b" in text
-    assert "same, to the bit" in text
+    assert "identical (the same seeds" in text
+    assert "64 % with 2 seeds" in text
+    assert "assumes that means of seeds are normal" in text
     assert result_cells(again)[0] == "BC"
 
 

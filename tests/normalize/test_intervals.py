@@ -11,6 +11,8 @@ from hypothesis.extra import numpy as npst
 from scipy import stats
 
 from orlog.normalize.intervals import (
+    BOOTSTRAP_COVERAGE,
+    BOOTSTRAP_NOTE,
     bootstrap_interval,
     interquartile_mean,
     mean_difference_interval,
@@ -45,7 +47,7 @@ def test_interquartile_mean_by_hand() -> None:
 
 def test_the_bootstrap_is_its_generators() -> None:
     scores = np.random.default_rng(0).normal(size=(4, 10))
-    intervals = [
+    intervals: list[tuple[float, float] | None] = [
         bootstrap_interval(scores, np.random.default_rng(seed), resamples=200) for seed in (1, 1, 2)
     ]
     assert intervals[0] == intervals[1] != intervals[2]
@@ -58,14 +60,23 @@ def test_the_bootstrap_lies_around_the_mean_and_within_the_range(
 ) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(seeds, episodes))
-    low, high = bootstrap_interval(scores, rng, resamples=300, confidence=0.99)
+    found = bootstrap_interval(scores, rng, resamples=300, confidence=0.99)
+    if found is None:
+        assert scores.size == 1
+        return
+    low, high = found
+    assert low < high
     assert scores.min() - 1e-12 <= low <= scores.mean() + 1e-12
     assert scores.mean() - 1e-12 <= high <= scores.max() + 1e-12
 
 
-def test_the_bootstrap_of_a_constant_has_no_width() -> None:
-    low, high = bootstrap_interval(np.full((3, 7), 0.1), np.random.default_rng(0), resamples=50)
-    assert low == high == pytest.approx(0.1)
+def test_scores_without_spread_have_no_interval() -> None:
+    rng = np.random.default_rng(0)
+    assert bootstrap_interval(np.full((3, 7), 0.1), rng, resamples=50) is None
+    assert bootstrap_interval(np.ones((1, 1)), rng, resamples=50) is None
+    one_of_many = np.zeros((40, 1))
+    one_of_many[0] = 1
+    assert bootstrap_interval(one_of_many, rng, confidence=0.1) is None
 
 
 def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
@@ -74,15 +85,18 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
     for _ in range(200):
         # Seeds differ by 3, episodes of a seed by 4.
         scores = 3 * rng.normal(size=(20, 1)) + 4 * rng.normal(size=(20, 15))
-        low, high = bootstrap_interval(scores, rng, resamples=200, confidence=0.9)
-        covered += low <= 0 <= high
+        found = bootstrap_interval(scores, rng, resamples=200, confidence=0.9)
+        assert found is not None
+        covered += found[0] <= 0 <= found[1]
     assert 0.84 < covered / 200 < 0.96
 
 
 def test_the_bootstrap_resamples_seeds_and_their_episodes() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(30, 1)) + 2 * rng.normal(size=(30, 10))
-    low, high = bootstrap_interval(scores, rng, resamples=20_000, confidence=0.68269)
+    found = bootstrap_interval(scores, rng, resamples=20_000, confidence=0.68269)
+    assert found is not None
+    low, high = found
     # Drawing a seed, then episodes inside it: the variance of the mean is that of the seeds' means
     # plus the mean of the variances inside a seed over the episodes, all over the seeds.
     variance = (scores.mean(1).var() + scores.var(1).mean() / 10) / 30
@@ -106,6 +120,7 @@ def test_the_interval_of_a_difference_is_welchs_with_the_fewer_degrees_of_freedo
                 half = stats.t.ppf(0.5 + confidence / 2, min(sizes) - 1) * error
                 center = first.mean() - second.mean()
                 found = mean_difference_interval(first, second, confidence=confidence)
+                assert found is not None
                 assert found == pytest.approx((center - half, center + half), rel=1e-4, abs=1e-6)
                 welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval(
                     confidence
@@ -116,10 +131,16 @@ def test_the_interval_of_a_difference_is_welchs_with_the_fewer_degrees_of_freedo
 
 def test_a_side_without_spread_is_allowed() -> None:
     first, second = np.array([1.0, 2.0, 3.0]), np.array([5.0, 5.0, 5.0])
-    low, high = mean_difference_interval(first, second)
     half = stats.t.ppf(0.975, 2) / math.sqrt(3)
-    assert (low, high) == pytest.approx((-3 - half, -3 + half), rel=1e-5)
-    assert mean_difference_interval(second, second - 1) == (1.0, 1.0)
+    found = mean_difference_interval(first, second)
+    assert found == pytest.approx((-3 - half, -3 + half), rel=1e-5)
+
+
+def test_two_sides_without_spread_have_no_interval() -> None:
+    for value in (5.0, 0.1, -1e-300):
+        first = np.full(3, value)
+        assert mean_difference_interval(first, first - 1) is None
+        assert mean_difference_interval(first, first[:2]) is None
 
 
 @settings(deadline=None, max_examples=scaled(40))
@@ -131,15 +152,37 @@ def test_swapping_the_sides_mirrors_the_interval(first: np.ndarray, second: np.n
         with pytest.raises(ValueError, match="at least two seeds"):
             mean_difference_interval(first, second)
         return
-    low, high = mean_difference_interval(first, second)
+    found = mean_difference_interval(first, second)
+    if found is None:
+        assert np.ptp(first) == np.ptp(second) == 0
+        assert mean_difference_interval(second, first) is None
+        return
+    low, high = found
     difference = first.mean() - second.mean()
     assert low <= difference <= high
+    assert low < high
     assert mean_difference_interval(second, first) == pytest.approx((-high, -low))
 
 
 @pytest.mark.parametrize("scale", [1e-90, 1e90])
 def test_an_interval_does_not_depend_on_the_unit(scale: float) -> None:
     first, second = np.array([1.0, 2.0, 4.0]), np.array([3.0, 3.5, 5.0])
-    low, high = mean_difference_interval(first, second)
+    found = mean_difference_interval(first, second)
+    assert found is not None
     scaled = mean_difference_interval(first * scale, second * scale)
-    assert scaled == pytest.approx((low * scale, high * scale))
+    assert scaled == pytest.approx((found[0] * scale, found[1] * scale))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", BOOTSTRAP_COVERAGE)
+def test_the_bootstrap_covers_as_often_as_is_printed_beside_it(seeds: int) -> None:
+    """As `benchmarks/intervals.py` measures it, with fewer runs: three standard errors."""
+    rng = np.random.default_rng(100 + seeds)
+    runs, covered = 400, 0
+    for _ in range(runs):
+        scores = rng.normal(0, 10, (seeds, 1)) + rng.normal(0, 20, (seeds, 100))
+        found = bootstrap_interval(scores, rng, resamples=300)
+        covered += found is not None and found[0] <= 0 <= found[1]
+    share = BOOTSTRAP_COVERAGE[seeds]
+    assert abs(100 * covered / runs - share) < 3 * math.sqrt(share * (100 - share) / runs) + 1
+    assert f"{share} % with {seeds} seeds" in BOOTSTRAP_NOTE

@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from orlog.normalize import intervals
-from orlog.normalize.verdicts import MARGIN, Verdict, compare
+from orlog.normalize.verdicts import MARGIN, VERDICT_NOTE, Verdict, compare
 
 Scores = dict[int, np.ndarray]
 
@@ -41,7 +41,7 @@ def test_each_word_is_reached(
 def test_equal_returns_of_the_same_seeds_are_identical() -> None:
     verdict = compare(seeds(50, 60), seeds(50, 60))
     assert verdict == Verdict(word="identical", difference=0.0, interval=None)
-    assert str(verdict) == "same, to the bit"
+    assert str(verdict) == "identical (the same seeds, the same returns to the bit)"
     assert compare(seeds(50), seeds(50)).word == "identical"
 
 
@@ -122,7 +122,48 @@ def test_few_seeds_against_many_are_wrong_in_at_most_five_percent(
 def test_equal_returns_of_another_run_are_not_called_identical() -> None:
     zeros = {seed: np.zeros(4) for seed in range(3)}
     assert compare(zeros, zeros).word == "identical"
-    assert compare(zeros, zeros, same_run=False).word == "same"
+    assert compare(zeros, zeros, same_run=False).word == "unclear"
+    others = {seed: np.zeros(4) for seed in range(5, 8)}
+    assert compare(zeros, others).word == "unclear"
+
+
+@pytest.mark.parametrize("other", [30.0, np.nextafter(30.0, 31), 30.1, 99.9])
+def test_seeds_that_score_the_same_never_make_an_interval_without_width(other: float) -> None:
+    new = {seed: np.full(2, other) for seed in range(5)}
+    recorded = {seed: np.full(2, 30.0) for seed in range(9, 12)}
+    verdict = compare(new, recorded)
+    assert (verdict.word, verdict.interval) == ("unclear", None)
+    assert verdict.difference == pytest.approx(other - 30)
+    said = str(verdict)
+    assert said.startswith(f"too few seeds to say ({other - 30:+.1f}; the seeds of each side score")
+    # Where one side's seeds differ, that spread is all there is to go by.
+    spread = compare({**new, 99: np.full(2, other + 1)}, recorded)
+    assert spread.interval is not None
+    assert spread.interval[0] < spread.interval[1]
+
+
+def test_a_spread_too_small_for_the_difference_makes_no_interval() -> None:
+    verdict = compare(
+        {0: np.array([1e9]), 1: np.array([np.nextafter(1e9, 2e9)])},
+        {5: np.array([0.0]), 6: np.array([1e-300])},
+    )
+    assert verdict.interval is None or verdict.interval[0] < verdict.interval[1]
+
+
+def test_two_valued_scores_of_two_seeds_are_no_longer_wrong_in_one_of_eight() -> None:
+    rng = np.random.default_rng(0)
+    words = [
+        compare(
+            {seed: np.array([score]) for seed, score in enumerate(scores[:2])},
+            {seed: np.array([score]) for seed, score in enumerate(scores[2:], 2)},
+        ).word
+        for scores in 100.0 * (rng.random((400, 4)) < 0.5)
+    ]
+    assert not {*words} & {"better", "worse"}
+
+
+def test_the_note_says_what_is_assumed() -> None:
+    assert "assumes that means of seeds are normal" in VERDICT_NOTE
 
 
 def test_identical_seeds_have_no_difference_where_the_record_has_more_seeds() -> None:

@@ -209,7 +209,7 @@ def reproduce(
     from orlog.algos.algorithms import make_config
     from orlog.datasets.loading import load_dataset
     from orlog.records import record_baseline
-    from orlog.report import HEADINGS, result_cells
+    from orlog.report import HEADINGS, reading_notes, result_cells
     from orlog.reproduce import reproduce as run
 
     make_config(algorithm, {})
@@ -234,7 +234,7 @@ def reproduce(
         print_json(result.to_json())
     else:
         console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))
-        for note in result.notes:
+        for note in (*result.notes, *reading_notes([result])):
             console.print(f"note: {note}")
     if record:
         path = record_baseline(result.as_baseline())
