@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.command_line import orlog
 from tests.fuzz.child import PROBES, Child
 from tests.fuzz.damage import DEEP, Step, damaged
 from tests.fuzz.documents import KINDS, NAME
@@ -294,7 +295,6 @@ def damages(folder: Path, reseal: Reseal) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["escape", "deep", "half a pair", "cut", "UTF-16", "long", "steered"]
 )
@@ -302,13 +302,7 @@ def test_the_command_line_refuses_in_one_paragraph(
     mini_folder: Path, reseal: Reseal, name: str
 ) -> None:
     damages(mini_folder, reseal)[name]()
-    done = subprocess.run(
-        [sys.executable, "-m", "orlog.cli", "verify", str(mini_folder)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = orlog("verify", str(mini_folder))
     assert done.returncode in (1, 3)
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -98,3 +99,12 @@ def test_every_public_name_is_importable_and_described() -> None:
         assert name == "__version__" or value.__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         orlog.nothing  # noqa: B018 (the access is the test)
+
+
+def test_the_tests_that_contributing_names_are_there() -> None:
+    named = re.findall(
+        r"`(\w+/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    )
+    assert named
+    for file, test in named:
+        assert f"def {test}" in (ROOT / "tests" / file).read_text("utf-8"), (file, test)
