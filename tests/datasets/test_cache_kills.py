@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 KILLS = scaled(60, 12)
 ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
-SECONDS = 8.0
+SECONDS = scaled(8, 5)
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +240,7 @@ def run_all(works: list[tuple[Callable[..., None], tuple[object, ...]]]) -> None
     assert [child.exitcode for child in children] == [0] * len(children)
 
 
+@pytest.mark.scaled
 def test_two_collectors_beside_four_that_download_open_and_check(registry: Path) -> None:
     until = time.time() + SECONDS
     run_all(
@@ -251,6 +252,7 @@ def test_two_collectors_beside_four_that_download_open_and_check(registry: Path)
     assert set(leftovers) <= {".1.0.0.lock"}
 
 
+@pytest.mark.scaled
 def test_a_version_that_was_opened_is_not_taken_away(registry: Path) -> None:
     until = time.time() + SECONDS
     run_all(

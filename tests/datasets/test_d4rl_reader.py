@@ -120,8 +120,7 @@ def slow_episodes(body: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 def check(dataset: Dataset, body: Mapping[str, np.ndarray]) -> None:
     expected = slow_episodes(body)
     assert dataset.total_episodes == len(expected)
-    for index, wanted in enumerate(expected):
-        found = dataset[index]
+    for found, wanted in zip(dataset, expected, strict=True):
         steps = wanted["steps"]
         assert isinstance(found.observations, np.ndarray)
         assert isinstance(found.actions, np.ndarray)

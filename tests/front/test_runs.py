@@ -31,7 +31,14 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param("bc", marks=pytest.mark.thorough),
+        pytest.param("cql", marks=pytest.mark.thorough),
+        "iql",
+    ],
+)
 def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
     algorithm: str, mini_folder: Path, tmp_path: Path
 ) -> None:
