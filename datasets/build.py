@@ -134,6 +134,7 @@ def _build(
         version=entry.version,
         container="zarr",
         non_finite=written.non_finite,
+        outside=written.outside,
         description=entry.description,
         license=entry.license,
         environment=EnvironmentRecord(

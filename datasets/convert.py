@@ -163,6 +163,7 @@ def save_dataset(
             if dataset.operation is not None
             else [Parent(digest=dataset.digest, operation="copy")],
             non_finite=written.non_finite,
+            outside=written.outside,
             changes=changes,
         )
         _write_manifest(store, manifest, share=True)

@@ -193,6 +193,7 @@ def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store
         version=source.version,
         container="zarr",
         non_finite=written.non_finite,
+        outside=written.outside,
         description=" ".join(filter(None, (entry.description, trust, remarks))),
         license=entry.license or "",
         lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],

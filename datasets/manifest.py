@@ -38,6 +38,7 @@ __all__ = [
     "Container",
     "EnvironmentRecord",
     "Manifest",
+    "Outside",
     "Parent",
     "Part",
     "PartColumn",
@@ -167,6 +168,20 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     operation: str
 
 
+class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Finite numbers of a column that lie outside of the bounds of their Box.
+
+    Attributes:
+        numbers: How many.
+        lowest: The smallest of them.
+        highest: The largest of them.
+    """
+
+    numbers: Count
+    lowest: float
+    highest: float
+
+
 class Manifest(
     msgspec.Struct,
     frozen=True,
@@ -203,6 +218,8 @@ class Manifest(
             row: `text` or `array`. (Spaces tell it of observations and actions.)
         non_finite: How many numbers of a column are infinite or not a number; columns without any
             are left out.
+        outside_bounds: Which numbers of a column lie outside of the bounds of their Box; columns
+            without any are left out, and so are all of versions written before orlog counted them.
         changes: What is new against the version before, in a sentence or two.
     """
 
@@ -226,6 +243,7 @@ class Manifest(
     parts: list[Part] = []
     variable_columns: dict[str, Literal["text", "array"]] = {}
     non_finite: dict[str, Count] = {}
+    outside_bounds: dict[str, Outside] = {}
     changes: Text = ""
 
     def __post_init__(self) -> None:

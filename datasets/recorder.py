@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 from filelock import FileLock, Timeout
 
+from orlog.datasets.bounds import merge_outside
 from orlog.datasets.consent import note_environment
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.encoding import Encoding
@@ -101,6 +102,7 @@ class DatasetWriter:
         resume: bool = False,
         discard: bool = False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        strict: bool = False,
     ) -> None:
         """Start a version, or go on with one that was interrupted.
 
@@ -121,6 +123,9 @@ class DatasetWriter:
             resume: Go on with an interrupted recording of this version, if there is one.
             discard: Drop an interrupted recording of this version, if there is one.
             checkpoint_seconds: Time between acknowledgements that nobody asked for.
+            strict: Refuse observations and actions outside of their Box. Else they are recorded and
+                counted in the manifest, `orlog show` shows them and training warns of them. What is
+                not a number is never refused.
 
         Raises:
             VersionExistsError: the version is there; versions are never overwritten.
@@ -161,6 +166,7 @@ class DatasetWriter:
             resume,
             discard,
             checkpoint_seconds,
+            strict,
         )
         if record is not None:
             note_environment(record)
@@ -176,6 +182,7 @@ class DatasetWriter:
         resume: bool = False,
         discard: bool = False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        strict: bool = False,
     ) -> DatasetWriter:
         """Start a version that holds everything of `dataset`, and episodes behind it.
 
@@ -208,6 +215,7 @@ class DatasetWriter:
             resume,
             discard,
             checkpoint_seconds,
+            strict,
         )
         return writer
 
@@ -223,6 +231,7 @@ class DatasetWriter:
         resume: bool,
         discard: bool,
         checkpoint_seconds: float,
+        strict: bool,
     ) -> None:
         if "@" in str(name):
             raise InvalidNameError(
@@ -258,6 +267,7 @@ class DatasetWriter:
                 str(wanted),
                 encodings=encodings,
                 first_decides=base is None,
+                strict=strict,
             )
             self._writer = self._new_writer()
             self._ended: dict[str, int] = {}
@@ -540,6 +550,7 @@ class DatasetWriter:
             version=self.version,
             container=self._container,
             non_finite=counts,
+            outside=merge_outside([{} if base is None else base.outside_bounds, written.outside]),
             **self._facts,
         )
 

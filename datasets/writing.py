@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.bounds import bounds_of, refuse_outside
 from orlog.datasets.encoding import Encoding
 from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.layout import offsets_of
+from orlog.datasets.layout import axis_of, offsets_of
 from orlog.datasets.manifest import (
     MANIFEST_VERSION,
     STORE_FORMAT,
@@ -19,6 +20,7 @@ from orlog.datasets.manifest import (
     Container,
     EnvironmentRecord,
     Manifest,
+    Outside,
     Parent,
     Part,
     PartColumn,
@@ -53,12 +55,14 @@ class WrittenPart:
         part: Totals, and rows and BLAKE3 of each column.
         objects: Its files, by path inside its folder.
         non_finite: How many numbers of a column are not finite, where any are.
+        outside: Which numbers of a column are outside of their Box, where any are.
     """
 
     schema: Schema
     part: Part
     objects: list[StoredObject]
     non_finite: dict[str, int]
+    outside: dict[str, Outside] = dataclasses.field(default_factory=dict)
 
 
 class EpisodeWriter:
@@ -79,6 +83,7 @@ class EpisodeWriter:
         *,
         encodings: Mapping[str, Encoding] | None = None,
         first_decides: bool = True,
+        strict: bool = False,
     ) -> None:
         """Make the folder.
 
@@ -88,12 +93,15 @@ class EpisodeWriter:
             name: How errors call the dataset.
             encodings: How to store some columns.
             first_decides: Whether the first episode may add columns, or the schema is complete.
+            strict: Refuse numbers outside of their Box, which else are counted.
         """
         schema.check(name)
         self.schema = schema
         self.episodes = 0
         self.steps = 0
-        self.container = ZarrWriter(folder, encodings)
+        bounds = bounds_of(schema.observation_space, schema.action_space)
+        self.container = ZarrWriter(folder, encodings, bounds)
+        self._refused = bounds if strict else {}
         self._name = name
         self._encoded = set(encodings or {})
         self._first_decides = first_decides
@@ -122,6 +130,7 @@ class EpisodeWriter:
         if self._first_decides and self.episodes == 0:
             schema = schema.with_extras(episode.infos, episode.metadata, where)
         block = schema.block_of(episode, where)
+        refuse_outside(block, self._refused, where, {})
         self._check_encodings(schema, where)
         self.schema = schema
         self.add_block(block, np.array([len(episode)]))
@@ -162,6 +171,13 @@ class EpisodeWriter:
             infos=infos,
         )
         check_flags(block, where)
+        if self._refused:
+            first = self._open_steps
+            rows = {
+                name: first + (axis_of(name) == "observation" and first > 0)
+                for name in self._refused
+            }
+            refuse_outside(block, self._refused, where, rows)
         self.schema = schema
         self._append(block)
         self._open_steps += count
@@ -248,6 +264,7 @@ class EpisodeWriter:
                 key=lambda item: item.path,
             ),
             non_finite={one.spec.name: one.non_finite for one in written if one.non_finite},
+            outside={one.spec.name: one.outside for one in written if one.outside is not None},
         )
 
     def close(self) -> None:
@@ -297,6 +314,7 @@ def make_manifest(
     version: str,
     container: Container,
     non_finite: dict[str, int],
+    outside: Mapping[str, Outside] | None = None,
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
     environment: EnvironmentRecord | None = None,
@@ -315,6 +333,7 @@ def make_manifest(
         version: Content version.
         container: How objects hold columns.
         non_finite: How many numbers of a column are not finite, where any are.
+        outside: Which numbers of a column are outside of their Box, where any are.
         description: What the data are.
         license: SPDX identifier.
         environment: What recorded the data.
@@ -344,6 +363,7 @@ def make_manifest(
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
         non_finite=non_finite,
+        outside_bounds=dict(outside or {}),
         changes=changes,
     )
 

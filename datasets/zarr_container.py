@@ -22,14 +22,15 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import blake3
 import numpy as np
 
+from orlog.datasets.bounds import Bounds, count_outside, merge_outside
 from orlog.datasets.encoding import SHARD_BYTES, Compression, Encoding, choose_encoding
 from orlog.datasets.layout import ColumnSpec
-from orlog.datasets.manifest import StoredObject
+from orlog.datasets.manifest import Outside, StoredObject
 from orlog.datasets.shards import (
     Shard,
     choose_for_images,
@@ -64,6 +65,7 @@ class WrittenColumn:
         rows: Number of rows.
         blake3: Hex BLAKE3 of all values, row by row, little-endian.
         non_finite: How many of its numbers are infinite or not a number.
+        outside: Its numbers outside of their bounds; None where there are none.
         objects: Its files, paths relative to the container's folder.
     """
 
@@ -71,6 +73,7 @@ class WrittenColumn:
     rows: int
     blake3: str
     non_finite: int
+    outside: Outside | None
     objects: list[StoredObject]
 
 
@@ -81,13 +84,20 @@ class ZarrWriter:
     full shards are durable; `finish` writes the rest and the metadata.
     """
 
-    def __init__(self, folder: Path, encodings: Mapping[str, Encoding] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        encodings: Mapping[str, Encoding] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
         """Make the folder, if it is not there.
 
         Args:
             folder: Where the container will lie.
             encodings: How to store some columns; the rule of `choose_encoding` holds for others.
+            bounds: Of some columns; what lies outside is written and counted.
         """
+        self._bounds = dict(bounds or {})
         self.folder = folder
         self.columns: dict[str, ColumnWriter] = {}
         self._encodings = dict(encodings or {})
@@ -104,7 +114,9 @@ class ZarrWriter:
             encoding.check(spec.dtype, spec.shape)
         except ValueError as error:
             raise SchemaError(f"column {spec.name} cannot be encoded like that: {error}") from error
-        self.columns[spec.name] = ColumnWriter(self.folder, spec, encoding, self._workers)
+        self.columns[spec.name] = ColumnWriter(
+            self.folder, spec, encoding, self._workers, self._bounds.get(spec.name)
+        )
         is_image = encoding.difference_axis is not None
         self.columns[spec.name].frames_decide = is_image and given is None
         return self.columns[spec.name]
@@ -237,11 +249,15 @@ class _Workers:
         self._syncing.shutdown()
 
 
+# Numbers of a shard that are not finite, and those outside of their bounds by column.
+_Counts: TypeAlias = tuple[int, dict[str, Outside]]
+
+
 class _Handed(NamedTuple):
     """A shard that the threads are working on."""
 
     memory: np.ndarray
-    written: concurrent.futures.Future[tuple[StoredObject, int]]
+    written: concurrent.futures.Future[tuple[StoredObject, _Counts]]
 
 
 class ColumnWriter:
@@ -260,8 +276,10 @@ class ColumnWriter:
         spec: ColumnSpec,
         encoding: Encoding,
         workers: _Workers,
+        bounds: Bounds | None = None,
     ) -> None:
         self.spec = spec
+        self._bounds = bounds
         self.encoding = encoding
         self.frames_decide = False
         self._choices = encoding
@@ -274,6 +292,7 @@ class ColumnWriter:
         self._running: collections.deque[_Handed] = collections.deque()
         self._written: list[StoredObject] = []
         self._non_finite = 0
+        self._outside: dict[str, Outside] = {}
 
     @property
     def rows(self) -> int:
@@ -296,7 +315,7 @@ class ColumnWriter:
             values, item = self.read_shard(shard, encoding.shard_rows)
             self._written.append(item)
             self._hash.update(little_endian_bytes(values))
-            self._non_finite += _count_non_finite(values)
+            self._add_counts(self._count(values))
             self.handed_rows += encoding.shard_rows
         self.append(pending)
 
@@ -361,6 +380,7 @@ class ColumnWriter:
             rows=self.rows,
             blake3=self._hash.hexdigest(),
             non_finite=self._non_finite,
+            outside=self._outside.get(self.spec.name),
             objects=sorted(self._written, key=lambda item: item.path),
         )
 
@@ -388,16 +408,24 @@ class ColumnWriter:
 
     def _collect(self) -> None:
         handed = self._running.popleft()
-        item, non_finite = handed.written.result()
+        item, counts = handed.written.result()
         self._workers.give_back(handed.memory)
         self._workers.wait_for_disk(unfinished=SYNCS)
         self._written.append(item)
-        self._non_finite += non_finite
+        self._add_counts(counts)
 
-    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, int]:
-        non_finite = _count_non_finite(values)
+    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, _Counts]:
+        counts = self._count(values)
         pieces = encode_shard(values, self.encoding)
-        return self._workers.write(self._folder, shard_path(self.spec, shard), pieces), non_finite
+        return self._workers.write(self._folder, shard_path(self.spec, shard), pieces), counts
+
+    def _count(self, values: np.ndarray) -> _Counts:
+        outside = None if self._bounds is None else count_outside(values, self._bounds)
+        return _count_non_finite(values), {} if outside is None else {self.spec.name: outside}
+
+    def _add_counts(self, counts: _Counts) -> None:
+        self._non_finite += counts[0]
+        self._outside = merge_outside([self._outside, counts[1]])
 
 
 def shard_path(spec: ColumnSpec, shard: int) -> str:

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from orlog.datasets.bounds import warn_of_outside
 from orlog.datasets.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.alias import AliasTable
@@ -270,6 +271,7 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
         IntegrityError: an object is damaged.
     """
     layout = layout_of(dataset)
+    warn_of_outside(dataset)
     arrays = {
         name: np.zeros((layout.rows, *shape), dtype)
         for name, (shape, dtype) in layout.forms.items()

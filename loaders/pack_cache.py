@@ -53,6 +53,7 @@ __all__ = [
     "cached_packs",
     "collect_packs",
     "delete_pack",
+    "discard_pack",
     "hold_pack",
     "packs_folder",
     "packs_of",
@@ -101,7 +102,15 @@ class HeldPack:
     """Keeps a pack from being removed for as long as it lives, here and in forked processes."""
 
     def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._closing = weakref.finalize(self, os.close, descriptor)
+
+    def is_in(self, folder: Path) -> bool:
+        """Return whether the pack that is held is the one that a folder holds now."""
+        try:
+            return os.path.samestat((folder / RECORD_FILE).stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
 
 class _Record(msgspec.Struct):
@@ -139,10 +148,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
     if _fcntl is not None:
         with contextlib.suppress(OSError):
             _fcntl.flock(descriptor, _fcntl.LOCK_SH)
-    try:
-        is_there = os.path.samestat(path.stat(), os.fstat(descriptor))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    is_there = held.is_in(folder)
     if is_there and folder.parent == packs_folder():
         with contextlib.suppress(OSError):
             os.utime(folder)
@@ -226,6 +232,19 @@ def delete_pack(pack: CachedPack) -> None:
         raise StorageError(f"{pack.folder} {refusal}; once that has ended, remove that folder")
 
 
+def discard_pack(folder: Path, held: HeldPack) -> None:
+    """Remove a damaged pack from one's own home, unless another one took its place.
+
+    Processes that have it open keep what they mapped.
+
+    Raises:
+        StorageError: the disk cannot be written.
+    """
+    with sole_access(folder), storage_errors(folder):
+        if held.is_in(folder):
+            _throw_away(folder)
+
+
 def _installed() -> dict[str, DatasetName]:
     """Return the versions that are on this machine, by digest."""
     found = {}
@@ -299,7 +318,6 @@ def _remove(folder: Path, seconds: float) -> str:
     """Remove a pack or a leftover in one step; return why it was not, or nothing."""
     leftover = _LEFTOVER.fullmatch(folder.name)
     destination = folder.with_name(leftover[1]) if leftover else folder
-    trash = destination.with_name(f".{destination.name}.deleted")
     try:
         with (
             sole_access(destination, on_wait=_refuse_to_wait),
@@ -311,16 +329,22 @@ def _remove(folder: Path, seconds: float) -> str:
             if not leftover:
                 if _seconds_unused(folder) < seconds:
                     return "was opened just now"
-                _erase(trash)
-                with contextlib.suppress(FileNotFoundError):  # gone already
-                    folder.rename(trash)
-                sync(folder.parent)
-                _erase(trash)
+                _throw_away(folder)
             else:
                 _erase(folder)
     except _BusyError:
         return "is being written by another process"
     return ""
+
+
+def _throw_away(folder: Path) -> None:
+    """Remove a pack in one step; the caller has sole access."""
+    trash = folder.with_name(f".{folder.name}.deleted")
+    _erase(trash)
+    with contextlib.suppress(FileNotFoundError):  # gone already
+        folder.rename(trash)
+    sync(folder.parent)
+    _erase(trash)
 
 
 def _refusal(folder: Path, seconds: float) -> str:

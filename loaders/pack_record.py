@@ -9,16 +9,19 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import blake3
 import msgspec
 import numpy as np
 
+from orlog.datasets.dataset import Dataset
 from orlog.datasets.json_files import read_json_file
+from orlog.datasets.storage import too_many_files
 from orlog.datasets.verify import Problem
 from orlog.errors import IntegrityError
-from orlog.loaders.filling import Leaf
+from orlog.loaders.arrays import Mixture
+from orlog.loaders.filling import Layout, Leaf
 from orlog.loaders.pack_cache import RECORD_FILE
 
 __all__ = [
@@ -28,16 +31,20 @@ __all__ = [
     "PackMixture",
     "PackRecord",
     "damaged_pack",
+    "describe_pack",
+    "file_forms",
     "find_problems",
     "is_pack",
     "leaves_of",
     "read_record",
-    "recorded_leaves",
 ]
 
 PACK_VERSION: Final = 2
 
 _REPAIR = "remove the folder: the pack is made anew when it is next asked for"
+_SUFFIXES = {"float32": "f32", "int64": "i64", "uint8": "u8"}
+
+HASHED_AT_ONCE = 2**22  # bytes: enough for several threads
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
@@ -118,12 +125,56 @@ def is_pack(folder: Path) -> bool:
         return False
 
 
-def read_record(folder: Path, digest: str) -> PackRecord:
+def describe_pack(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
+    """Return what a dataset's record says but for its files; texts as far as they were read."""
+    return PackRecord(
+        pack_version=PACK_VERSION,
+        name=dataset.name,
+        digest=dataset.digest,
+        sources=tuple(sorted({one.digest for one in dataset.selection().recordings})),
+        non_finite="",
+        obs_dim=layout.obs_dim,
+        action_dim=layout.action_dim,
+        texts=layout.texts,
+        observation_leaves=_recorded_leaves(layout.observation_leaves),
+        parts=_recorded_leaves(layout.parts),
+        mixture=None
+        if mixture is None
+        else PackMixture(
+            first=tuple(mixture.first.tolist()),
+            sizes=tuple(mixture.sizes.tolist()),
+            up_to=tuple(mixture.up_to.tolist()),
+        ),
+        files=(),
+    )
+
+
+def file_forms(
+    layout: Layout, mixture: Mixture | None
+) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
+    """Return name, column, dtype and shape of each file, in the order of the record."""
+    count = layout.rows
+    integers, floats = np.dtype(np.int64), np.dtype(np.float32)
+    episodes = len(layout.first_rows)
+    files: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]] = [
+        ("rows.f32", "", floats, (count, layout.width)),
+        ("since.u8", "", np.dtype(np.uint8), (count - episodes,)),
+        ("lengths.i64", "", integers, (episodes,)),
+    ]
+    for number, (name, spec) in enumerate(layout.others.items()):
+        suffix = _SUFFIXES.get(str(spec.dtype), str(spec.dtype))
+        files.append((f"other{number}.{suffix}", name, spec.dtype, (count, *spec.shape)))
+    if mixture is not None:
+        files.append(("mixture.i64", "", integers, mixture.steps.shape))
+    return files
+
+
+def read_record(folder: Path, digest: str = "") -> PackRecord:
     """Return the record of a pack.
 
     Args:
         folder: The pack.
-        digest: Of the dataset that it should be of.
+        digest: Of the dataset that it should be of; any that fits the folder's name by default.
 
     Raises:
         ManifestError: there is none, or it is malformed.
@@ -132,9 +183,10 @@ def read_record(folder: Path, digest: str) -> PackRecord:
     record = read_json_file(
         folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR
     )
-    if record.digest != digest:
-        what = f"expected the pack of {digest}, found that of {record.digest}"
-        raise damaged_pack(folder, RECORD_FILE, what, expected=digest, found=record.digest)
+    wanted = digest or f"sha256:{folder.name.partition('-')[0]}"
+    if not record.digest.startswith(wanted):
+        what = f"expected the pack of {wanted}, found that of {record.digest}"
+        raise damaged_pack(folder, RECORD_FILE, what, expected=wanted, found=record.digest)
     if not all(re.fullmatch(r"[a-z_]+\d*\.[a-z]+\d*", one.name) for one in record.files):
         raise damaged_pack(folder, RECORD_FILE, "a file has a strange name")
     if not _is_one_pack(record):
@@ -155,34 +207,42 @@ def find_problems(
     folder: Path, record: PackRecord, progress: Callable[[int], None]
 ) -> list[Problem]:
     """Return which files are not what the record says, having hashed every byte."""
-    problems = []
-    for one in record.files:
-        path = folder / one.name
+    return [
+        problem
+        for one in record.files
+        if (problem := _find_problem(folder / one.name, one, progress)) is not None
+    ]
+
+
+def _find_problem(path: Path, one: PackFile, progress: Callable[[int], None]) -> Problem | None:
+    try:
         if not path.is_file():
-            problems.append(Problem(one.name, "missing", f"{one.size} bytes", "no file"))
-        elif path.stat().st_size != one.size:
-            found = f"{path.stat().st_size} bytes"
-            problems.append(Problem(one.name, "wrong size", f"{one.size} bytes", found))
-        else:
-            digest = blake3.blake3()
-            with path.open("rb", buffering=0) as file:
-                while data := file.read(2**20):
-                    digest.update(data)
-                    progress(len(data))
-            if digest.hexdigest() != one.blake3:
-                problems.append(
-                    Problem(
-                        one.name,
-                        "damaged",
-                        f"blake3 {one.blake3}",
-                        f"blake3 {digest.hexdigest()}",
-                        column=one.column or None,
-                    )
-                )
-    return problems
+            return Problem(one.name, "missing", f"{one.size} bytes", "no file")
+        if (size := path.stat().st_size) != one.size:
+            return Problem(one.name, "wrong size", f"{one.size} bytes", f"{size} bytes")
+        digest = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        with path.open("rb", buffering=0) as file:
+            buffer = memoryview(bytearray(min(HASHED_AT_ONCE, one.size + 1)))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                progress(count)
+    except OSError as error:
+        if (limit := too_many_files(path, error)) is not None:
+            raise limit from error
+        found = f"an error: {error.strerror or error}"
+        return Problem(one.name, "unreadable", f"blake3 {one.blake3}", found)
+    if digest.hexdigest() == one.blake3:
+        return None
+    return Problem(
+        one.name,
+        "damaged",
+        f"blake3 {one.blake3}",
+        f"blake3 {digest.hexdigest()}",
+        column=one.column or None,
+    )
 
 
-def recorded_leaves(leaves: Mapping[str, Leaf]) -> dict[str, PackLeaf]:
+def _recorded_leaves(leaves: Mapping[str, Leaf]) -> dict[str, PackLeaf]:
     """Return leaves as they are recorded."""
     return {
         key: PackLeaf(column=leaf.column, first=leaf.first, shape=leaf.shape)

@@ -21,9 +21,11 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import logging
 import mmap
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -33,37 +35,53 @@ import msgspec
 import numpy as np
 import torch
 
+from orlog.datasets.bounds import warn_of_outside
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.home import dataset_folders, publish, unfinished_folder
 from orlog.datasets.json_files import LARGEST_FILE
-from orlog.datasets.storage import little_endian_bytes, storage_errors, sync, write_durably
+from orlog.datasets.remembered import Stamp, stamp_of
+from orlog.datasets.storage import (
+    little_endian_bytes,
+    storage_errors,
+    sync,
+    too_many_files,
+    write_durably,
+)
 from orlog.datasets.verify import Problem
-from orlog.errors import IntegrityError, SchemaError, StorageError
+from orlog.errors import FormatVersionError, IntegrityError, SchemaError, StorageError
 from orlog.loaders.arrays import Arrays, Mixture, missing_finals, mixture_of
 from orlog.loaders.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
 from orlog.loaders.gathering import expect_on_disk
 from orlog.loaders.memory import available_memory
-from orlog.loaders.pack_cache import RECORD_FILE, HeldPack, hold_pack, packs_folder
+from orlog.loaders.pack_cache import (
+    RECORD_FILE,
+    HeldPack,
+    discard_pack,
+    hold_pack,
+    packs_folder,
+)
+from orlog.loaders.pack_checks import find_damage, is_trusted, trust
 from orlog.loaders.pack_record import (
     PACK_VERSION,
     PackFile,
-    PackMixture,
     PackRecord,
     damaged_pack,
+    describe_pack,
+    file_forms,
     find_problems,
     is_pack,
     leaves_of,
     read_record,
-    recorded_leaves,
 )
 from orlog.loaders.step_table import StepTable, count_since
 
 __all__ = ["MappedArrays", "is_packed", "open_pack", "pack_folder", "verify_pack"]
 
 BLOCK_BYTES = 2**24
-_SUFFIXES = {"float32": "f32", "int64": "i64", "uint8": "u8"}
 # Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+_logger = logging.getLogger("orlog")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,7 +133,8 @@ class MappedArrays(Arrays):
             for one in dataclasses.fields(Arrays)
             if getattr(self, one.name) is not self.opened[one.name]
         }
-        return _reopen, (self.folder, self.opened["digest"], changed)
+        checked = self.opened["stamps"], self.opened["record_blake3"]
+        return _reopen, (self.folder, self.opened["digest"], changed, *checked)
 
 
 def pack_folder(dataset: Dataset) -> Path:
@@ -123,9 +142,7 @@ def pack_folder(dataset: Dataset) -> Path:
 
     A pack in one of the homes of ORLOG_SHARED serves as one's own does.
     """
-    own = _own_folder(dataset)
-    shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
-    return next((folder for folder in (own, *shared) if is_pack(folder)), own)
+    return next(filter(is_pack, _folders(dataset)), _own_folder(dataset))
 
 
 def is_packed(dataset: Dataset) -> bool:
@@ -141,10 +158,12 @@ def open_pack(
 ) -> MappedArrays:
     """Map a dataset's pack into memory, having made and verified it if there is none.
 
-    Equal to `read_arrays`, bit for bit. Opening checks the record and the size of each file;
-    `verify_pack` checks every byte. Processes that ask for the same pack at once make it once.
-    Making it takes the memory of one block, and 8 bytes a step for a weighted mixture; of a view
-    with reordered episodes, that of the episodes which a block touches.
+    Equal to `read_arrays`, bit for bit. A pack is checked once (`loaders/pack_checks.py`) and then
+    known by the times of its files; `verify_pack` reads every byte again. A damaged one is made
+    anew, and one of a shared home that is not what the dataset holds is left alone and one's own
+    made; the logger `orlog` warns of both. Processes that ask for the same pack at once make it
+    once. Making it takes the memory of one block, and 8 bytes a step for a weighted mixture; of a
+    view with reordered episodes, that of the episodes which a block touches.
 
     Args:
         dataset: What to read.
@@ -153,22 +172,24 @@ def open_pack(
 
     Raises:
         SchemaError: as `orlog.transitions`.
-        IntegrityError: an object of the dataset is damaged, or a file of the pack.
-        StorageError: the disk is full or cannot be written.
+        IntegrityError: an object of the dataset is damaged.
+        StorageError: the disk is full or cannot be written or read.
     """
-    folder = pack_folder(dataset)
-    while (held := hold_pack(folder)) is None:
-        own = _own_folder(dataset)  # nothing is written to a shared home, whatever was there
-        with unfinished_folder(own) as unfinished:
-            if not is_pack(own):  # nobody made it while this process waited
+    own, opened = _own_folder(dataset), None
+    for folder in filter(is_pack, _folders(dataset)):
+        opened = opened or _open_checked(dataset, folder)
+    while opened is None:
+        with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
+            is_new = not is_pack(own)  # nobody made it while this process waited
+            if is_new:
                 _make(dataset, unfinished, allow_non_finite, progress)
                 publish(unfinished, own)
-        folder = pack_folder(dataset)
-    arrays, record = _open(folder, dataset.digest, held)
-    arrays = dataclasses.replace(arrays, missing_finals=missing_finals(dataset))
+        opened = _open_checked(dataset, own, is_new=is_new)
+    warn_of_outside(dataset)
+    arrays, record = opened
     if record.non_finite and not allow_non_finite:
         raise not_finite(dataset, record.non_finite)
-    return arrays
+    return dataclasses.replace(arrays, name=dataset.name, missing_finals=missing_finals(dataset))
 
 
 def verify_pack(
@@ -194,6 +215,61 @@ def _own_folder(dataset: Dataset) -> Path:
     return packs_folder() / f"{dataset.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
 
 
+def _folders(dataset: Dataset) -> list[Path]:
+    """Return where a dataset's pack may lie: in one's own home first."""
+    own = _own_folder(dataset)
+    shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
+    return list(dict.fromkeys([own, *shared]))
+
+
+def _open_checked(
+    dataset: Dataset, folder: Path, *, is_new: bool = False
+) -> tuple[MappedArrays, PackRecord] | None:
+    """Open a pack that is what the dataset holds; None where there is none (any more).
+
+    Args:
+        dataset: Whose pack.
+        folder: Where it lies.
+        is_new: Whether this process has just made and read it.
+
+    Raises:
+        IntegrityError: an object of the dataset is damaged.
+        StorageError: a damaged pack cannot be removed.
+    """
+    held = hold_pack(folder)
+    if held is None:
+        return None
+    before = time.time_ns()
+    is_own = folder.parent == packs_folder()
+    try:
+        arrays, record = _open(folder, dataset.digest, held)
+    except (IntegrityError, FormatVersionError) as error:
+        what = str(error)
+    else:
+        stamps = arrays.opened["stamps"]
+        if is_new or is_trusted(folder, dataset.digest, stamps):
+            problem = None
+        else:
+            problem = find_damage(
+                dataset, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
+            )
+        if problem is None:
+            trust(folder, dataset.digest, stamps, before)
+            return arrays, record
+        what = f"{folder}: {problem}"
+    if is_own:
+        _logger.warning("%s: its pack is damaged and is made anew: %s", dataset.name, what)
+        discard_pack(folder, held)
+    else:
+        _logger.warning(
+            "%s: the pack in a shared home is not what the dataset holds, so one is made in %s: %s",
+            dataset.name,
+            packs_folder(),
+            what,
+        )
+    return None
+
+
 def _make(
     dataset: Dataset, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
 ) -> None:
@@ -205,13 +281,13 @@ def _make(
     with storage_errors(folder), contextlib.ExitStack() as opened:
         writers = {
             name: opened.enter_context(_Writer(folder, name, column, dtype, shape))
-            for name, column, dtype, shape in _files(layout)
+            for name, column, dtype, shape in file_forms(layout, mixture)
         }
         others = [one for one in writers.values() if one.column]
         # Texts first: only they can make a record that is refused, after hours of writing.
         for writer in [one for one in others if one.column in layout.tables]:
             _write_other(dataset, layout, writer, progress)
-        record = _describe(dataset, layout, mixture)
+        record = describe_pack(dataset, layout, mixture)
         _encode(record)
         for first, last in layout.ranges("", BLOCK_BYTES):
             matrix = np.zeros((last - first, layout.width), np.float32)
@@ -226,11 +302,7 @@ def _make(
         for since in count_since(dataset.episode_lengths):
             progress(writers["since.u8"].write(since))
         if mixture is not None:
-            writer = opened.enter_context(
-                _Writer(folder, "mixture.i64", "", np.dtype(np.int64), mixture.steps.shape)
-            )
-            writer.write(mixture.steps)
-            writers[writer.name] = writer
+            writers["mixture.i64"].write(mixture.steps)
         files = tuple(writer.finish() for writer in writers.values())
         record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
         write_durably(folder / RECORD_FILE, _encode(record))
@@ -253,30 +325,6 @@ def _write_other(
         values = np.zeros((last - first, *spec.shape), spec.dtype)
         fill_other(dataset, layout, writer.column, first, last, values)
         progress(writer.write(values))
-
-
-def _describe(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
-    """Return what a record says that is known once the texts were read."""
-    return PackRecord(
-        pack_version=PACK_VERSION,
-        name=dataset.name,
-        digest=dataset.digest,
-        sources=tuple(sorted({one.digest for one in dataset.selection().recordings})),
-        non_finite="",
-        obs_dim=layout.obs_dim,
-        action_dim=layout.action_dim,
-        texts=layout.texts,
-        observation_leaves=recorded_leaves(layout.observation_leaves),
-        parts=recorded_leaves(layout.parts),
-        mixture=None
-        if mixture is None
-        else PackMixture(
-            first=tuple(mixture.first.tolist()),
-            sizes=tuple(mixture.sizes.tolist()),
-            up_to=tuple(mixture.up_to.tolist()),
-        ),
-        files=(),
-    )
 
 
 def _encode(record: PackRecord) -> bytes:
@@ -328,22 +376,6 @@ class _Writer:
         )
 
 
-def _files(layout: Layout) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
-    """Return name, column, dtype and shape of each file but that of a mixture."""
-    count = layout.rows
-    integers, floats = np.dtype(np.int64), np.dtype(np.float32)
-    episodes = len(layout.first_rows)
-    files: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]] = [
-        ("rows.f32", "", floats, (count, layout.width)),
-        ("since.u8", "", np.dtype(np.uint8), (count - episodes,)),
-        ("lengths.i64", "", integers, (episodes,)),
-    ]
-    for number, (name, spec) in enumerate(layout.others.items()):
-        suffix = _SUFFIXES.get(str(spec.dtype), str(spec.dtype))
-        files.append((f"other{number}.{suffix}", name, spec.dtype, (count, *spec.shape)))
-    return files
-
-
 def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
@@ -357,13 +389,18 @@ def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
 
 
 def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
-    """Map the files of a pack that is held, having checked their sizes."""
+    """Map the files of a pack that is held, having checked their sizes and not their bytes."""
+    stamps: dict[str, Stamp] = {}
+    with contextlib.suppress(OSError):  # from before it is read; that says what is wrong with it
+        stamps[RECORD_FILE] = stamp_of((folder / RECORD_FILE).stat())
     record = read_record(folder, digest)
     # For what does not stay in memory, reading the pages behind those asked for is wasted.
     is_large = sum(one.size for one in record.files) > available_memory() // 2
     advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
-    mapped = {one.name: _map(folder, one, advice) for one in record.files}
-    maps = {name: values for name, (values, _) in mapped.items()}
+    maps: dict[str, np.ndarray] = {}
+    mapped: dict[str, mmap.mmap | None] = {}
+    for one in record.files:
+        maps[one.name], mapped[one.name], stamps[one.name] = _map(folder, one, advice)
     if is_large:
         for values in maps.values():
             expect_on_disk(values)
@@ -395,40 +432,70 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
     except ValueError as error:
         raise damaged_pack(folder, "lengths.i64", str(error)) from error
     opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
-    opened["since"] = maps["since.u8"]
-    opened |= {"held": held, "map": mapped["rows.f32"][1], "advice": advice}
+    opened |= {"since": maps["since.u8"], "maps": maps, "stamps": stamps}
+    opened |= {"record_blake3": blake3.blake3(msgspec.json.encode(record)).hexdigest()}
+    opened |= {"held": held, "map": mapped["rows.f32"], "advice": advice}
     return MappedArrays(**vars(plain), folder=folder, opened=opened), record
 
 
-def _reopen(folder: Path, digest: str, changed: Mapping[str, Any]) -> MappedArrays:
-    arrays, _ = _open(folder, digest, hold_pack(folder))
+def _reopen(
+    folder: Path,
+    digest: str,
+    changed: Mapping[str, Any],
+    stamps: Mapping[str, Stamp],
+    record_blake3: str,
+) -> MappedArrays:
+    """Open a pack that another process has checked."""
+    arrays, record = _open(folder, digest, hold_pack(folder))
+    # Files that were copied or made anew since are hashed: their record is as good as it was.
+    if arrays.opened["stamps"] != stamps:
+        if arrays.opened["record_blake3"] != record_blake3:
+            raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")
+        for problem in find_problems(folder, record, lambda _: None):
+            raise damaged_pack(folder, problem.file, str(problem))
     return dataclasses.replace(arrays, **changed) if changed else arrays
 
 
-def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None]:
+def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None, Stamp]:
     """Map a file copy-on-write, with the system told how its pages will be asked for."""
+    path = folder / one.name
     try:
-        opened = (folder / one.name).open("rb")
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            if size != one.size:
+                raise damaged_pack(
+                    folder,
+                    one.name,
+                    f"expected {one.size} bytes, found {size}",
+                    expected=str(one.size),
+                    found=str(size),
+                )
+            if size == 0:
+                return np.empty(one.shape, one.dtype), None, stamp_of(status)
+            mapped = mmap.mmap(
+                file.fileno(),
+                size,
+                flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+        values = np.frombuffer(mapped, one.dtype).reshape(one.shape)
     except FileNotFoundError as error:
         raise damaged_pack(folder, one.name, f"expected {one.size} bytes, found no file") from error
-    with opened as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != one.size:
-            raise damaged_pack(
-                folder,
-                one.name,
-                f"expected {one.size} bytes, found {size}",
-                expected=str(one.size),
-                found=str(size),
-            )
-        if size == 0:
-            return np.empty(one.shape, one.dtype), None
-        mapped = mmap.mmap(
-            file.fileno(),
-            size,
-            flags=mmap.MAP_PRIVATE | _NO_RESERVE,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE,
-        )
+    except ValueError as error:  # dimensions that no array has
+        raise damaged_pack(folder, one.name, str(error)) from error
+    except OSError as error:
+        if isinstance(error, IntegrityError):
+            raise
+        if (limit := too_many_files(path, error)) is not None:
+            raise limit from error
+        if error.errno == errno.ENOMEM:
+            raise StorageError(
+                f"{path}: cannot be mapped: {error.strerror}; raise the limit of address space",
+                errno=error.errno,
+            ) from error
+        what = f"cannot be read: {error.strerror or error}"
+        raise damaged_pack(folder, one.name, what) from error
     if hasattr(mapped, "madvise"):
         mapped.madvise(advice)
-    return np.frombuffer(mapped, one.dtype).reshape(one.shape), mapped
+    return values, mapped, stamp_of(status)

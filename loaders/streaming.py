@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Int64
 from torch.utils.data import IterableDataset, get_worker_info
 
+from orlog.datasets.bounds import warn_of_outside
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import axis_of
 from orlog.datasets.selection import episode_blocks, seeded_order
@@ -125,6 +126,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         if buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}")
         layout = layout_of(dataset)
+        warn_of_outside(dataset)
         if dataset.mixture is not None:
             raise SchemaError(
                 f"{dataset.name}: a weighted mixture has no epochs to stream; use "

@@ -14,7 +14,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import read_arrays
 
-BOX = spaces.Box(-1, 1, (2,), np.float32)
+BOX = spaces.Box(-9, 9, (2,), np.float32)
 
 
 @pytest.fixture

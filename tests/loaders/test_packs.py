@@ -193,8 +193,8 @@ def test_a_pack_in_a_shared_home_serves(
     monkeypatch.setenv("ORLOG_SHARED", str(home))
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "own"))
     assert pack_folder(small).is_relative_to(home)
-    open_pack(small)
-    assert not (tmp_path / "own").exists()
+    assert open_pack(small).folder.is_relative_to(home)
+    assert not (tmp_path / "own" / "packs").exists()
 
 
 def test_a_pack_that_vanishes_from_a_shared_home_is_made_in_ones_own(

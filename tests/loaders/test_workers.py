@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import math
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -109,12 +110,12 @@ def test_a_killed_worker_is_noticed_and_the_stream_goes_on(
 
 @pytest.mark.slow
 def test_a_pack_that_is_cut_short_in_use_ends_the_worker_not_the_main_process(
-    mini: Dataset,
+    mini: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     orlog.load_arrays(mini, "mmap")
     notice_a_dead_worker(CUT_SHORT, mini.folder, pack_folder(mini) / "rows.f32")
-    with pytest.raises(IntegrityError, match=r"rows\.f32: expected \d+ bytes, found 0; remove"):
-        orlog.load_arrays(mini, "mmap")
+    orlog.load_arrays(mini, "mmap")
+    assert re.search(r"rows\.f32: expected \d+ bytes, found 0", caplog.text)
 
 
 def test_numbers_that_are_not_finite_are_named_from_a_worker(write: Write, make: Make) -> None:

@@ -286,6 +286,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
         "recipe": msgspec.to_builtins(recipe),
         "lineage": msgspec.to_builtins(shown.lineage),
         "non_finite": manifest.non_finite,
+        "outside_bounds": msgspec.to_builtins(manifest.outside_bounds),
         "reference_returns": None
         if references is None
         else {
@@ -346,6 +347,8 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
+    from orlog.datasets.bounds import bounds_of, describe_outside
+
     where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
@@ -378,6 +381,10 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     ]
     for column, count in facts["non_finite"].items():
         lines.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
+    bounds = bounds_of(*manifest.spaces)
+    for column, outside in manifest.outside_bounds.items():
+        text = f"numbers of {column}: {describe_outside(outside, bounds.get(column))}"
+        lines.append(("[yellow]outside of their Box[/yellow]", text))
     references = facts["reference_returns"]
     if references is not None:
         lines.append(

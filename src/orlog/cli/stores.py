@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from orlog.cli.application import CORES, AsJson, Name, Workers, app
 from orlog.errors import NotFoundError
-from orlog.terminal import console, errors, print_json, printable, progress_bar
+from orlog.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 
 if TYPE_CHECKING:
     from orlog.datasets.confirm import Confirmation
@@ -57,7 +57,17 @@ def build(
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
 def verify(
-    name: Name,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name, path or URL of a dataset.", show_default=False),
+    ] = None,
+    packs: Annotated[
+        bool,
+        typer.Option(
+            "--packs",
+            help="Check packs, the files of memory maps, instead: all of them, or those of NAME.",
+        ),
+    ] = False,
     quick: Annotated[
         bool,
         typer.Option(
@@ -79,8 +89,15 @@ def verify(
 
     Where it was downloaded from is asked too, if it answers, whether it still offers this digest;
     that it does not also gives exit code 3. Of a view's file, the stored versions that it is made of are checked; with --json each is an
-    object of its own.
+    object of its own. A pack that is wrong is made anew when it is next opened.
     """
+    if packs:
+        if quick or values or offline:
+            raise typer.BadParameter("--packs goes with NAME and --json only", param_hint="--packs")
+        _verify_packs(name, as_json)
+        return
+    if name is None:
+        raise typer.BadParameter("name a dataset, or give --packs", param_hint="NAME")
     from orlog.datasets.confirm import confirm_version
     from orlog.datasets.loading import folders_to_verify
     from orlog.datasets.origin import was_downloaded
@@ -112,6 +129,39 @@ def verify(
         elif was_downloaded(folder):
             console.print(escape(printable(origin.text)), soft_wrap=True)
     if not is_right:
+        raise typer.Exit(3)
+
+
+def _verify_packs(name: str | None, as_json: bool) -> None:
+    import dataclasses
+
+    from orlog.datasets.loading import load_dataset
+    from orlog.loaders.pack_cache import packs_folder
+    from orlog.loaders.pack_checks import verify_packs
+
+    dataset = None if name is None else load_dataset(name)
+    with progress_bars() as update:
+        found = list(verify_packs(dataset, update))
+    if as_json:
+        print_json(
+            {"packs": [dataclasses.asdict(one) | {"folder": str(one.folder)} for one in found]}
+        )
+    for pack in found if not as_json else ():
+        for problem in pack.problems:
+            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+        whose = f"{pack.name or 'of an unknown dataset'}: the pack in {pack.folder}"
+        if not pack.problems:
+            text = f"{whose}: {pack.files} files, {pack.size_bytes:,} bytes, all as recorded"
+            console.print(escape(printable(text)), soft_wrap=True)
+        elif pack.folder.parent == packs_folder():
+            text = f"{whose} is damaged; it is made anew when it is next opened"
+            errors.print(escape(printable(text)), soft_wrap=True)
+        else:
+            text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it"
+            errors.print(escape(printable(text)), soft_wrap=True)
+    if not found and not as_json:
+        console.print("no packs here" if name is None else f"no packs of {name} here")
+    if any(pack.problems for pack in found):
         raise typer.Exit(3)
 
 
