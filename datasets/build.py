@@ -20,6 +20,7 @@ from orlog.datasets.manifest import (
     RecipeRecord,
     read_manifest,
 )
+from orlog.datasets.meaning import check_unchanged
 from orlog.datasets.names import DatasetName, did_you_mean, parse_name
 from orlog.datasets.processes import map_in_order, process_pool
 from orlog.datasets.recording import Recording
@@ -49,7 +50,8 @@ def build_dataset(
     Args:
         name: Name, with or without version.
         workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
-        replace: Build again even if the version is there, and put the new one in its place.
+        replace: Build again even if the version is there, and put the new one in its place, which
+            must have the same digest.
         progress: Called with steps done and steps in all.
         on_wait: Called once if another process is building the same version.
 
@@ -57,6 +59,7 @@ def build_dataset(
         NotFoundError: the catalogue has no such name or version.
         MissingExtraError: the recipe's environment is not installed.
         StorageError: the disk is full.
+        VersionExistsError: the version is here with another digest; it stays.
         IntegrityError: a digest was asked for, and the recipe gave another one here.
     """
     wanted = parse_name(name)
@@ -78,7 +81,11 @@ def build_dataset(
         return here
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
-            publish(_build(folder, wanted.name, entry, workers, progress), destination)
+            built = _build(folder, wanted.name, entry, workers, progress)
+            # Other versions of packages give other bytes than the recorded ones. That is said, and
+            # such a build is of use here; but it is never published under this version.
+            check_unchanged(read_manifest(built / MANIFEST_FILE), shipped=False)
+            publish(built, destination)
     found = read_manifest(destination / MANIFEST_FILE).digest
     if not found.startswith(wanted.digest):
         raise IntegrityError(

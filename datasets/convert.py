@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,8 @@ from orlog.datasets.manifest import (
     part_folder,
     parts_of,
 )
-from orlog.datasets.names import parse_name
+from orlog.datasets.meaning import check_unchanged, check_unused, known_manifests
+from orlog.datasets.names import DatasetName, parse_name
 from orlog.datasets.storage import storage_errors, sync_folders, write_durably
 from orlog.datasets.writing import EpisodeWriter, WrittenPart, make_manifest
 from orlog.datasets.zarr_container import ZarrWriter
@@ -41,22 +43,29 @@ def convert_dataset(
     target: str | Path,
     *,
     container: Container,
+    name: str | None = None,
+    version: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Path:
     """Write a stored version in the other container into a new folder, and return the folder.
 
-    Name, version, parts and every column's SHA-256 stay the same, and are checked. Objects differ,
-    so the digest does; the lineage gets the digest it had, with the operation `convert`. Memory is
-    bounded; an interruption leaves nothing under `target`.
+    Parts and every column's BLAKE3 stay the same, and are checked. Objects differ, so the digest
+    does, and what has another digest has another version: the next free patch by default. The
+    lineage gets the digest it had, with the operation `convert`. Memory is bounded; an interruption
+    leaves nothing under `target`.
 
     Args:
         dataset: The version; views have no container of their own, `save_dataset` gives them one.
         target: Where it will lie. Nothing may be there.
         container: `zarr`, or `hdf5` for one file to a part.
+        name: Name of the new version; that of the dataset by default.
+        version: Content version; by default 1.0.0 of another name, and of the same name the next
+            patch version that means nothing else on this machine.
         progress: Called with bytes of rows done and in all.
 
     Raises:
-        VersionExistsError: something is at `target`.
+        VersionExistsError: something is at `target`, or the version means something else already.
+        InvalidNameError: name or version do not follow the grammar.
         SchemaError: the dataset is a view.
         ValueError: it is in this container already.
         IntegrityError: the source is damaged, or what was written does not read the same.
@@ -71,6 +80,7 @@ def convert_dataset(
     manifest = dataset.manifest
     if manifest.container == container:
         raise ValueError(f"{manifest.name}@{manifest.version} is in the {container} container")
+    wanted = _name_of_converted(dataset, container, name, version)
     destination = Path(target).expanduser().absolute()
     _refuse(destination, destination)
     specs = dataset.schema.columns()
@@ -86,10 +96,14 @@ def convert_dataset(
             objects += _inside(prefix, change(dataset, prefix, part, store / prefix, count.add))
         converted = msgspec.structs.replace(
             manifest,
+            name=wanted.name,
+            version=wanted.version,
+            changes=f"{manifest.name}@{manifest.version} in the {container} container",
             container=container,
             objects=sorted(objects, key=lambda item: item.path),
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
+        check_unchanged(converted)
         _write_manifest(store, converted)
         publish_new(store, destination)
     return destination
@@ -134,6 +148,7 @@ def save_dataset(
     destination = datasets_folder() / wanted.name / wanted.version
     here = version_folder(wanted.name, wanted.version)
     _refuse(here / MANIFEST_FILE, here)
+    check_unused(wanted.name, wanted.version)
     with unfinished_folder(destination) as folder, storage_errors(folder):
         _refuse(destination / MANIFEST_FILE, destination)
         store, part = folder / "store", folder / "part"
@@ -166,9 +181,37 @@ def save_dataset(
             outside=written.outside,
             changes=changes,
         )
+        check_unchanged(manifest)
         _write_manifest(store, manifest, share=True)
         publish_new(store, destination)
     return destination
+
+
+def _name_of_converted(
+    dataset: Dataset, container: Container, name: str | None, version: str | None
+) -> DatasetName:
+    """Return the name and version that a version gets in another container."""
+    name = dataset.name if name is None else name
+    if version is None and name != dataset.name:
+        version = "1.0.0"
+    if version is not None:
+        wanted = parse_name(f"{name}@{version}")
+        if not _is_free(wanted, dataset, container):
+            check_unused(wanted.name, wanted.version)
+        return wanted
+    major, minor, patch = dataset.version.split(".")
+    versions = (f"{major}.{minor}.{number}" for number in itertools.count(int(patch) + 1))
+    names = (parse_name(f"{name}@{version}") for version in versions)
+    return next(wanted for wanted in names if _is_free(wanted, dataset, container))
+
+
+def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> bool:
+    """Return whether a version means nothing yet, or this very conversion, made before."""
+    step = Parent(digest=dataset.digest, operation="convert")
+    return all(
+        known.container == container and known.lineage[-1:] == [step]
+        for _, known in known_manifests(wanted.name, wanted.version)
+    )
 
 
 class _Count:

@@ -24,6 +24,7 @@ from orlog.datasets.home import (
 )
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.meaning import check_offered
 from orlog.datasets.names import DatasetName, is_url, parse_name
 from orlog.datasets.origin import origin_file, read_origin, write_origin
 from orlog.datasets.partial import Choice, check_choice, choose, download_part
@@ -107,6 +108,7 @@ def _download(
     with sole_access(destination, on_wait=on_wait):
         if _is_here(destination, manifest):
             return destination
+        check_offered(manifest)
         if destination.exists():  # without a manifest: somebody has removed files
             _repair(destination, source, jobs, limiter, progress, patience)
             return destination
@@ -347,6 +349,7 @@ def _repair(
     manifest = source.manifest
     problems = _find_problems(folder, manifest)
     if problems and problems[0].file == MANIFEST_FILE:
+        check_offered(manifest)
         unfinished = folder.with_name(f".{folder.name}.manifest")
         with storage_errors(unfinished):
             write_durably(unfinished, manifest.to_json().encode())

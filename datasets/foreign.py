@@ -22,6 +22,7 @@ from orlog.datasets.fetching import download_folder
 from orlog.datasets.home import datasets_folder, publish, unfinished_folder, version_folder
 from orlog.datasets.json_files import read_json_file, replace_json_file, sole_writer
 from orlog.datasets.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
+from orlog.datasets.meaning import check_offered
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.recording import Recording
 from orlog.datasets.sources import ForeignSource
@@ -171,6 +172,7 @@ def _bring(
         _refuse_another(source, sha256, _read_first_downloads())
     manifest = _convert(source, read, file, sha256, store)
     _check_digest(source, manifest.digest)
+    check_offered(manifest)
     if not is_checked:  # not before: an error page that came instead is no file to be trusted
         _remember_first(source, file, sha256)
     publish(store, destination)

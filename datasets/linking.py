@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from orlog.datasets.index import ForeignEntry
+from orlog.datasets.meaning import check_linked
 from orlog.datasets.names import parse_name
 from orlog.datasets.publish import Sign, change_index
 from orlog.errors import InvalidNameError
@@ -51,7 +52,7 @@ def link_foreign(
 
     Raises:
         InvalidNameError: the name has no version, or is none.
-        VersionExistsError: the registry has the version otherwise.
+        VersionExistsError: the registry, or this machine, has the version otherwise.
         SignatureError, ManifestError, StorageError, NotFoundError: as `publish_dataset`.
     """
     wanted = parse_name(name)
@@ -59,6 +60,7 @@ def link_foreign(
         raise InvalidNameError(
             f"{name}: say which version the file is, such as {wanted.name}@1.0.0"
         )
+    check_linked(wanted.name, wanted.version, entry)
     return change_index(
         target,
         lambda index: index.with_foreign(wanted.name, wanted.version, entry),

@@ -18,6 +18,7 @@ from orlog.datasets.fetching import JOBS, Progress, download_folder, fetch_objec
 from orlog.datasets.holdings import mark_used
 from orlog.datasets.home import datasets_folder, sole_access
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.datasets.meaning import check_offered
 from orlog.datasets.origin import write_origin
 from orlog.datasets.partial_record import (
     PartialRecord,
@@ -93,6 +94,7 @@ def download_part(
     with sole_access(destination, on_wait=on_wait):
         if (destination / MANIFEST_FILE).is_file():  # another process has completed it
             return destination
+        check_offered(manifest)
         here = _read_record(folder, manifest)
 
         def bring(objects: Sequence[StoredObject], progress: Progress) -> PartialRecord:
@@ -205,15 +207,6 @@ def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
             unfinished = folder.with_name(f"{folder.name}.manifest")
             write_durably(unfinished, manifest.to_json().encode())
             unfinished.replace(path)
-    here = read_manifest(path)
-    if here.digest != manifest.digest:
-        raise IntegrityError(
-            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but a part of "
-            f"{here.digest} is in {folder}; a version never changes: ask who published it, or "
-            "remove the folder",
-            expected=here.digest,
-            found=manifest.digest,
-        )
     return read_partial(folder, manifest) or PartialRecord(digest=manifest.digest, objects=[])
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeAlias
 
+from orlog.datasets.confirm import BRIEF
 from orlog.datasets.index import (
     INDEX_FILE,
     LARGEST_INDEX,
@@ -31,7 +32,9 @@ from orlog.datasets.manifest import (
     not_a_version,
     read_manifest,
 )
+from orlog.datasets.meaning import check_unchanged
 from orlog.datasets.presence import unless_deleted
+from orlog.datasets.registries import read_registries
 from orlog.datasets.signatures import (
     LARGEST_SIGNATURE,
     SIGNATURE_SUFFIX,
@@ -40,8 +43,15 @@ from orlog.datasets.signatures import (
     check_signature,
     signers,
 )
+from orlog.datasets.sources import read_index
 from orlog.datasets.targets import Change, Target, apply_changes, open_target
-from orlog.errors import SchemaError, SignatureError, StorageError, VersionExistsError
+from orlog.errors import (
+    OrlogError,
+    SchemaError,
+    SignatureError,
+    StorageError,
+    VersionExistsError,
+)
 
 __all__ = ["Sign", "change_index", "publish_dataset"]
 
@@ -84,8 +94,8 @@ def publish_dataset(
         ManifestError: the manifest in the folder, or the index or manifest of the registry, cannot
             be read as right.
         IntegrityError: an object in the folder is not what the manifest says; it was not published.
-        VersionExistsError: the registry has the version with another digest, or another publisher
-            of it has begun.
+        VersionExistsError: the registry, another one that this machine knows and that answers, or
+            this machine has the version with another digest; or another publisher of it has begun.
         SignatureError: the registry is signed and no `sign` was given, or its index is not signed
             by a key that counts.
         FormatVersionError: the index was written by a newer orlog.
@@ -97,7 +107,9 @@ def publish_dataset(
         raise SchemaError(not_a_version(folder))
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
+    check_unchanged(manifest)
     registry = open_target(target)
+    _check_registries(manifest, registry.url)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
     told_to_wait = _once(on_wait)
     place = f"{manifest.name}/{manifest.version}"
@@ -154,6 +166,27 @@ def change_index(
             registry, lambda: _index_changes(registry, change, seal), "its index is as it was"
         )
     return registry.url
+
+
+def _check_registries(manifest: Manifest, target: str) -> None:
+    """Refuse a version that another registry of this machine lists with other bytes.
+
+    One that does not answer now says nothing: publishing must not depend on all of them.
+    """
+    for registry in read_registries():
+        if target in (registry.url, f"file://{registry.url}"):
+            continue
+        try:
+            index, _ = read_index(registry, BRIEF)
+        except OrlogError:
+            continue
+        listed = index.entry(manifest.name, manifest.version)
+        if listed is not None and listed.digest != manifest.digest:
+            raise VersionExistsError(
+                f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but the registry "
+                f"{registry.name} ({registry.url}) has it as {listed.digest}; a version never "
+                "changes: publish this one under another version (orlog save)"
+            )
 
 
 class _Seal:

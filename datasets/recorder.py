@@ -46,6 +46,7 @@ from orlog.datasets.manifest import (
     part_folder,
     parts_of,
 )
+from orlog.datasets.meaning import check_unchanged, check_unused
 from orlog.datasets.names import parse_name
 from orlog.datasets.schema import Schema
 from orlog.datasets.storage import (
@@ -435,6 +436,7 @@ class DatasetWriter:
                 write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
                 sync_folders(store)
                 self._refuse_existing()
+                check_unchanged(manifest)
                 publish_new(store, self.folder)
         except BaseException:
             # All rows are on the disk, so a recording that was never acknowledged can be now.
@@ -468,6 +470,7 @@ class DatasetWriter:
                 'overwritten: give another version= (as "1.1.0"), or run: '
                 f"orlog delete {self.name}@{self.version}"
             )
+        check_unused(self.name, self.version)
 
     def _check_facts(self, schema: Schema) -> None:
         """Refuse at once what the manifest could not say at the end."""

@@ -16,10 +16,21 @@ from orlog.datasets.publish import Sign
 from orlog.datasets.signatures import SignedKind, check_signature, signers
 from orlog.errors import VersionExistsError
 
-__all__ = ["MINI", "PLACE", "SOME", "assert_signed", "ending", "in_child", "index_of", "tree"]
+__all__ = [
+    "MINI",
+    "OWN_PLACE",
+    "PLACE",
+    "SOME",
+    "assert_signed",
+    "ending",
+    "in_child",
+    "index_of",
+    "tree",
+]
 
 MINI = "pointmaze/umaze-mini-v1"
 PLACE = f"{MINI}/1.0.0"
+OWN_PLACE = f"{MINI}/1.0.9"  # a version that does not ship with orlog
 SOME = "rewards/c.0"
 
 

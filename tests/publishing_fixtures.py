@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from orlog.datasets import signatures
+from orlog.datasets.manifest import read_manifest
 from orlog.datasets.publish import Sign
 from orlog.datasets.signatures import new_key
-from tests.publishing import SOME
+from tests.publishing import OWN_PLACE, SOME
 
 
 @pytest.fixture
@@ -34,9 +35,17 @@ def variant(built_mini: Path, tmp_path: Path, reseal: Callable[..., Path]) -> Ca
 
 
 @pytest.fixture
+def own(variant: Callable[..., Path]) -> Path:
+    """Return a version that lies at OWN_PLACE: what ships with orlog has one meaning only."""
+    folder = variant("own", version=OWN_PLACE.rpartition("/")[2])
+    (folder / "manifest.json").write_text(read_manifest(folder / "manifest.json").to_json())
+    return folder
+
+
+@pytest.fixture
 def other(variant: Callable[..., Path], replace_object: Callable[..., None]) -> Path:
     """Return the same version with other bytes, and the digest that fits them."""
-    folder = variant("other")
+    folder = variant("other", version=OWN_PLACE.rpartition("/")[2])
     replace_object(folder, SOME, b"other bytes")
     return folder
 

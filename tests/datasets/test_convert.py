@@ -99,7 +99,9 @@ def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None
     assert back.manifest.objects == dataset.manifest.objects
     assert back.manifest.columns == dataset.manifest.columns
     assert back.manifest.lineage[1] == Parent(digest=single.digest, operation="convert")
-    facts = ("name", "version", "description", "license", "non_finite", "variable_columns")
+    facts = ("name", "description", "license", "non_finite", "variable_columns")
+    assert (single.version, back.version) == ("1.0.1", "1.0.2")
+    assert single.manifest.changes == "lab/arm-v1@1.0.0 in the hdf5 container"
     assert dataset.manifest.non_finite == {"episodes/returns": 2, "rewards": 2}
     for fact in facts:
         assert getattr(back.manifest, fact) == getattr(dataset.manifest, fact)
@@ -162,7 +164,7 @@ def test_only_another_container_is_converted_to(tmp_path: Path) -> None:
 
 def test_a_view_is_not_converted(tmp_path: Path) -> None:
     dataset = record("lab/arm-v1", [3, 1])
-    with pytest.raises(SchemaError, match="save_dataset stores it"):
+    with pytest.raises(SchemaError, match="store it as a version first: orlog save"):
         convert_dataset(dataset[:1], tmp_path / "target", container="hdf5")
 
 

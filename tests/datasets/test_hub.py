@@ -27,7 +27,7 @@ from orlog.errors import (
     VersionExistsError,
 )
 from tests.hub_server import READ_TOKEN, WRITE_TOKEN, HubServer
-from tests.publishing import MINI, PLACE, SOME, assert_signed, tree
+from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
 # huggingface_hub 2.4.0 says it to its own client for HTTP.
@@ -56,7 +56,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 
 def objects_of(folder: Path) -> set[str]:
-    return {f"{PLACE}/{item.path}" for item in read_manifest(folder / "manifest.json").objects}
+    manifest = read_manifest(folder / "manifest.json")
+    return {f"{manifest.name}/{manifest.version}/{item.path}" for item in manifest.objects}
 
 
 def newest_version() -> str:
@@ -119,8 +120,8 @@ def test_what_is_published_later_is_seen(
     assert_signed(server.files, sign)
 
 
-def test_a_version_never_changes(built_mini: Path, other: Path, server: HubServer) -> None:
-    publish_dataset(built_mini, TARGET)
+def test_a_version_never_changes(own: Path, other: Path, server: HubServer) -> None:
+    publish_dataset(own, TARGET)
     files = server.files
     with pytest.raises(VersionExistsError, match="never changes"):
         publish_dataset(other, TARGET)
@@ -128,26 +129,24 @@ def test_a_version_never_changes(built_mini: Path, other: Path, server: HubServe
 
 
 def test_a_second_publisher_is_refused_while_the_first_one_sends(
-    built_mini: Path, other: Path, server: HubServer
+    own: Path, other: Path, server: HubServer
 ) -> None:
     refused: list[object] = []
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
-            publish_dataset(built_mini, TARGET)  # the same bytes may
+            publish_dataset(own, TARGET)  # the same bytes may
         else:
             with pytest.raises(VersionExistsError, match="another publisher has begun") as caught:
                 publish_dataset(other, TARGET)
             refused.append(caught)
 
-    publish_dataset(built_mini, TARGET, progress=meanwhile)
+    publish_dataset(own, TARGET, progress=meanwhile)
     assert len(refused) == 1
     assert json.loads(server.files["index.json"])["serial"] == 1
     assert not any(path.endswith(".publishing") for path in server.files)
-    assert {path: server.files[path] for path in objects_of(built_mini)} == {
-        f"{PLACE}/{path}": data
-        for path, data in tree(built_mini).items()
-        if path != "manifest.json"
+    assert {path: server.files[path] for path in objects_of(own)} == {
+        f"{OWN_PLACE}/{path}": data for path, data in tree(own).items() if path != "manifest.json"
     }
 
 

@@ -35,6 +35,7 @@ from orlog.errors import (
 from tests.levels import THOROUGH
 from tests.publishing import (
     MINI,
+    OWN_PLACE,
     PLACE,
     SOME,
     assert_signed,
@@ -103,13 +104,13 @@ def test_versions_and_datasets_add_up(variant: Callable[..., Path], registry: Pa
     }
 
 
-def test_a_version_never_changes(built_mini: Path, other: Path, registry: Path) -> None:
-    publish_dataset(built_mini, str(registry))
+def test_a_version_never_changes(own: Path, other: Path, registry: Path) -> None:
+    publish_dataset(own, str(registry))
     before = tree(registry)
-    digests = [read_manifest(one / "manifest.json").digest for one in (built_mini, other)]
+    digests = [read_manifest(one / "manifest.json").digest for one in (own, other)]
     with pytest.raises(VersionExistsError, match=f"{digests[0]}.*{digests[1]}.*new version"):
         publish_dataset(other, str(registry))
-    shutil.rmtree(registry / PLACE)
+    shutil.rmtree(registry / OWN_PLACE)
     with pytest.raises(VersionExistsError, match=f"{digests[0]}.*{digests[1]}"):
         publish_dataset(other, str(registry))
     assert list(tree(registry)) == ["index.json"]
@@ -301,14 +302,14 @@ def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(
     assert min(seen.values()) > 0, seen
 
 
-def test_of_two_with_other_bytes_one_wins(built_mini: Path, other: Path, registry: Path) -> None:
+def test_of_two_with_other_bytes_one_wins(own: Path, other: Path, registry: Path) -> None:
     wholes = {}
-    for folder in (built_mini, other):
+    for folder in (own, other):
         publish_dataset(folder, str(registry))
         wholes[folder] = tree(registry)
         shutil.rmtree(registry)
     for turn in range(6):
-        folders = (built_mini, other) if turn % 2 else (other, built_mini)
+        folders = (own, other) if turn % 2 else (other, own)
         children = [
             in_child(lambda folder=folder: publish_dataset(folder, str(registry)))  # type: ignore[misc]
             for folder in folders
@@ -333,15 +334,15 @@ def test_all_that_publish_at_once_are_listed(variant: Callable[..., Path], regis
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_memory_holds_a_registry(built_mini: Path, other: Path, memory: Any, sign: Sign) -> None:
-    url = publish_dataset(built_mini, "memory://registry", sign=sign)
-    assert url == f"memory://registry/{PLACE}"
+def test_memory_holds_a_registry(own: Path, other: Path, memory: Any, sign: Sign) -> None:
+    url = publish_dataset(own, "memory://registry", sign=sign)
+    assert url == f"memory://registry/{OWN_PLACE}"
     held = {path.removeprefix("/registry/"): memory.cat(path) for path in memory.find("/registry")}
     assert {
-        path.removeprefix(PLACE + "/"): data
+        path.removeprefix(OWN_PLACE + "/"): data
         for path, data in held.items()
-        if path.startswith(PLACE) and not path.endswith(".sig")
-    } == tree(built_mini)
+        if path.startswith(OWN_PLACE) and not path.endswith(".sig")
+    } == tree(own)
     assert_signed(held, sign)
     assert orlog.load_dataset(url).name == MINI
     with pytest.raises(VersionExistsError):

@@ -21,7 +21,7 @@ from orlog.datasets.manifest import read_manifest
 from orlog.datasets.publish import Sign, publish_dataset
 from orlog.datasets.signatures import SignedKind
 from orlog.errors import IntegrityError, StorageError, VersionExistsError
-from tests.publishing import MINI, PLACE, SOME, assert_signed, tree
+from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
 
@@ -105,20 +105,20 @@ def bucket_tree(bucket: Any) -> dict[str, bytes]:
     return {path.removeprefix("data/lab/"): bucket.cat(path) for path in bucket.find("data/lab")}
 
 
-def test_s3_holds_a_registry(built_mini: Path, other: Path, bucket: Any, sign: Sign) -> None:
-    url = publish_dataset(built_mini, "s3://data/lab/", sign=sign)
-    assert url == f"s3://data/lab/{PLACE}"
+def test_s3_holds_a_registry(own: Path, other: Path, bucket: Any, sign: Sign) -> None:
+    url = publish_dataset(own, "s3://data/lab/", sign=sign)
+    assert url == f"s3://data/lab/{OWN_PLACE}"
     held = bucket_tree(bucket)
     assert {
-        path.removeprefix(PLACE + "/"): data
+        path.removeprefix(OWN_PLACE + "/"): data
         for path, data in held.items()
-        if path.startswith(PLACE) and not path.endswith(".sig")
-    } == tree(built_mini)
+        if path.startswith(OWN_PLACE) and not path.endswith(".sig")
+    } == tree(own)
     assert_signed(held, sign)
     assert orlog.load_dataset(url).name == MINI
     with pytest.raises(VersionExistsError, match="never changes"):
         publish_dataset(other, "s3://data/lab", sign=sign)
-    assert publish_dataset(built_mini, "s3://data/lab", sign=sign) == url
+    assert publish_dataset(own, "s3://data/lab", sign=sign) == url
     assert bucket_tree(bucket) == held
 
 
@@ -166,18 +166,18 @@ def test_large_objects_go_in_parts_and_are_known_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(s3, "PART_BYTES", 5 * 2**20)
-    folder = variant("large")
+    folder = variant("large", version="1.0.9")
     data = np.random.default_rng(1).bytes(11 * 2**20)
     replace_object(folder, SOME, data)
     (folder / SOME).write_bytes(data[:-1] + b"\0")
     with pytest.raises(IntegrityError):
         publish_dataset(folder, "s3://data/lab")
-    assert f"{PLACE}/{SOME}" not in bucket_tree(bucket)
-    assert ("abort_multipart_upload", f"{PLACE}/{SOME}") in calls
+    assert f"{OWN_PLACE}/{SOME}" not in bucket_tree(bucket)
+    assert ("abort_multipart_upload", f"{OWN_PLACE}/{SOME}") in calls
     (folder / SOME).write_bytes(data)
     publish_dataset(folder, "s3://data/lab")
-    assert bucket_tree(bucket)[f"{PLACE}/{SOME}"] == data
-    bucket.rm_file(f"data/lab/{PLACE}/manifest.json")
+    assert bucket_tree(bucket)[f"{OWN_PLACE}/{SOME}"] == data
+    bucket.rm_file(f"data/lab/{OWN_PLACE}/manifest.json")
     calls.clear()
     publish_dataset(folder, "s3://data/lab")
     assert not any(method == "upload_part" for method, _ in calls)
@@ -221,38 +221,39 @@ def test_s3_gives_up_on_an_index_that_never_rests(
     assert index_from_json(bucket_tree(bucket)["index.json"], "test").serial == 2
 
 
-def test_s3_lets_one_publisher_of_a_version_win(built_mini: Path, other: Path, bucket: Any) -> None:
+def test_s3_lets_one_publisher_of_a_version_win(own: Path, other: Path, bucket: Any) -> None:
     """The second begins while the first sends; the same bytes may, other bytes may not."""
     refused: list[object] = []
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
-            publish_dataset(built_mini, "s3://data/lab")
+            publish_dataset(own, "s3://data/lab")
         elif not refused:
             with pytest.raises(VersionExistsError, match="another publisher has begun") as caught:
                 publish_dataset(other, "s3://data/lab")
             refused.append(caught)
 
-    publish_dataset(built_mini, "s3://data/lab", progress=meanwhile)
+    publish_dataset(own, "s3://data/lab", progress=meanwhile)
     assert refused
     files = bucket_tree(bucket)
     assert index_from_json(files.pop("index.json"), "test").serial == 1
-    assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
+    assert files == {f"{OWN_PLACE}/{path}": data for path, data in tree(own).items()}
 
 
-def test_s3_never_overwrites_a_manifest(built_mini: Path, other: Path, bucket: Any) -> None:
+def test_s3_never_overwrites_a_manifest(own: Path, other: Path, bucket: Any) -> None:
     """Even where somebody removed the claim of a publisher who had not given up."""
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
-            bucket.rm_file(f"data/lab/{PLACE}/.publishing")
+            bucket.rm_file(f"data/lab/{OWN_PLACE}/.publishing")
             publish_dataset(other, "s3://data/lab")
 
     with pytest.raises(VersionExistsError, match="never changes"):
-        publish_dataset(built_mini, "s3://data/lab", progress=meanwhile)
+        publish_dataset(own, "s3://data/lab", progress=meanwhile)
     held = bucket_tree(bucket)
     assert (
-        held[f"{PLACE}/manifest.json"] == read_manifest(other / "manifest.json").to_json().encode()
+        held[f"{OWN_PLACE}/manifest.json"]
+        == read_manifest(other / "manifest.json").to_json().encode()
     )
     assert index_from_json(held["index.json"], "test").serial == 1
 
@@ -317,18 +318,18 @@ def test_s3_takes_the_same_version_from_all(
 
 @pytest.mark.slow
 def test_s3_takes_one_of_two_with_other_bytes(
-    built_mini: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
+    own: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    folders = [built_mini, other, built_mini, other]
+    folders = [own, other, own, other]
     endings = publish_at_once(folders, key_file)
     assert set(endings) == {0, 17}
     (winner,) = {folder for folder, ending in zip(folders, endings, strict=True) if ending == 0}
     files = bucket_tree(bucket)
     assert_signed(files, sign)
     objects = {
-        path.removeprefix(f"{PLACE}/"): data
+        path.removeprefix(f"{OWN_PLACE}/"): data
         for path, data in files.items()
-        if path.startswith(PLACE) and not path.endswith(".sig")
+        if path.startswith(OWN_PLACE) and not path.endswith(".sig")
     }
     assert objects == {
         **tree(winner),
@@ -340,11 +341,11 @@ def test_s3_takes_one_of_two_with_other_bytes(
 def test_s3_lists_all_that_come_at_once(
     variant: Callable[..., Path], bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    folders = [variant(f"copy{number}", version=f"1.{number}.0", objects=[]) for number in range(4)]
+    folders = [variant(f"copy{number}", version=f"2.{number}.0", objects=[]) for number in range(4)]
     assert publish_at_once(folders, key_file) == [0] * 4
     files = bucket_tree(bucket)
     assert_signed(files, sign)
     index = index_from_json(files["index.json"], "test")
     assert index.serial == 4
-    assert sorted(index.datasets[MINI]) == [f"1.{number}.0" for number in range(4)]
+    assert sorted(index.datasets[MINI]) == [f"2.{number}.0" for number in range(4)]
     assert not any(path.endswith(".publishing") for path in files)

@@ -265,7 +265,7 @@ def test_readers_never_fail_while_others_publish(
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(sources, "PAUSE", 0)  # not even a second look is needed
     folders = [
-        variant(f"copy{number}", version=f"1.{number}.0", objects=[])
+        variant(f"copy{number}", version=f"2.{number}.0", objects=[])
         for number in range(PUBLISHES + 1)
     ]
     publish_dataset(folders[0], str(registry), sign=sign)
@@ -274,7 +274,7 @@ def test_readers_never_fail_while_others_publish(
     read, failed = [0, 0, 0], []
 
     def find() -> None:
-        find_source(parse_name(f"{MINI}@1.0.0"))
+        find_source(parse_name(f"{MINI}@2.0.0"))
 
     def check() -> None:
         data = (registry / "index.json").read_bytes()

@@ -288,17 +288,40 @@ def convert(
     name: Name,
     target: Annotated[Path, typer.Argument(help="New folder.")],
     to: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")],
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME@VERSION",
+            help="Name and version that it gets.",
+            show_default="the next patch version",
+        ),
+    ] = None,
 ) -> None:
-    """Write a version into a new folder in the other container: same columns, same values."""
+    """Write a version into a new folder in the other container: same columns, same values.
+
+    Its files are other ones, so it gets a version of its own.
+    """
     from orlog.datasets.convert import convert_dataset
     from orlog.datasets.loading import load_dataset
+    from orlog.datasets.names import parse_name
 
     dataset = load_dataset(name)
+    wanted = None if named is None else parse_name(named)
     with progress_bar("bytes") as update:
-        folder = convert_dataset(dataset, target, container=to, progress=update)
+        folder = convert_dataset(
+            dataset,
+            target,
+            container=to,
+            name=None if wanted is None else wanted.name,
+            version=None if wanted is None else wanted.version or None,
+            progress=update,
+        )
     written = load_dataset(folder)
     console.print(
-        f"{written.name}@{written.version} as {to} is in {folder}\n{written.digest}", soft_wrap=True
+        f"{dataset.name}@{dataset.version} as {to} is {written.name}@{written.version}, in {folder}\n"
+        f"{written.digest}",
+        soft_wrap=True,
     )
 
 
