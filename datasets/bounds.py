@@ -149,6 +149,8 @@ def warn_of_outside(dataset: Dataset) -> None:
     """Warn that what is about to be learned from has numbers outside of their bounds."""
     recordings = dataset.selection().recordings
     counts = merge_outside(one.manifest.outside_bounds for one in recordings)
+    if not counts:
+        return
     bounds = bounds_of(dataset.observation_space, dataset.action_space)
     shown = [
         f"{name}: {describe_outside(counts[name], bounds.get(name))}"

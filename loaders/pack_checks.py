@@ -122,8 +122,6 @@ def is_trusted(folder: Path, digest: str, stamps: Mapping[str, Stamp]) -> bool:
 
 def trust(folder: Path, digest: str, stamps: Mapping[str, Stamp], before_ns: int) -> None:
     """Remember that a pack was found right, if any change since a time shows in its stamps."""
-    if is_trusted(folder, digest, stamps):
-        return
     if all(is_settled(stamp, before_ns) for stamp in stamps.values()):
         remember_files(folder, digest, stamps)
 

@@ -247,9 +247,10 @@ def _open_checked(
         what = str(error)
     else:
         stamps = arrays.opened["stamps"]
-        if is_new or is_trusted(folder, dataset.digest, stamps):
-            problem = None
-        else:
+        if is_trusted(folder, dataset.digest, stamps):
+            return arrays, record
+        problem = None
+        if not is_new:
             problem = find_damage(
                 dataset, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
             )
