@@ -33,6 +33,8 @@ __all__ = [
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
 }
+# Packages that register environments when they are imported; Gymnasium finds others by itself.
+_REGISTERING = ("gymnasium_robotics", "minigrid", "ale_py")
 _TUPLE = "__tuple__"
 _ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
 
@@ -102,12 +104,22 @@ def _registered(environment_id: str) -> EnvSpec:
                 f'pip install "orlog[{extra}]"',
                 extra=extra,
             ) from error
-    if not _ID.fullmatch(environment_id) or environment_id not in gymnasium.registry:
+    if not _ID.fullmatch(environment_id) or not _is_registered(environment_id):
         raise NotFoundError(
             f"environment {environment_id!r} is not registered with the installed Gymnasium "
             f"{gymnasium.__version__}; install the package that provides it and import it first"
         )
     return gymnasium.registry[environment_id]
+
+
+def _is_registered(environment_id: str) -> bool:
+    """Return whether an id is registered, by a package that is imported for it if need be."""
+    for module in _REGISTERING:
+        if environment_id in gymnasium.registry:
+            break
+        with contextlib.suppress(ModuleNotFoundError):
+            _import_quietly(module)
+    return environment_id in gymnasium.registry
 
 
 def _are_equal(one: object, other: object) -> bool:
@@ -181,7 +193,11 @@ def _packages_of(entry_point: str) -> list[str]:
 def _import_quietly(module: str) -> None:
     """Import a package that prints about unrelated environments of its own when it is imported."""
     if module not in sys.modules:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             gymnasium.register_envs(importlib.import_module(module))
 

@@ -9,8 +9,8 @@ import numpy as np
 
 __all__ = ["Columns", "Episode"]
 
-# Values of a space over some rows. Numbers: one array. Dict and Tuple spaces: a dict of columns.
-# Text, Sequence, Graph and OneOf: a list with an entry per row. Which of these it is the space says,
+# Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
+# columns. Text, Sequence, Graph and OneOf: a list with an entry per row. Which of these it is the space says,
 # so a union would only make every reader of an episode cast.
 Columns: TypeAlias = Any
 
@@ -21,7 +21,7 @@ class Episode:
 
     Attributes:
         observations: T + 1 rows; the last row is the observation after the last action. A dict of
-            arrays where the observation space is a Dict.
+            arrays where the observation space is a Dict, a tuple of them where it is a Tuple.
         actions: T rows.
         rewards: (T,) in the environment's unit.
         terminations: (T,) bool; true where the task itself ended, at the last step only.

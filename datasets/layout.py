@@ -10,7 +10,8 @@ A column is named by its path. What its rows stand for follows from the name:
 The values of a space at path P are stored as:
 
     Box, Discrete, MultiDiscrete, MultiBinary    P
-    Dict, Tuple                                  the columns of each part at P/key, P/0
+    Dict, Tuple                                  the columns of each part at P/key, P/0; `spaces.py`
+                                                 says how keys are escaped
     Text                                         P@offsets, P@values (UTF-8 as uint8)
     Sequence                                     P@offsets, the columns of its space at P@values
     Graph                                        sequences at P@nodes, at P@links (int64 pairs) and,
@@ -39,6 +40,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.episode import Columns
+from orlog.datasets.spaces import named_parts
 from orlog.errors import SchemaError
 
 __all__ = [
@@ -97,7 +99,9 @@ def space_columns(space: Space, path: str) -> list[ColumnSpec]:
     match space:
         case spaces.Dict() | spaces.Tuple():
             return [
-                spec for key, part in _parts(space) for spec in space_columns(part, f"{path}/{key}")
+                spec
+                for _, name, part in named_parts(space)
+                for spec in space_columns(part, f"{path}/{name}")
             ]
         case spaces.Text():
             return [_offsets_spec(path), ColumnSpec(f"{path}@values", np.dtype(np.uint8), ())]
@@ -128,7 +132,7 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
             Otherwise: an array (rows, ..) of exactly the space's type for numbers; a dict of
             columns for a Dict; a tuple of columns, or a dict of them by "0", "1", .., for a Tuple;
             a tuple with a sample per row for the rest. Samples of numbers are arrays or NumPy's
-            scalars of exactly the space's type, or Python's int and bool where that is one.
+            scalars of exactly the space's type, or Python's int, float and bool where that is one.
         rows: Number of rows that there should be.
 
     Raises:
@@ -140,8 +144,8 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
         case spaces.Dict() | spaces.Tuple():
             columns = _columns_of_parts(space, path, values, rows)
             block: Block = {}
-            for key, part in _parts(space):
-                block |= flatten(part, f"{path}/{key}", columns[key], rows)
+            for key, name, part in named_parts(space):
+                block |= flatten(part, f"{path}/{name}", columns[str(key)], rows)
             return block
         case spaces.Text():
             return _flatten_text(space, path, _samples(path, values, rows))
@@ -159,9 +163,9 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
 def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Columns:
     """Return the values of a space that the columns of a block store, without copying numbers.
 
-    An array for numbers; a dict of columns for a Dict, and by "0", "1", .. for a Tuple; for the
-    rest a list with a sample per row, as the space's own `sample` makes them. A graph without
-    edges has None for them.
+    An array for numbers; a dict of columns for a Dict, a tuple of columns for a Tuple; for the rest
+    a list with a sample per row, as the space's own `sample` makes them. A graph without edges has
+    None for them.
 
     Raises:
         KeyError: the block lacks a column.
@@ -239,12 +243,6 @@ def _offsets_spec(path: str) -> ColumnSpec:
     return ColumnSpec(f"{path}@offsets", _INT, ())
 
 
-def _parts(space: spaces.Dict | spaces.Tuple) -> list[tuple[str, Space]]:
-    if isinstance(space, spaces.Dict):
-        return sorted(space.items())
-    return [(str(index), part) for index, part in enumerate(space)]
-
-
 def _graph_parts(space: spaces.Graph) -> dict[str, Space]:
     """Return the spaces of which a graph holds a stacked sequence each."""
     edges = {} if space.edge_space is None else {"edges": space.edge_space}
@@ -304,12 +302,13 @@ def _columns_of_parts(
         _by_key(space, f"{path}, row {row}", sample)
         for row, sample in enumerate(_samples(path, values, rows))
     ]
-    return {key: [sample[key] for sample in samples] for key, _ in _parts(space)}
+    keys = [str(key) for key, _, _ in named_parts(space)]
+    return {key: [sample[key] for sample in samples] for key in keys}
 
 
 def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapping[str, Any]:
     """Return a Dict's dict, or a Tuple's tuple by "0", "1", .., with every key there should be."""
-    keys = [key for key, _ in _parts(space)]
+    keys = [str(key) for key, _, _ in named_parts(space)]
     if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
         value = {str(index): part for index, part in enumerate(value)}
     if not isinstance(value, Mapping):
@@ -354,7 +353,10 @@ def _is_sample(sample: Any, dtype: np.dtype[Any], shape: tuple[int, ...], intege
         return bool(sample.dtype == dtype and sample.shape == shape)
     if type(sample) is int:
         return sample in integers
-    return shape == () and type(sample) is bool and dtype.kind == "b"
+    return shape == () and (
+        (type(sample) is bool and dtype.kind == "b")
+        or (type(sample) is float and dtype == np.float64)
+    )
 
 
 def _check_range(space: Space, name: str, values: np.ndarray) -> None:
@@ -434,8 +436,8 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
                 _by_key(space, f"{path}, row {row}", entry) for row, entry in enumerate(entries)
             ]
             joined, counts = {}, None
-            for key, part in _parts(space):
-                name = f"{path}/{key}"
+            for index, part_name, part in named_parts(space):
+                key, name = str(index), f"{path}/{part_name}"
                 joined[key], found = _join(part, name, [entry[key] for entry in keyed])
                 if counts is not None and found not in (None, counts):
                     raise _misfit(name, "as many values in each row as beside it", "others")
@@ -539,9 +541,11 @@ def _unflatten(
     """Return what `unflatten` does, of a known number of rows where it is not None."""
     match space:
         case spaces.Dict() | spaces.Tuple():
-            return {
-                key: _unflatten(part, f"{path}/{key}", block, rows) for key, part in _parts(space)
+            columns = {
+                key: _unflatten(part, f"{path}/{name}", block, rows)
+                for key, name, part in named_parts(space)
             }
+            return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
         case spaces.Text():
             ranges, total = _ranges(block, path, rows)
             data = _column(block, f"{path}@values", total).tobytes()
@@ -590,9 +594,9 @@ def _cut(space: Space, columns: Any, start: int, stop: int) -> Any:
     """Return some rows of columns, stacked as Gymnasium does."""
     match space:
         case spaces.Dict():
-            return {key: _cut(part, columns[key], start, stop) for key, part in _parts(space)}
+            return {key: _cut(part, columns[key], start, stop) for key, part in space.items()}
         case spaces.Tuple():
-            return tuple(_cut(part, columns[key], start, stop) for key, part in _parts(space))
+            return tuple(_cut(part, columns[key], start, stop) for key, part in enumerate(space))
     return tuple(columns[start:stop]) if isinstance(columns, list) else columns[start:stop]
 
 
@@ -600,10 +604,10 @@ def _split(space: Space, columns: Any, rows: int) -> list[Any]:
     """Return a sample per row of columns."""
     match space:
         case spaces.Dict():
-            split = {key: _split(part, columns[key], rows) for key, part in _parts(space)}
+            split = {key: _split(part, columns[key], rows) for key, part in space.items()}
             return [{key: split[key][row] for key in split} for row in range(rows)]
         case spaces.Tuple():
-            lists = [_split(part, columns[key], rows) for key, part in _parts(space)]
+            lists = [_split(part, columns[key], rows) for key, part in enumerate(space)]
             return [tuple(samples[row] for samples in lists) for row in range(rows)]
         case spaces.Discrete():
             return list(columns)

@@ -49,6 +49,7 @@ from orlog.datasets.manifest import (
 from orlog.datasets.meaning import check_unchanged, check_unused
 from orlog.datasets.names import parse_name
 from orlog.datasets.schema import Schema
+from orlog.datasets.spaces import storable_space
 from orlog.datasets.storage import (
     link_or_copy,
     storage_errors,
@@ -143,8 +144,8 @@ class DatasetWriter:
         if np.dtype(reward_dtype) not in (np.float32, np.float64):
             raise SchemaError(f"{name}: reward_dtype is float32 or float64, found {reward_dtype}")
         schema = Schema(
-            observation_space=observation_space,
-            action_space=action_space,
+            observation_space=storable_space(observation_space),
+            action_space=storable_space(action_space),
             reward_dtype=np.dtype(reward_dtype),
         )
         record = None if environment is None else environment_record(environment)

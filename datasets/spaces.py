@@ -3,13 +3,23 @@
 Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, Sequence, Graph and OneOf, nested to
 32 levels. A Dict or Tuple becomes one leaf per part, named by its path: `observations/goal`,
 `observations/0`. Which columns hold the values of a leaf, `layout.py` says.
+
+Keys of a Dict that cannot name a file are escaped in the path: each byte other than a letter, a
+digit, `_`, `-` and `.`, and a `.` or `-` in front, becomes `~` and two hexadecimal digits, so
+`bottom burner` is at `observations/bottom~20burner`. Of keys that differ in case alone, capitals are
+escaped too. The empty key is `~`.
+
+A space of another type is stored as a space of what its samples are, with the name of its type.
 """
 
 from __future__ import annotations
 
+import collections
+import copy
 import math
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -18,7 +28,15 @@ from gymnasium import spaces
 
 from orlog.errors import SchemaError
 
-__all__ = ["leaf_spaces", "space_from_json", "space_to_json"]
+__all__ = [
+    "leaf_keys",
+    "leaf_spaces",
+    "named_parts",
+    "original_type",
+    "space_from_json",
+    "space_to_json",
+    "storable_space",
+]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -29,6 +47,12 @@ _NUMBERS = {
     **dict.fromkeys(("uint8", "uint16", "uint32", "uint64"), int),
     **dict.fromkeys(("float16", "float32", "float64"), float),
 }
+_ESCAPED = "~"
+_KEPT = frozenset(string.ascii_letters + string.digits + "_.-")
+_ORIGINAL = "orlog_original_type"  # attribute of a space that stands for one of another type
+_PROBES = 16
+_LONGEST_TEXT = 2**16
+_LONGEST_TYPE = 200
 _DEEPEST = 32
 # Numbers that one row of all leaves together may hold. Each space counts for at least the second:
 # so neither a size nor a count in a manifest can make us allocate without bound.
@@ -51,6 +75,11 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:
 def _write(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
     if depth > _DEEPEST:
         raise SchemaError(f"a space nested deeper than {_DEEPEST} levels cannot be stored")
+    original = None if space is None else original_type(space)
+    return {**_fields(space, depth), **({} if original is None else {"original": original})}
+
+
+def _fields(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
     match space:
         case spaces.Box():
             return {
@@ -136,9 +165,13 @@ class _Reader:
         if depth > _DEEPEST:
             raise SchemaError(f"a space cannot be nested deeper than {_DEEPEST} levels")
         fields = dict(data)
-        kind = fields.pop("type", None)
+        kind, original = fields.pop("type", None), fields.pop("original", "")
+        if type(original) is not str or len(original) > _LONGEST_TYPE or not original.isprintable():
+            raise SchemaError(f"a space's original type is a name, found {original!r:.80}")
         try:
             space = self._build(kind, fields, depth + 1)
+            if original:
+                setattr(space, _ORIGINAL, original)
         except SchemaError:
             raise
         except (
@@ -242,22 +275,138 @@ def leaf_spaces(
     space: gymnasium.Space[Any], path: str
 ) -> Iterator[tuple[str, gymnasium.Space[Any]]]:
     """Yield (column name, space) of each leaf, Dict keys in sorted order as Gymnasium flattens."""
-    if isinstance(space, spaces.Dict):
-        for key, value in sorted(space.items()):
-            yield from leaf_spaces(value, f"{path}/{key}")
-    elif isinstance(space, spaces.Tuple):
-        for index, value in enumerate(space):
-            yield from leaf_spaces(value, f"{path}/{index}")
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for _, part, value in named_parts(space):
+            yield from leaf_spaces(value, f"{path}/{part}")
     else:
         yield path, space
 
 
-def _check_key(key: object) -> None:
-    if type(key) is not str or not _KEY.fullmatch(key) or key == "zarr.json":
-        raise SchemaError(
-            f"key {key!r:.80} of a Dict space cannot name a column: expected text of letters, "
-            "digits, '_', '-' and '.', not a '.' or '-' first, not zarr.json"
+def leaf_keys(space: gymnasium.Space[Any]) -> list[tuple[str | int, ...]]:
+    """Return the keys and indices that lead to each leaf, in the order of `leaf_spaces`."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [()]
+    return [(key, *keys) for key, _, part in named_parts(space) for keys in leaf_keys(part)]
+
+
+def named_parts(
+    space: spaces.Dict | spaces.Tuple,
+) -> list[tuple[str | int, str, gymnasium.Space[Any]]]:
+    """Return (key or index, what it is called in the names of columns, space) of each part."""
+    if isinstance(space, spaces.Tuple):
+        return [(index, str(index), part) for index, part in enumerate(space)]
+    times = collections.Counter(key.lower() for key in space)
+    return [(key, _part(key, times[key.lower()] > 1), part) for key, part in sorted(space.items())]
+
+
+def _part(key: str, is_twice: bool) -> str:
+    """Return how a key is written in the names of columns, which are paths of files."""
+    if not is_twice and _KEY.fullmatch(key) and key != "zarr.json":
+        return key
+    kept = _KEPT.difference(string.ascii_uppercase) if is_twice else _KEPT
+    text = "".join(
+        character if character in kept and not (character in ".-" and first) else f"~{byte:02X}"
+        for first, byte, character in (
+            (place == 0, byte, chr(byte)) for place, byte in enumerate(key.encode())
         )
+    )
+    return {"": "~", "zarr.json": "zarr~2Ejson"}.get(text, text)
+
+
+def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Return a space in which those of unknown types stand as what their samples are.
+
+    Samples that are text become a Text, numbers and arrays of one shape a Box without bounds, dicts
+    and tuples a Dict and a Tuple of such. `original_type` of such a space names the type that it
+    stands for. A space of Gymnasium's own types is returned as it is.
+
+    Raises:
+        SchemaError: samples that are nothing of this, or a key of a Dict that is no text.
+    """
+    match space:
+        case spaces.Dict():
+            for key in space:
+                _check_key(key)
+            named = {key: storable_space(part) for key, part in space.items()}
+            changed = any(named[key] is not part for key, part in space.items())
+            return spaces.Dict(named) if changed else space
+        case spaces.Tuple() | spaces.OneOf():
+            parts = [storable_space(part) for part in space.spaces]
+            if all(new is old for new, old in zip(parts, space.spaces, strict=True)):
+                return space
+            return spaces.Tuple(parts) if isinstance(space, spaces.Tuple) else spaces.OneOf(parts)
+        case spaces.Sequence():
+            inner = storable_space(space.feature_space)
+            return (
+                space if inner is space.feature_space else spaces.Sequence(inner, stack=space.stack)
+            )
+        case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            return space
+        case spaces.Text() | spaces.Graph():
+            return space
+    name = f"{type(space).__module__}.{type(space).__qualname__}"[:_LONGEST_TYPE]
+    probe = copy.deepcopy(space)  # an environment's own space goes on as if nothing was drawn
+    probe.seed(0)
+    try:
+        samples = [probe.sample() for _ in range(_PROBES)]
+    except NotImplementedError as error:
+        raise SchemaError(f"a {name} space cannot be stored: it has no samples") from error
+    found = _space_of(samples)
+    if found is None:
+        raise SchemaError(
+            f"a {name} space cannot be stored: its samples are no texts, no numbers or arrays of "
+            f"one type and shape, and no dicts or tuples of such; one is {samples[0]!r:.80}"
+        )
+    setattr(found, _ORIGINAL, name)
+    return found
+
+
+def original_type(space: gymnasium.Space[Any]) -> str | None:
+    """Return the name of the type that a space stands for; None where it is its own."""
+    name: str | None = getattr(space, _ORIGINAL, None)
+    return name
+
+
+def _space_of(samples: Sequence[Any]) -> gymnasium.Space[Any] | None:
+    """Return a space of Gymnasium's own types that samples lie in."""
+    kinds = {type(sample) for sample in samples}
+    if kinds == {str}:
+        # Unlike the few samples, a text may have any character that is usual.
+        charset = {*string.printable, *"".join(samples)}
+        return spaces.Text(_LONGEST_TEXT, min_length=0, charset=frozenset(charset))
+    if kinds == {dict} and len({frozenset(sample) for sample in samples}) == 1:
+        named = {key: _space_of([sample[key] for sample in samples]) for key in samples[0]}
+        if any(type(key) is not str or part is None for key, part in named.items()):
+            return None
+        return spaces.Dict({key: part for key, part in named.items() if part is not None})
+    if kinds == {tuple} and len({len(sample) for sample in samples}) == 1:
+        parts = [_space_of(values) for values in zip(*samples, strict=True)]
+        known = [part for part in parts if part is not None]
+        return spaces.Tuple(known) if len(known) == len(parts) else None
+    if not all(isinstance(sample, np.ndarray | np.generic | int | float) for sample in samples):
+        return None
+    arrays = [np.asarray(sample) for sample in samples]
+    forms = {(array.dtype, array.shape) for array in arrays}
+    dtype, shape = forms.pop()
+    if forms or dtype.name not in _NUMBERS:
+        return None
+    low, high = {
+        "b": (0, 1),
+        "f": (-np.inf, np.inf),
+    }.get(dtype.kind) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def _check_key(key: object) -> None:
+    try:
+        if type(key) is str:
+            key.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise SchemaError(
+        f"key {key!r:.80} of a Dict space cannot be stored: expected text that UTF-8 can hold"
+    )
 
 
 def _of_type(expected: type[Any], value: object) -> Any:

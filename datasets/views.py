@@ -40,6 +40,7 @@ from orlog.datasets.manifest import canonical_json, parse_json
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import ALWAYS, Schema
 from orlog.datasets.selection import Selection, seeded_order
+from orlog.datasets.spaces import named_parts
 from orlog.datasets.storage import storage_errors, sync, write_durably
 from orlog.errors import (
     FormatVersionError,
@@ -479,9 +480,9 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"columns takes a list of names, found {names!r:.60}")
     space = schema.observation_space
-    keys = (
-        [f"observations/{key}" for key in space] if isinstance(space, gymnasium.spaces.Dict) else []
-    )
+    keys = {}
+    if isinstance(space, gymnasium.spaces.Dict):
+        keys = {f"observations/{name}": str(key) for key, name, _ in named_parts(space)}
     known = {*keys, *schema.extras, *ALWAYS, "observations", "actions", "rewards"}
     known |= {"terminations", "truncations"}
     for name in names:
@@ -494,12 +495,7 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     kept = [key for key in keys if key in names]
     if keys and kept and "observations" not in names:
         assert isinstance(space, gymnasium.spaces.Dict)
-        space = gymnasium.spaces.Dict(
-            {
-                key.removeprefix("observations/"): space[key.removeprefix("observations/")]
-                for key in kept
-            }
-        )
+        space = gymnasium.spaces.Dict({keys[key]: space[keys[key]] for key in kept})
     return dataclasses.replace(
         schema,
         observation_space=space,

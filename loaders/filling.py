@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.layout import ColumnSpec, axis_of
-from orlog.datasets.spaces import leaf_spaces
+from orlog.datasets.spaces import leaf_keys, leaf_spaces
 from orlog.errors import SchemaError
 from orlog.loaders.texts import TextTable
 
@@ -160,8 +160,10 @@ def layout_of(dataset: Dataset) -> Layout:
     tables: dict[str, TextTable] = {}
     leaves: dict[str, Leaf] = {}
     position = 0
-    for one in obs:
-        key = one.name.partition("/")[2]
+    for one, keys in zip(obs, leaf_keys(dataset.observation_space), strict=True):
+        key = "/".join(map(str, keys))
+        if key in leaves:
+            raise SchemaError(f"{dataset.name}: two parts of observations are both called {key!r}")
         if one.is_packed:
             packed[one.name] = slice(position, position + one.size)
             leaves[key] = Leaf(first=position, shape=one.shape)

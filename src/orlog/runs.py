@@ -33,7 +33,7 @@ from orlog.datasets.consent import check_environment
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.spaces import leaf_spaces
+from orlog.datasets.spaces import leaf_keys
 from orlog.datasets.storage import hash_file
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.loaders.arrays import Arrays, read_arrays
@@ -359,12 +359,12 @@ def _load(algorithm: Algorithm, folder: Path) -> int:
 
 def make_policy(algorithm: Algorithm, dataset: Dataset) -> Policy:
     """Return a callable from batched observations of the environment to batched actions."""
-    names = [name for name, _ in leaf_spaces(dataset.observation_space, "")]
+    leaves = leaf_keys(dataset.observation_space)
     space = dataset.action_space
     assert isinstance(space, gymnasium.spaces.Box)
 
     def policy(observations: Any) -> np.ndarray:
-        parts = [_leaf(observations, name) for name in names]
+        parts = [_leaf(observations, keys) for keys in leaves]
         flat = np.concatenate([part.reshape(len(part), -1) for part in parts], 1, dtype=np.float32)
         actions = algorithm.act(torch.from_numpy(flat)).numpy().reshape(-1, *space.shape)
         return actions.clip(space.low, space.high).astype(np.dtype(space.dtype))
@@ -372,9 +372,9 @@ def make_policy(algorithm: Algorithm, dataset: Dataset) -> Policy:
     return policy
 
 
-def _leaf(observations: Any, name: str) -> np.ndarray:
-    for key in name.split("/")[1:]:
-        observations = observations[int(key) if isinstance(observations, tuple) else key]
+def _leaf(observations: Any, keys: tuple[str | int, ...]) -> np.ndarray:
+    for key in keys:
+        observations = observations[key]
     return np.asarray(observations)
 
 

@@ -42,6 +42,8 @@ Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 def bits(columns: Columns) -> Any:
     if isinstance(columns, dict):
         return {key: bits(value) for key, value in columns.items()}
+    if isinstance(columns, tuple):
+        return tuple(map(bits, columns))
     return columns.dtype, columns.shape, columns.tobytes()
 
 
@@ -273,10 +275,10 @@ def test_every_shape_of_space_comes_back_as_it_went_in() -> None:
         flags = np.zeros(steps, np.bool_)
         flags[-1] = True
         return Episode(
-            observations={
-                "0": rng.integers(0, 5, steps + 1),
-                "1": {"image": rng.integers(0, 256, (steps + 1, 2, 2, 3)).astype(np.uint8)},
-            },
+            observations=(
+                rng.integers(0, 5, steps + 1),
+                {"image": rng.integers(0, 256, (steps + 1, 2, 2, 3)).astype(np.uint8)},
+            ),
             actions=rng.integers(0, 2, (steps, 3)).astype(np.int8),
             rewards=rng.standard_normal(steps),
             terminations=flags,

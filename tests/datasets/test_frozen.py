@@ -38,8 +38,6 @@ def same(found: Any, expected: Any) -> bool:
     """Compare values of spaces deeply; columns of a Dict against a list of samples."""
     if isinstance(expected, list) and isinstance(found, dict):
         return all(same(found[key], [one[key] for one in expected]) for key in expected[0])
-    if isinstance(expected, tuple) and isinstance(found, dict):
-        return all(same(found[str(index)], one) for index, one in enumerate(expected))
     if isinstance(expected, GraphInstance):
         return all(same(*pair) for pair in zip(found, expected, strict=True))
     if isinstance(expected, list | tuple):

@@ -58,10 +58,10 @@ def an_episode(steps: int, seed: int) -> Episode:
             "half": rng.random((steps + 1, 2)).astype(np.float16),
             "task": [("stack", "sort", "")[index % 3] for index in range(steps + 1)],
         },
-        actions={
-            "0": rng.integers(0, 2, (steps, 3)).astype(np.int8),
-            "1": rng.random((steps, 2)).astype(np.float32),
-        },
+        actions=(
+            rng.integers(0, 2, (steps, 3)).astype(np.int8),
+            rng.random((steps, 2)).astype(np.float32),
+        ),
         rewards=rng.standard_normal(steps),
         terminations=np.arange(steps) == steps - 1,
         truncations=np.zeros(steps, np.bool_),

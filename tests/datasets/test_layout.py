@@ -26,7 +26,7 @@ from tests.levels import scaled
 Space = gymnasium.Space[Any]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 INTEGERS = st.sampled_from([np.int8, np.int32, np.int64])
-KEYS = st.from_regex(r"[A-Za-z0-9_]{1,8}", fullmatch=True)
+KEYS = st.text(st.characters(codec="utf-8"), max_size=8)
 NUMBERS: st.SearchStrategy[Space] = st.one_of(
     st.builds(
         lambda shape, dtype: spaces.Box(0, 1, shape, dtype),
@@ -93,7 +93,7 @@ def rows_of(space: Space, columns: Any, rows: int) -> list[Any]:
         parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
         return [{key: parts[key][row] for key in parts} for row in range(rows)]
     if isinstance(space, spaces.Tuple):
-        lists = [rows_of(part, columns[str(key)], rows) for key, part in enumerate(space)]
+        lists = [rows_of(part, columns[key], rows) for key, part in enumerate(space)]
         return [tuple(part[row] for part in lists) for row in range(rows)]
     assert len(columns) == rows
     if isinstance(columns, np.ndarray) and not isinstance(space, spaces.Discrete):

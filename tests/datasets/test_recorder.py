@@ -870,7 +870,6 @@ def test_a_closed_writer_takes_nothing_more() -> None:
         {"name": "../arm-v1"},
         {"observation_space": spaces.Dict({"k" * 230: OBSERVATIONS})},
         {"observation_space": spaces.Dict({"k" * 300: OBSERVATIONS})},
-        {"observation_space": spaces.Dict({"zarr.json": OBSERVATIONS})},
     ],
     ids=lambda arguments: f"{next(iter(arguments.items()))!r:.40}",
 )

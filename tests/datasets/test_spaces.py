@@ -64,7 +64,7 @@ PLAIN = st.one_of(
     st.builds(spaces.MultiBinary, st.lists(st.integers(1, 3), max_size=3)),
     TEXTS,
 )
-KEYS = st.from_regex(r"[A-Za-z0-9_]{1,8}", fullmatch=True)
+KEYS = st.text(st.characters(codec="utf-8"), max_size=8)
 SPACES: st.SearchStrategy[gymnasium.Space[Any]] = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
@@ -188,12 +188,7 @@ def test_32_levels_can_be_nested() -> None:
         nested(33),
         spaces.Box(0, 1, (2,), np.dtype(">f4")),
         spaces.Text(5, charset="a\ud800"),
-        spaces.Sequence(spaces.Dict({"a/b": spaces.Discrete(2)})),
-        spaces.Dict({"a@values": spaces.Discrete(2)}),
-        spaces.Dict({"a/b": spaces.Discrete(2)}),
-        spaces.Dict({"..": spaces.Discrete(2)}),
-        spaces.Dict({"": spaces.Discrete(2)}),
-        spaces.Dict({"zarr.json": spaces.Discrete(2)}),
+        spaces.Dict({"half of a character \ud800": spaces.Discrete(2)}),
     ],
     ids=lambda space: str(space).partition(" at 0x")[0][:60],  # the same in every process
 )
@@ -252,7 +247,7 @@ def many_copies(levels: int) -> dict[str, Any]:
         {"type": "Tuple", "spaces": [{**BOX, "shape": [2**22]}] * 5},
         {"type": "Tuple", "spaces": [LEAF] * 2**15},
         {"type": "Dict", "spaces": {"a": None}},
-        {"type": "Dict", "spaces": {"../a": LEAF}},
+        {"type": "Dict", "spaces": {"\ud800": LEAF}},
         {"type": "Dict", "spaces": [LEAF]},
         {**BOX, "dtype": "f4"},
         {**BOX, "dtype": ["float32"]},

@@ -34,10 +34,10 @@ def an_episode(steps: int, seed: int = 0) -> Episode:
     return Episode(
         observations={
             "image": rng.integers(0, 256, (steps + 1, 2, 3)).astype(np.uint8),
-            "parts": {
-                "0": rng.integers(0, 5, steps + 1),
-                "1": rng.random((steps + 1, 2)).astype(np.float32),
-            },
+            "parts": (
+                rng.integers(0, 5, steps + 1),
+                rng.random((steps + 1, 2)).astype(np.float32),
+            ),
         },
         actions=rng.integers(0, 3, steps),
         rewards=rng.standard_normal(steps),
@@ -114,7 +114,7 @@ def test_columns_hold_the_episodes_one_after_the_other(tmp_path: Path) -> None:
     images = np.concatenate([observations_of(episode)["image"] for episode in episodes])
     assert images.shape == (8 + 3, 2, 3)
     assert (columns["observations/image"] == images).all()
-    parts = np.concatenate([observations_of(episode)["parts"]["1"] for episode in episodes])
+    parts = np.concatenate([observations_of(episode)["parts"][1] for episode in episodes])
     assert (columns["observations/parts/1"] == parts).all()
 
 
@@ -159,7 +159,7 @@ def test_steps_one_by_one_give_the_bytes_of_whole_episodes(tmp_path: Path) -> No
             writer.add_steps(
                 observations={
                     "image": image[rows],
-                    "parts": {key: values[rows] for key, values in parts.items()},
+                    "parts": tuple(values[rows] for values in parts),
                 },
                 actions=np.asarray(episode.actions)[step : step + 1],
                 rewards=episode.rewards[step : step + 1],

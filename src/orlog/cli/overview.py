@@ -348,6 +348,7 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     from orlog.datasets.bounds import bounds_of, describe_outside
+    from orlog.datasets.spaces import leaf_spaces, original_type
 
     where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
     if facts["state"] not in ("here", "not here"):
@@ -366,6 +367,12 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ),
         ("observations", str(manifest.spaces[0])),
         ("actions", str(manifest.spaces[1])),
+    ]
+    lines += [
+        (name, f"was a {original}")
+        for space, path in zip(manifest.spaces, ("observations", "actions"), strict=True)
+        for name, leaf in leaf_spaces(space, path)
+        if (original := original_type(leaf)) is not None
     ]
     environment = manifest.environment
     if environment is not None:

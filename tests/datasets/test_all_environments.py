@@ -1,0 +1,59 @@
+"""Every environment that the installed packages register is recorded, read and made again."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import itertools
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.environment_records import PACKAGES, register_all
+
+ROOT = Path(__file__).parents[2]
+SHARES = 12
+
+
+def run_share(ids: list[str], folder: Path) -> list[Any]:
+    """Return what became of some environments in a process of their own."""
+    results = folder / f"{uuid.uuid4().hex}.json"
+    command = [sys.executable, "-m", "tests.environment_records", str(results), *ids]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Any] = json.loads(results.read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_every_environment_that_can_be_made_is_recorded_and_made_again(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        pytest.importorskip(package)
+    ids = register_all()
+    # Some environments leave memory behind: each process takes a share of them and ends.
+    shares = [ids[first::SHARES] for first in range(SHARES)]
+    with concurrent.futures.ThreadPoolExecutor(min(SHARES, os.cpu_count() or 1)) as pool:
+        results = list(
+            itertools.chain.from_iterable(pool.map(run_share, shares, itertools.repeat(tmp_path)))
+        )
+    groups = collections.defaultdict(list)
+    for environment_id, outcome, why in results:
+        groups[outcome, why.replace(environment_id, "ID")].append(environment_id)
+    lines = [
+        f"{len(members):4} {outcome}: {why}  {', '.join(members[:3])}{', ..' * (len(members) > 3)}"
+        for (outcome, why), members in sorted(groups.items())
+    ]
+    report = "\n".join(lines)
+    print(report)  # noqa: T201 (shown by pytest -s and -rP)
+    outcomes = collections.Counter(outcome for _, outcome, _ in results)
+    made = len(results) - outcomes["cannot be made"]
+    assert outcomes["sampled"] + outcomes["recorded"] == made, report
+    for start in ("ALE/", "BabyAI-", "CartPole", "FetchReach", "MiniGrid-"):
+        assert any(one.startswith(start) and kind == "sampled" for one, kind, _ in results), report
