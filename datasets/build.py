@@ -7,11 +7,12 @@ import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orlog.datasets.catalogue import CATALOGUE, CatalogueEntry, recorded_manifest
 from orlog.datasets.environments import environment_versions, make_environment
 from orlog.datasets.episode import Episode
+from orlog.datasets.given import as_name
 from orlog.datasets.home import datasets_folder, publish, unfinished_folder, version_folder
 from orlog.datasets.manifest import (
     MANIFEST_FILE,
@@ -29,13 +30,16 @@ from orlog.datasets.storage import storage_errors, sync_folders, write_durably
 from orlog.datasets.writing import EpisodeWriter, make_manifest
 from orlog.errors import IntegrityError, NotFoundError
 
+if TYPE_CHECKING:
+    from orlog.datasets.dataset import Dataset
+
 __all__ = ["build_dataset", "builds", "compare_with_recorded"]
 
 EPISODES_PER_TASK = 20
 
 
 def build_dataset(
-    name: str,
+    name: str | Dataset,
     *,
     workers: int = 1,
     replace: bool = False,
@@ -62,7 +66,7 @@ def build_dataset(
         VersionExistsError: the version is here with another digest; it stays.
         IntegrityError: a digest was asked for, and the recipe gave another one here.
     """
-    wanted = parse_name(name)
+    wanted = parse_name(as_name(name))
     entry = CATALOGUE.get(wanted.name)
     if entry is None:
         raise NotFoundError(
@@ -72,7 +76,7 @@ def build_dataset(
         )
     if not builds(wanted):
         raise NotFoundError(
-            f"{name}: the recipe of this orlog builds version {entry.version}; run: orlog build "
+            f"{wanted}: the recipe of this orlog builds version {entry.version}; run: orlog build "
             f"{wanted.name}"
         )
     destination = datasets_folder() / wanted.name / entry.version

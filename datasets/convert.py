@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given, as_dataset
 from orlog.datasets.home import (
     datasets_folder,
     publish_new,
@@ -39,7 +40,7 @@ __all__ = ["convert_dataset", "save_dataset"]
 
 
 def convert_dataset(
-    dataset: Dataset,
+    dataset: Given,
     target: str | Path,
     *,
     container: Container,
@@ -72,6 +73,7 @@ def convert_dataset(
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
     """
+    dataset = as_dataset(dataset)
     if dataset.operation is not None:
         raise SchemaError(
             f"a view of {dataset.name} has no container; store it as a version first: orlog save "
@@ -110,7 +112,7 @@ def convert_dataset(
 
 
 def save_dataset(
-    dataset: Dataset,
+    dataset: Given,
     name: str,
     *,
     version: str = "1.0.0",
@@ -144,6 +146,7 @@ def save_dataset(
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
     """
+    dataset = as_dataset(dataset)
     wanted = parse_name(f"{name}@{version}")
     destination = datasets_folder() / wanted.name / wanted.version
     here = version_folder(wanted.name, wanted.version)

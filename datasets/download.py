@@ -10,9 +10,11 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orlog.datasets.fetching import JOBS, Progress, download_folder, fetch_objects
 from orlog.datasets.foreign import bring_foreign
+from orlog.datasets.given import Given, as_name, as_stored_folder
 from orlog.datasets.home import (
     dataset_folders,
     datasets_folder,
@@ -52,6 +54,9 @@ from orlog.errors import (
     OrlogError,
     TransferError,
 )
+
+if TYPE_CHECKING:
+    from orlog.datasets.dataset import Dataset
 
 __all__ = [
     "download_dataset",
@@ -140,7 +145,7 @@ def _download(
 
 
 def download_dataset(
-    name: str,
+    name: str | Dataset,
     *,
     episodes: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
@@ -179,6 +184,7 @@ def download_dataset(
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
     choice = choose(episodes, columns)
+    name = as_name(name)
     if is_url(name):
         source: Source = source_of_url(name, mirrors)
         check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
@@ -210,7 +216,7 @@ def download_dataset(
 
 
 def repair_dataset(
-    folder: Path,
+    folder: Given,
     *,
     mirrors: Sequence[str] = (),
     jobs: int = JOBS,
@@ -220,7 +226,8 @@ def repair_dataset(
     """Bring what is damaged of a stored version again; return what was wrong.
 
     Args:
-        folder: The version's folder under ORLOG_HOME, a copy of one, or where a part of it lies.
+        folder: The version's folder under ORLOG_HOME, a copy of one, or where a part of it lies; or
+            a dataset or its name.
         mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
             downloaded from, and the registries.
         jobs: Objects that are transferred at once.
@@ -231,6 +238,9 @@ def repair_dataset(
         NotFoundError: nothing is known to bring it from.
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
+    from orlog.datasets.loading import folders_to_repair
+
+    folder = as_stored_folder(folder, folders_to_repair)
     source = _source_of_folder(folder, mirrors)
     if isinstance(source, ForeignSource):
         return _read_again(folder, source, limiter, progress)

@@ -11,6 +11,7 @@ from orlog.datasets.build import build_dataset, builds
 from orlog.datasets.catalogue import CATALOGUE
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.download import download_dataset
+from orlog.datasets.given import Given, wrong_type
 from orlog.datasets.history import choose_version, read_history, status_message
 from orlog.datasets.holdings import mark_used
 from orlog.datasets.home import (
@@ -21,7 +22,7 @@ from orlog.datasets.home import (
 )
 from orlog.datasets.lock import check_lock
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.datasets.names import DatasetName, did_you_mean, is_url, parse_name
+from orlog.datasets.names import DatasetName, did_you_mean, is_name, is_url, parse_name
 from orlog.datasets.partial import Choice, choose, open_part
 from orlog.datasets.partial_record import (
     is_partial,
@@ -47,7 +48,7 @@ __all__ = [
 
 
 def load_dataset(
-    name: str | Path,
+    name: Given,
     *,
     build: bool = False,
     download: bool = False,
@@ -61,10 +62,10 @@ def load_dataset(
 
     Args:
         name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
-            or a path, as a `Path` or as text that starts with `/`, `.` or `~` or ends in `.json`: a
-            folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry,
+            or a path, as a `Path` or as text that starts with `/`, `.` or `~`, ends in `.json`, or is
+            no name and is there: a folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry,
             which is fetched and checked if it is not here. Without a version it is the newest that
-            is here and not yanked.
+            is here and not yanked. A `Dataset` is returned as it is.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
         download: Download it first if it is not here (`orlog registry add` says from where).
@@ -81,6 +82,10 @@ def load_dataset(
         LockError: `orlog.lock` pins the name to something else than asked for.
     """
     choice = choose(episodes, columns)
+    if isinstance(name, Dataset):
+        return choice.of(name)
+    if not isinstance(name, str | Path):
+        raise wrong_type("name", "a dataset's name, a path, a URL or a Dataset", name)
     path = None if is_url(name) else as_folder(name)
     if path is not None:
         is_part = is_partial(path) and _holds_manifest(path)
@@ -141,10 +146,17 @@ def _pinned(wanted: DatasetName) -> DatasetName:
 
 
 def as_folder(name: str | Path) -> Path | None:
-    """Return the folder that is meant, or None where a dataset's name is."""
+    """Return the path that is meant, or None where a dataset's name is."""
     if isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(".json"):
         return Path(name).expanduser().absolute()
-    return None
+    return Path(name).absolute() if not is_name(name) and _is_there(Path(name)) else None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a path too long for any file
+        return False
 
 
 def _is_file(path: Path) -> bool:

@@ -20,6 +20,7 @@ from orlog.errors import InvalidNameError
 __all__ = [
     "DatasetName",
     "did_you_mean",
+    "is_name",
     "is_url",
     "is_version",
     "nearest",
@@ -76,6 +77,15 @@ def parse_name(text: str) -> DatasetName:
             "starts with /, . or ~"
         )
     return DatasetName(name, version, digest)
+
+
+def is_name(text: str) -> bool:
+    """Return whether the text follows the grammar of names, with or without version or digest."""
+    try:
+        parse_name(text)
+    except InvalidNameError:
+        return False
+    return True
 
 
 def is_version(text: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orlog.datasets.confirm import BRIEF
+from orlog.datasets.given import Given, as_stored_folder
 from orlog.datasets.index import (
     INDEX_FILE,
     LARGEST_INDEX,
@@ -60,8 +61,8 @@ Sign: TypeAlias = Callable[[bytes, SignedKind], bytes]
 
 
 def publish_dataset(
-    folder: Path,
-    target: str,
+    folder: Given,
+    target: str | Path,
     *,
     sign: Sign | None = None,
     trusted: Collection[str] = (),
@@ -76,8 +77,8 @@ def publish_dataset(
     an interrupted one stopped. A version that is published is never changed.
 
     Args:
-        folder: Folder of a stored version, with its manifest. A view is stored first, with
-            `save_dataset`: what it leaves out must not be published with it.
+        folder: Folder of a stored version, with its manifest; or a dataset or its name. A view is
+            stored first, with `save_dataset`: what it leaves out must not be published with it.
         target: The registry: a folder, or a URL such as `s3://bucket/prefix` and
             `hf://datasets/USER/REPO`. Exclusive publishing needs a folder, a bucket with
             conditional writes, or the Hugging Face Hub; elsewhere let only one publish at a time.
@@ -103,12 +104,15 @@ def publish_dataset(
         NotFoundError: nothing writes URLs of that kind.
         StorageError: the registry cannot be read or written, or is full.
     """
+    from orlog.datasets.loading import stored_folders
+
+    folder = as_stored_folder(folder, stored_folders)
     if folder.is_file():
         raise SchemaError(not_a_version(folder))
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
     check_unchanged(manifest)
-    registry = open_target(target)
+    registry = open_target(str(target))
     _check_registries(manifest, registry.url)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)
     told_to_wait = _once(on_wait)

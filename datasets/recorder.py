@@ -16,7 +16,7 @@ import contextlib
 import functools
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -31,6 +31,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.encoding import Encoding
 from orlog.datasets.environments import environment_record
 from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.given import Given, as_dataset, wrong_type
 from orlog.datasets.home import datasets_folder, publish_new, share_objects, version_folder
 from orlog.datasets.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.manifest import (
@@ -136,6 +137,14 @@ class DatasetWriter:
             SchemaError: spaces are missing or cannot be stored.
             InvalidNameError: the name is none, or has a version in it.
         """
+        for parameter, space in (
+            ("observation_space", observation_space),
+            ("action_space", action_space),
+        ):
+            if space is not None and not isinstance(space, gymnasium.Space):
+                raise wrong_type(parameter, "a space of Gymnasium", space)
+        if environment is not None and not isinstance(environment, gymnasium.Env):
+            raise wrong_type("environment", "an environment that gymnasium.make gave", environment)
         if environment is not None:
             observation_space = observation_space or environment.observation_space
             action_space = action_space or environment.action_space
@@ -176,7 +185,7 @@ class DatasetWriter:
     @classmethod
     def append(
         cls,
-        dataset: Dataset,
+        dataset: Given,
         *,
         version: str | None = None,
         changes: str = "",
@@ -191,6 +200,7 @@ class DatasetWriter:
         The files of `dataset` are shared, not copied. Without a `version` the minor one grows by
         one. Other arguments and errors are those of `DatasetWriter`.
         """
+        dataset = as_dataset(dataset)
         if dataset.operation is not None:
             raise SchemaError(
                 f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version"
@@ -235,7 +245,9 @@ class DatasetWriter:
         checkpoint_seconds: float,
         strict: bool,
     ) -> None:
-        if "@" in str(name):
+        if not isinstance(name, str):
+            raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
+        if "@" in name:
             raise InvalidNameError(
                 f"{name!r:.99}: what is recorded is named without its version; give it as version="
             )
@@ -287,6 +299,13 @@ class DatasetWriter:
             raise
         self._next_checkpoint = time.monotonic() + checkpoint_seconds
 
+    def __repr__(self) -> str:
+        """Return name, version and what was recorded so far."""
+        return (
+            f"DatasetWriter({self.name}@{self.version}, {self.total_episodes:,} episodes, "
+            f"{self.total_steps:,} steps)"
+        )
+
     @property
     def total_episodes(self) -> int:
         """Whole episodes so far, without those of the version that is appended to."""
@@ -333,15 +352,16 @@ class DatasetWriter:
         *,
         observations: Columns,
         actions: Columns,
-        rewards: np.ndarray,
-        terminations: np.ndarray,
-        truncations: np.ndarray,
-        infos: Mapping[str, Columns] | None = None,
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Add n steps to the open episode, or open one.
 
         The first call of an episode brings n + 1 observations, the one after reset first; later
-        calls bring n, each what followed its action. Raises as `add_episode` does.
+        calls bring n, each what followed its action. Lists of numbers and flags, and a list with a
+        dict of infos for each step, are taken where nothing is lost. Raises as `add_episode` does.
         """
         self._check_open()
         self._writer.add_steps(

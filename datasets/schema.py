@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium
 import numpy as np
 
-from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.episode import Columns, Episode, as_infos, as_numbers
 from orlog.datasets.layout import (
     ColumnSpec,
     axis_of,
@@ -169,21 +169,28 @@ class Schema:
         *,
         observations: tuple[Columns, int],
         actions: Columns,
-        rewards: np.ndarray,
-        terminations: np.ndarray,
-        truncations: np.ndarray,
-        infos: Mapping[str, Columns],
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
     ) -> Block:
         """Return the rows of some steps; `observations` come with the number of rows expected."""
         steps = len(rewards)
+        infos = as_infos(infos)
         try:
             block = flatten(self.observation_space, "observations", *observations)
             block |= flatten(self.action_space, "actions", actions, steps)
         except SchemaError as error:
             raise SchemaError(f"{where}: {error}") from error
-        block["rewards"] = _exactly("rewards", rewards, self.reward_dtype, (steps,), where)
-        block["terminations"] = _exactly("terminations", terminations, BOOL, (steps,), where)
-        block["truncations"] = _exactly("truncations", truncations, BOOL, (steps,), where)
+        block["rewards"] = _exactly(
+            "rewards", _as_dtype(rewards, self.reward_dtype), self.reward_dtype, (steps,), where
+        )
+        block["terminations"] = _exactly(
+            "terminations", as_numbers(terminations), BOOL, (steps,), where
+        )
+        block["truncations"] = _exactly(
+            "truncations", as_numbers(truncations), BOOL, (steps,), where
+        )
         self._check_names({f"infos/{name}" for name in infos}, "infos/", where)
         for name, values in infos.items():
             block |= self._extra_rows(f"infos/{name}", values, steps, where)
@@ -403,12 +410,35 @@ def _spec_of(name: str, values: Any, where: str) -> tuple[ColumnSpec, Kind | Non
     return spec, None if is_array else "array"
 
 
+def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return numbers in another dtype if each stays what it is, else as they are."""
+    values = as_numbers(values)
+    if (
+        not isinstance(values, np.ndarray)
+        or values.dtype == dtype
+        or values.dtype.kind not in "iuf"
+    ):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(dtype)
+        again = converted.astype(values.dtype)
+    # 2**63 as float64 would come back as int64's largest number, so what is past 2**53 is refused.
+    is_exact = np.array_equal(again, values, equal_nan=values.dtype.kind == "f") and (
+        values.dtype.kind == "f" or not (np.abs(converted) > 2 ** (np.finfo(dtype).nmant + 1)).any()
+    )
+    return converted if is_exact else values
+
+
 def _exactly(
     name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
 ) -> np.ndarray:
     if isinstance(values, np.ndarray) and values.dtype == dtype and values.shape == shape:
         return values
     hint = ""
+    if name == "rewards" and isinstance(values, np.ndarray) and values.shape == shape:
+        hint = (
+            f", which {dtype} cannot hold exactly; round them, or record with another reward_dtype"
+        )
     if name in FLAGS and isinstance(values, np.ndarray) and values.dtype.kind == "f":
         bad = int(np.count_nonzero(~np.isfinite(values)))
         hint = f", {bad} of them not finite" if bad else "; convert it with .astype(bool)"

@@ -20,6 +20,7 @@ import blake3
 import numpy as np
 
 from orlog.datasets.damage import DamageFinder
+from orlog.datasets.given import Given, as_stored_folder
 from orlog.datasets.layout import ColumnSpec
 from orlog.datasets.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.datasets.partial_record import PARTIAL_FILE, is_partial, present_objects
@@ -105,7 +106,7 @@ class Problem:
 
 
 def verify_store(
-    folder: Path, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
+    folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of a store; no problem means that every byte is right.
 
@@ -113,7 +114,7 @@ def verify_store(
     is remembered under `$ORLOG_HOME/verified/`, where that can be written.
 
     Args:
-        folder: Where the store lies.
+        folder: Where the store lies, or a dataset or its name.
         quick: Do not read again what an earlier call found right and whose size, times and inode
             are as they were then. Bytes that a disk changed by itself are not found that way.
         progress: Called with the number of bytes checked since its last call, by the calling
@@ -129,6 +130,9 @@ def verify_store(
         FormatVersionError: the store was written by a newer orlog.
         StorageError: this process has too many files open.
     """
+    from orlog.datasets.loading import folders_to_verify
+
+    folder = as_stored_folder(folder, folders_to_verify)
     seen = FolderSeen(folder)
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)

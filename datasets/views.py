@@ -26,7 +26,8 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,12 +37,14 @@ import numpy as np
 from orlog.datasets.dataset import Dataset
 from orlog.datasets.episode import Episode
 from orlog.datasets.expressions import evaluate
+from orlog.datasets.given import Given, as_dataset, wrong_type
 from orlog.datasets.manifest import canonical_json, parse_json
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import ALWAYS, Schema
 from orlog.datasets.selection import Selection, seeded_order
 from orlog.datasets.spaces import named_parts
 from orlog.datasets.storage import storage_errors, sync, write_durably
+from orlog.datasets.summaries import summary
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -78,7 +81,20 @@ def filter_episodes(dataset: Dataset, condition: str | Callable[[Episode], bool]
     """Return a view of the episodes that fulfill a condition; see `Dataset.filter_episodes`."""
     if isinstance(condition, str):
         return _apply({"filter": condition}, [dataset])
-    kept = [index for index, episode in enumerate(dataset) if condition(episode)]
+    if not callable(condition):
+        raise wrong_type(
+            "condition", "an expression in a text or a function of an episode", condition
+        )
+    kept = []
+    for index, episode in enumerate(dataset):
+        answer: object = condition(episode)
+        if getattr(answer, "shape", ()) != ():
+            raise TypeError(
+                "condition must return one truth value for an episode, found "
+                f"{summary(answer)} for episode {index}; use .all() or .any()."
+            )
+        if answer:
+            kept.append(index)
     return select_episodes(dataset, np.array(kept, np.int64))
 
 
@@ -122,7 +138,7 @@ def select_columns(dataset: Dataset, columns: Sequence[str]) -> Dataset:
 
 
 def split_dataset(
-    dataset: Dataset, sizes: Sequence[float], *, seed: int | None = None
+    dataset: Given, sizes: Sequence[float], *, seed: int | None = None
 ) -> list[Dataset]:
     """Return disjoint views of whole episodes, so that no episode leaks from one to another.
 
@@ -135,13 +151,17 @@ def split_dataset(
     Raises:
         ValueError: sizes that are negative or more than there is.
     """
+    dataset = as_dataset(dataset)
+    given: object = sizes
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise wrong_type("sizes", "a sequence such as [0.9, 0.1]", sizes)
     counts = _split_counts(dataset, list(sizes))
     split = {"sizes": counts, "seed": None if seed is None else int(seed)}
     return [_apply({"split": {**split, "part": part}}, [dataset]) for part in range(len(counts))]
 
 
 def combine_datasets(
-    datasets: Sequence[Dataset], *, weights: Sequence[float] | None = None
+    datasets: Iterable[Given], *, weights: Sequence[float] | None = None
 ) -> Dataset:
     """Return a view of all episodes of several datasets, one dataset after the other.
 
@@ -158,26 +178,29 @@ def combine_datasets(
         SchemaError: spaces or columns differ; the message says where.
         ValueError: weights that are negative, all zero, or not one for each dataset.
     """
-    if not datasets:
+    if isinstance(datasets, str | Path | Dataset) or not isinstance(datasets, Iterable):
+        raise wrong_type("datasets", "a sequence of datasets", datasets)
+    parents = [as_dataset(one, "datasets") for one in datasets]
+    if not parents:
         raise ValueError("combine_datasets needs at least one dataset")
     scaled = None
-    if weights is None and any(one.mixture is not None and one.total_steps for one in datasets):
+    if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
         # Saved views without weights leave those inside out, and keep that meaning with their
         # digest. So the shares are written into the operation.
-        weights = [one.total_steps for one in datasets]
+        weights = [one.total_steps for one in parents]
     if weights is not None:
         weights = [float(weight) for weight in weights]
         total = math.fsum(weights)
-        if len(weights) != len(datasets) or not all(
+        if len(weights) != len(parents) or not all(
             math.isfinite(weight) and weight >= 0 for weight in weights
         ):
             raise ValueError(
-                f"expected {len(datasets)} weights that are not negative, found {list(weights)}"
+                f"expected {len(parents)} weights that are not negative, found {list(weights)}"
             )
         if total <= 0:
             raise ValueError("weights are all zero")
         scaled = [weight / total for weight in weights]
-    return _apply({"combine": {"weights": scaled}}, list(datasets))
+    return _apply({"combine": {"weights": scaled}}, parents)
 
 
 def operation_text(operation: Operation) -> str:
@@ -440,8 +463,9 @@ def _best(dataset: Dataset, value: Any) -> np.ndarray:
 def _split_counts(dataset: Dataset, sizes: list[Any]) -> list[int]:
     total = dataset.total_episodes
     counts = []
-    if any(isinstance(size, bool) for size in sizes):
-        raise TypeError(f"sizes are numbers, found {sizes}")
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, Real):
+            raise wrong_type("sizes", "numbers", size)
     if sizes and all(isinstance(size, int | np.integer) for size in sizes):
         counts = [int(size) for size in sizes]
     elif sizes and all(0 <= size <= 1 for size in sizes) and math.fsum(sizes) <= 1 + ROUNDING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from orlog.datasets.bounds import bounds_of, refuse_outside
 from orlog.datasets.encoding import Encoding
-from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.episode import Columns, Episode, as_infos
 from orlog.datasets.layout import axis_of, offsets_of
 from orlog.datasets.manifest import (
     MANIFEST_VERSION,
@@ -140,10 +140,10 @@ class EpisodeWriter:
         *,
         observations: Columns,
         actions: Columns,
-        rewards: np.ndarray,
-        terminations: np.ndarray,
-        truncations: np.ndarray,
-        infos: Mapping[str, Columns],
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
     ) -> None:
         """Write some steps of an episode; its first ones bring one observation more than steps.
 
@@ -159,7 +159,7 @@ class EpisodeWriter:
             raise SchemaError(f"{where}: step {self._open_steps} comes after the episode's end")
         schema = self.schema
         if self._first_decides and self.episodes == 0 and not self.inside_episode:
-            schema = schema.with_extras(infos, {}, where)
+            schema = schema.with_extras(as_infos(infos), {}, where)
         expected = count + (0 if self.inside_episode else 1)
         block = schema.step_rows(
             where,

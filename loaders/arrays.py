@@ -23,6 +23,8 @@ from torch import Tensor
 
 from orlog.datasets.bounds import warn_of_outside
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given, as_dataset
+from orlog.datasets.summaries import fields_summary
 from orlog.errors import SchemaError
 from orlog.loaders.alias import AliasTable
 from orlog.loaders.filling import Leaf as Leaf
@@ -34,6 +36,7 @@ __all__ = [
     "Arrays",
     "Leaf",
     "Mixture",
+    "as_arrays",
     "choose_items",
     "missing_finals",
     "mixture_of",
@@ -79,7 +82,7 @@ def choose_items(
     return mixture.choose(uniform)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Arrays:
     """The steps of a dataset in memory, one row each, and one for each final observation.
 
@@ -115,6 +118,19 @@ class Arrays:
     observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     parts: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
     missing_finals: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return name, digest, totals and what there is, shapes and dtypes in place of values."""
+        fields = {
+            "name": self.name,
+            "digest": self.digest[:19],
+            "episodes": len(self.lengths),
+            "rows": self.rows,
+            "obs_dim": self.obs_dim,
+            "action_dim": self.action_dim,
+            "others": self.others,
+        }
+        return fields_summary(type(self).__name__, fields)
 
     def __post_init__(self) -> None:
         """Check what gathers rely on: they read memory by these numbers.
@@ -251,6 +267,11 @@ class Arrays:
                 squares += np.square(apart).sum(0)
         std = np.sqrt(squares / self.total_steps)
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+
+
+def as_arrays(data: Given | Arrays) -> Arrays:
+    """Return the arrays that are meant; a dataset, or what a name or path stands for, is read."""
+    return data if isinstance(data, Arrays) else read_arrays(as_dataset(data, "data"))
 
 
 def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:

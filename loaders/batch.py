@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.datasets.summaries import fields_summary
+
 __all__ = ["Batch", "NStepBatch", "StructuredBatch", "Tensors"]
 
 # Not Self, which runtime checks of shapes by jaxtyping do not take.
@@ -20,6 +22,12 @@ class Tensors:
     """What batches of every kind can do: go to another device as a whole."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return its fields, shapes and dtypes in place of values."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # all batches are dataclasses
+        values = {field.name: getattr(self, field.name) for field in fields}
+        return fields_summary(type(self).__name__, values)
 
     def to(  # noqa: PYI019
         self: TensorsT, device: torch.device | str, *, non_blocking: bool = False
@@ -43,7 +51,7 @@ class Tensors:
         return dataclasses.replace(self, **changed)  # type: ignore[type-var]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Batch(Tensors):
     """Transitions as float32 tensors, one row each.
 
@@ -67,7 +75,7 @@ class Batch(Tensors):
     truncations: Float32[Tensor, " batch"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NStepBatch(Batch):
     """Transitions over several steps: `n`, or as many as the episode has left.
 
@@ -84,7 +92,7 @@ class NStepBatch(Batch):
     discounts: Float32[Tensor, " batch"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StructuredBatch(Tensors):
     """Transitions of spaces that are not one flat vector of floats.
 

@@ -22,7 +22,7 @@ from orlog.loaders.arguments import check_integers, check_stream
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.draws import draw_uniform, stream_key
 
-__all__ = ["Batches", "Sampler", "check_state"]
+__all__ = ["Batches", "Sampler", "check_state", "stream_summary"]
 
 BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
@@ -85,6 +85,14 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
             )
 
 
+def stream_summary(stream: Any, name: str, digest: str, kind: str) -> str:
+    """Return the `repr` of a stream."""
+    return (
+        f"{type(stream).__name__}({name}, {digest[:19]}, {kind!r}, "
+        f"batch_size={stream.batch_size}, seed={stream.seed})"
+    )
+
+
 class Batches(IterableDataset[BatchT], Generic[BatchT]):
     """An endless stream of batches. `orlog.transitions` and its kin make it.
 
@@ -129,6 +137,10 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
         self._next = self.start
         self._worker = 0
         self._key = stream_key(digest, seed, sampler.kind)
+
+    def __repr__(self) -> str:
+        """Return what is sampled, and by which settings."""
+        return stream_summary(self, self.sampler.arrays.name, self.digest, self.sampler.kind)
 
     def __iter__(self) -> Iterator[BatchT]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""

@@ -18,16 +18,16 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, read_arrays, refuse_missing_finals
+from orlog.loaders.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 
 __all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EpisodeBatch(Tensors):
     """Whole episodes, padded with zeros to the longest of the batch, which has `longest` steps.
 
@@ -54,7 +54,7 @@ class EpisodeBatch(Tensors):
     lengths: Int64[Tensor, " batch"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PackedEpisodeBatch(Tensors):
     """Whole episodes, one behind the other: `steps` in sum, no padding.
 
@@ -202,7 +202,7 @@ def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
 
 
 def episodes(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 16,
     *,
     seed: int,
@@ -236,11 +236,11 @@ def episodes(
         ValueError: a number is out of range, or a layout or weighting of another name.
         TypeError: a number is no integer.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    arrays = as_arrays(data)
     refuse_missing_finals(arrays, "its observations")
     return Batches(
         EpisodeSampler(arrays, layout=layout, weighting=weighting),
-        data.digest,
+        arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,

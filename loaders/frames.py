@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.datasets.names import did_you_mean
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers
-from orlog.loaders.arrays import Arrays, Leaf, read_arrays
+from orlog.loaders.arrays import Arrays, Leaf, as_arrays
 from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
@@ -171,7 +171,7 @@ def _is_image(arrays: Arrays, leaf: Leaf) -> bool:
 
 
 def frame_stacks(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 64,
     *,
     stack: int = 4,
@@ -214,10 +214,10 @@ def frame_stacks(
         ValueError: a number is out of range, or no part of observations has that key.
         TypeError: a number is no integer, or keys are no list.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    arrays = as_arrays(data)
     return Batches(
         FrameSampler(arrays, stack, keys=keys, n_steps=n_steps, discount=discount),
-        data.digest,
+        arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,

@@ -41,10 +41,10 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given, wrong_type
 from orlog.datasets.names import did_you_mean
 from orlog.loaders.arguments import canonical_number
-from orlog.loaders.arrays import Arrays, Leaf, read_arrays, refuse_missing_finals
+from orlog.loaders.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
@@ -100,7 +100,7 @@ VALUE_GOALS = GoalMixture(current=0.2, trajectory=0.5, random=0.3, geometric=Tru
 ACTOR_GOALS = GoalMixture(trajectory=1.0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GoalBatch(Tensors):
     """Transitions with goals, one row each.
 
@@ -164,7 +164,7 @@ class GoalSampler:
         for mixture in (value_goals, actor_goals):
             if not isinstance(mixture, GoalMixture):
                 raise TypeError(
-                    f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}"
+                    f"value_goals and actor_goals are each a GoalMixture, found {mixture!r:.80}."
                 )
         if not 0 < discount < 1:
             raise ValueError(f"discount must be in (0, 1), found {discount}")
@@ -365,7 +365,7 @@ class GoalSampler:
 
 
 def goals(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
@@ -412,7 +412,14 @@ def goals(
         ValueError: a number is out of range, or there is no part of that key.
         TypeError: a reward of observations that are several tensors.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    if reward is not None and not callable(reward):
+        raise wrong_type(
+            "reward",
+            "a function of what was achieved and of the goals (rewards of -1 and 0, or of 0 and 1, come "
+            "without one: negative_rewards)",
+            reward,
+        )
+    arrays = as_arrays(data)
     refuse_missing_finals(arrays, "a goal" if final_goals else "a next observation")
     goal = None if goal_key is None else _find_goal(arrays, goal_key)
     sampler = GoalSampler(
@@ -427,7 +434,7 @@ def goals(
     )
     return Batches(
         sampler,
-        data.digest,
+        arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,

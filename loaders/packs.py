@@ -84,7 +84,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" e
 _logger = logging.getLogger("orlog")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MappedArrays(Arrays):
     """`Arrays` whose tensors are maps of a pack's files. `open_pack` makes it.
 

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given, as_dataset
 from orlog.datasets.home import datasets_folder
 from orlog.loaders.arrays import Arrays, read_arrays
 from orlog.loaders.filling import layout_of
@@ -43,7 +44,7 @@ class Place:
     reason: str
 
 
-def load_arrays(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
+def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
     """Return a dataset's arrays in RAM, in mapped files or on a GPU, to sample from.
 
     The same seed gives the same batches wherever they are.
@@ -62,6 +63,7 @@ def load_arrays(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool
         IntegrityError: an object is damaged.
         StorageError: the disk has no room for mapped files.
     """
+    dataset = as_dataset(dataset)
     place = choose_place(dataset, where)
     _logger.info("%s", place.reason)
     reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else read_arrays
@@ -69,7 +71,7 @@ def load_arrays(dataset: Dataset, where: str = "auto", *, allow_non_finite: bool
     return arrays.to(place.device) if place.device else arrays
 
 
-def choose_place(dataset: Dataset, where: str = "auto", memory: Memory | None = None) -> Place:
+def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = None) -> Place:
     """Return where `load_arrays` would put a dataset, and why.
 
     Args:
@@ -81,6 +83,7 @@ def choose_place(dataset: Dataset, where: str = "auto", memory: Memory | None = 
         ValueError: as `load_arrays`.
         SchemaError: a space whose values are no numbers of a fixed shape.
     """
+    dataset = as_dataset(dataset)
     if not isinstance(where, str):
         raise TypeError(
             f"{dataset.name}: where is a text such as 'auto', found {type(where).__name__} {where!r:.80}"

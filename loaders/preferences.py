@@ -27,10 +27,10 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.loaders.alias import AliasTable, alias_table
 from orlog.loaders.arguments import canonical_number, check_integers
-from orlog.loaders.arrays import Arrays, Mixture, choose_items, read_arrays
+from orlog.loaders.arrays import Arrays, Mixture, as_arrays, choose_items
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
@@ -42,7 +42,7 @@ from orlog.loaders.weights import step_probabilities
 __all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PreferenceBatch(Tensors):
     """Pairs of segments: index 0 of the second axis is the first segment, 1 the second.
 
@@ -190,7 +190,7 @@ class PreferenceSampler:
 
 
 def preferences(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 64,
     *,
     seed: int,
@@ -229,7 +229,7 @@ def preferences(
         ValueError: no episode is long enough, or a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    arrays = as_arrays(data)
     sampler = PreferenceSampler(
         arrays,
         length,
@@ -241,7 +241,7 @@ def preferences(
     )
     return Batches(
         sampler,
-        data.digest,
+        arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,

@@ -23,11 +23,11 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.loaders.arguments import canonical_number, check_stream
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.batches import check_state
+from orlog.loaders.batches import check_state, stream_summary
 from orlog.loaders.draws import draw_uniform, stream_key
 from orlog.loaders.n_steps import NStepSampler
 
@@ -46,7 +46,7 @@ _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 _LARGEST = 1e100  # sums of larger ones could become infinite
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PrioritizedBatch(NStepBatch):
     """Transitions with what their update needs.
 
@@ -59,7 +59,7 @@ class PrioritizedBatch(NStepBatch):
     weights: Float32[Tensor, " batch"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PrioritizedStructuredBatch(StructuredBatch):
     """The same for spaces that are not one flat vector of floats.
 
@@ -196,6 +196,10 @@ class PrioritizedTransitions:
         self._drawn: tuple[int, np.ndarray] = (-1, np.empty(0))
         self._tree = SumTree(np.ones(arrays.total_steps))
 
+    def __repr__(self) -> str:
+        """Return what is sampled, and by which settings."""
+        return stream_summary(self, self._arrays.name, self.digest, self._kind)
+
     @property
     def priorities(self) -> Float64[np.ndarray, " steps"]:
         """Priority of each step to the power of the exponent; a view, not to be written to."""
@@ -314,7 +318,7 @@ class PrioritizedTransitions:
 
 
 def prioritized_transitions(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
@@ -350,7 +354,7 @@ def prioritized_transitions(
         TypeError: a number is no integer.
     """
     return PrioritizedTransitions(
-        data if isinstance(data, Arrays) else read_arrays(data),
+        as_arrays(data),
         batch_size=batch_size,
         seed=seed,
         start=start,

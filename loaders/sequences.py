@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.datasets.selection import episode_blocks
 from orlog.loaders.arguments import check_integers
-from orlog.loaders.arrays import Arrays, read_arrays, refuse_missing_finals
+from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
 from orlog.loaders.batches import Batches
 from orlog.loaders.gathering import gather_rows
@@ -34,7 +34,7 @@ __all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SequenceBatch(Tensors):
     """Windows of consecutive steps of one episode each; slots outside of it hold zeros everywhere.
 
@@ -264,7 +264,7 @@ def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " st
 
 
 def sequences(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 64,
     *,
     length: int,
@@ -301,7 +301,7 @@ def sequences(
         ValueError: no episode is that long, or a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    arrays = as_arrays(data)
     if with_next:
         refuse_missing_finals(arrays, "a next observation")
     sampler = SequenceSampler(
@@ -309,7 +309,7 @@ def sequences(
     )
     return Batches(
         sampler,
-        data.digest,
+        arrays.digest,
         batch_size=batch_size,
         seed=seed,
         start=start,

@@ -29,13 +29,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.datasets.bounds import warn_of_outside
 from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given, as_dataset
 from orlog.datasets.layout import axis_of
 from orlog.datasets.selection import episode_blocks, seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers, check_steps, check_stream
 from orlog.loaders.arrays import Arrays
 from orlog.loaders.batch import Batch, StructuredBatch
-from orlog.loaders.batches import check_state
+from orlog.loaders.batches import check_state, stream_summary
 from orlog.loaders.draws import stream_key
 from orlog.loaders.filling import fill_matrix, fill_other, layout_of, not_finite
 from orlog.loaders.n_steps import NStepSampler
@@ -155,6 +156,10 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
         self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
         self._edges = episode_blocks(self._layout.final_rows, block_rows)
+
+    def __repr__(self) -> str:
+        """Return what is sampled, and by which settings."""
+        return stream_summary(self, self.dataset.name, self.dataset.digest, self.kind)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is held to be read again, as by a worker process."""
@@ -436,7 +441,7 @@ def _concatenate(pieces: list[Batch | StructuredBatch]) -> Batch | StructuredBat
 
 
 def stream_transitions(
-    dataset: Dataset,
+    dataset: Given,
     batch_size: int = 256,
     *,
     seed: int,
@@ -475,7 +480,7 @@ def stream_transitions(
         TypeError: a number is no integer, or no dataset is given.
     """
     return StreamedTransitions(
-        dataset,
+        as_dataset(dataset),
         batch_size,
         seed=seed,
         start=start,

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.given import Given
 from orlog.loaders.arguments import check_steps
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.arrays import Arrays, as_arrays
 from orlog.loaders.batch import Batch
 from orlog.loaders.batches import BLOCK as BLOCK
 from orlog.loaders.batches import Batches
@@ -100,7 +100,7 @@ class Transitions(Batches[Any]):
 
 
 def transitions(
-    data: Dataset | Arrays,
+    data: Given | Arrays,
     batch_size: int = 256,
     *,
     seed: int,
@@ -132,10 +132,10 @@ def transitions(
         ValueError: a number is out of range.
         TypeError: a number is no integer.
     """
-    arrays = data if isinstance(data, Arrays) else read_arrays(data)
+    arrays = as_arrays(data)
     return Transitions(
         arrays,
-        data.digest,
+        arrays.digest,
         n_steps=n_steps,
         discount=discount,
         batch_size=batch_size,

@@ -528,17 +528,17 @@ UNFIT: dict[str, tuple[Callable[[Episode], Episode], str]] = {
         changed(actions=np.array([0, 1, 2, 3, 4, 0, 0, 0])),
         r"column actions, row 4: expected 0 to 3, found 4",
     ),
-    "rewards of single precision": (
-        changed(rewards=lambda r: r.astype(np.float32)),
-        r"column rewards: expected float64 \(8,\), found float32 \(8,\)",
+    "rewards of another shape and precision": (
+        changed(rewards=lambda r: r.astype(np.float32)[:, None]),
+        r"column rewards: expected float64 \(8,\), found float32 \(8, 1\)",
     ),
     "a column of rewards": (
         changed(rewards=lambda r: r[:, None]),
         r"column rewards: expected .*, found float64 \(8, 1\)",
     ),
-    "rewards as a list": (
-        changed(rewards=lambda r: r.tolist()),
-        r"column rewards: expected .*, found a list of 8 float",
+    "rewards as a list of texts": (
+        changed(rewards=lambda r: list(map(str, r))),
+        r"column rewards: expected .*, found a list of 8 str",
     ),
     "terminations as numbers": (
         changed(terminations=NO_FLAGS),

@@ -247,8 +247,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         r"column actions: expected int64 \(4,\), found int64 \(3,\)",
     ),
     "dtype of rewards": (
-        {"rewards": np.zeros(4, np.float32)},
-        r"column rewards: expected float64 \(4,\), found float32",
+        {"rewards": np.zeros(4, np.complex64)},
+        r"column rewards: expected float64 \(4,\), found complex64",
     ),
     "flags that are numbers": (
         {"terminations": np.zeros(4, np.uint8)},
