@@ -8,6 +8,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # As many processes as cores; files of tests go to the one that is free.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
+# A virtual environment over one of another Python would mix the two, so that one is made anew.
+WHICH_PYTHON := -c 'import sys; print(sys.version, sys.base_prefix)'
+define MAKE_VENV
+@if [ -e "$(VENV)/pyvenv.cfg" ] && [ "$$($(BIN)/python $(WHICH_PYTHON) 2>&1)" != "$$($(PYTHON) $(WHICH_PYTHON))" ]; then \
+	echo "$(VENV) was made by another Python than $(PYTHON); making it anew."; \
+	$(PYTHON) -m venv --clear "$(VENV)"; \
+else \
+	$(PYTHON) -m venv "$(VENV)"; \
+fi
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-quick test-all check format bench bench-store bench-transfer docs build clean
 
@@ -15,12 +26,12 @@ help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(VENV)/.quickstart: pyproject.toml constraints.txt loaders/_gather.c
-	$(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart]"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt loaders/_gather.c
-	$(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart,dev]"
 	touch $(VENV)/.quickstart $@
 

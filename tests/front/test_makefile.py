@@ -1,0 +1,96 @@
+"""What the Makefile does before it installs anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+TRACE = """#!/bin/sh
+[ "$1" = -c ] && exec "{python}" "$@"
+echo "$@" >> "{log}"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a folder with the Makefile, an environment, and a Python that only notes what it is to do."""
+    for name in ("pyproject.toml", "constraints.txt", "loaders/_gather.c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    shutil.copy(MAKEFILE, tmp_path)
+    python = tmp_path / "python"
+    base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    python.write_text(TRACE.format(python=base, log=tmp_path / "log"))
+    python.chmod(0o755)
+    venv.create(tmp_path / ".venv", with_pip=False, symlinks=True)
+    return tmp_path
+
+
+def made(checkout: Path) -> tuple[str, str]:
+    """Run the first rule up to the installation; return what was said, and done to the environment."""
+    # Without pip in the environment the rule ends after that.
+    found = subprocess.run(
+        ["make", ".venv/.quickstart", "PYTHON=./python"],
+        cwd=checkout,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    return found.stdout, (checkout / "log").read_text()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_an_environment_of_the_same_python_is_kept(checkout: Path) -> None:
+    said, done = made(checkout)
+    assert "another Python" not in said
+    assert done == "-m venv .venv\n"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("change", ["other", "gone"])
+def test_an_environment_of_another_python_is_made_anew(checkout: Path, change: str) -> None:
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    if change == "other":
+        python.write_text("#!/bin/sh\necho 3.9.1 /usr\n")
+        python.chmod(0o755)
+    else:
+        python.symlink_to("/nowhere/bin/python3.9")
+    said, done = made(checkout)
+    assert ".venv was made by another Python than ./python; making it anew." in said
+    assert done == "-m venv --clear .venv\n"
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_left_out_where_there_is_no_compiler(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    root = MAKEFILE.parent
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path)
+    for name in ("algos", "datasets", "loaders", "manifests", "normalize", "src"):
+        ignored = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(root / name, tmp_path / name, symlinks=True, ignore=ignored)
+    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build"]
+    found = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "CC": "/bin/false", "LDSHARED": "/bin/false"},
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    built = next((tmp_path / "build").glob("lib*"))
+    assert not list(built.rglob("*.so"))
+    code = "import torch; from orlog.loaders.gathering import gather_rows as gather; "
+    code += "print(gather(torch.arange(6.0).view(3, 2), torch.tensor([2, 0])).tolist())"
+    environment = {**os.environ, "PYTHONPATH": str(built)}
+    out = subprocess.check_output([sys.executable, "-c", code], cwd=built, env=environment)
+    assert out.decode().strip() == "[[4.0, 5.0], [0.0, 1.0]]"
