@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, get_origin, get_type_hints
 
 import msgspec
 from jaxtyping import Float32
@@ -42,7 +42,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
 def make_config(algorithm: str, settings: Mapping[str, object]) -> Config:
     """Return the configuration of an algorithm with some settings changed.
 
-    Text is read as the type that the setting has (`"0.9"`, `"[64, 64]"`, `"none"`).
+    Text is read as the type that the setting has (`"0.9"`, `"64,64"`, `"[64, 64]"`, `"none"`).
 
     Raises:
         ValueError: no such algorithm or setting, or a value that it cannot have.
@@ -58,13 +58,13 @@ def make_config(algorithm: str, settings: Mapping[str, object]) -> Config:
                 f"{algorithm} has no setting {name!r}"
                 + (f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}")
             )
-    read = {name: _read(value) for name, value in settings.items()}
+    kinds = get_type_hints(config)
+    read = {name: _read(algorithm, name, value, kinds[name]) for name, value in settings.items()}
     try:
-        made: Config = msgspec.convert(read, config, strict=False)
-    except msgspec.ValidationError as error:
+        made: Config = config(**read)
+    except ValueError as error:
         raise ValueError(f"{algorithm}: {error}") from error
-    # msgspec leaves defaults to the class, where what encodes an instance would not see them.
-    return dataclasses.replace(made)
+    return made
 
 
 def make_algorithm(
@@ -75,10 +75,20 @@ def make_algorithm(
     return made
 
 
-def _read(value: object) -> object:
-    """Turn the text of a list or of no value into it; other text is left to the conversion."""
-    if isinstance(value, str) and value.startswith("["):
-        return msgspec.json.decode(value)
-    if isinstance(value, str) and value.lower() in ("none", "null"):
-        return None
-    return value
+def _read(algorithm: str, name: str, value: object, kind: Any) -> object:
+    """Return the value of one setting, which may be given as text."""
+    is_list = get_origin(kind) is tuple
+    parsed = value
+    try:
+        if isinstance(value, str) and value.startswith("["):
+            parsed = msgspec.json.decode(value)
+        elif isinstance(value, str) and is_list and "," in value:
+            parsed = [item.strip() for item in value.rstrip(", ").split(",")]
+        elif isinstance(value, str) and value.lower() in ("none", "null"):
+            parsed = None
+        return msgspec.convert(parsed, kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        example = f"; write a list as {name}=64,64 and a single number as {name}=[64]"
+        raise ValueError(
+            f"{algorithm}: {name}={value}: {error}{example if is_list else ''}"
+        ) from error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-import torch
+from torch import Tensor
 
 from orlog.algos.algorithms import Algorithm
 from orlog.loaders.batch import Batch
@@ -20,18 +20,30 @@ def train(
     first_step: int = 0,
     last_step: int,
     every: int,
+    sums: dict[str, Tensor | float] | None = None,
+    pauses: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Take the updates after `first_step` up to `last_step`; yield (step, metrics) now and then.
 
-    Yields after each multiple of `every` and after the last step. Metrics are means over the
-    updates since the last yield. `batches` must begin with the batch of step `first_step`.
+    Yields after each multiple of `every` and after the last step, with the means of the metrics over
+    the updates since the last such yield. `batches` must begin with the batch of step `first_step`.
+
+    Args:
+        algorithm: What is trained.
+        batches: One for each update.
+        first_step: Updates taken before.
+        last_step: Updates to end after.
+        every: Updates between two yields.
+        sums: Sums of the metrics since the last multiple of `every`. They are kept up to date here,
+            so that a caller can save them between two multiples and go on from there.
+        pauses: Asked after each update; where it says so, (step, {}) is yielded too.
 
     Raises:
         FloatingPointError: a metric is not finite; the run has diverged.
         ValueError: the batches run out before the last step.
     """
-    sums: dict[str, torch.Tensor] = {}
-    count, step = 0, first_step
+    sums = {} if sums is None else sums
+    count, step = first_step % every if sums else 0, first_step
     for step, batch in enumerate(itertools.islice(batches, last_step - first_step), first_step + 1):
         metrics = algorithm.update(batch)
         count += 1
@@ -45,7 +57,10 @@ def train(
                     f"{diverged[0]} is not finite after {step} steps: the run has diverged; lower "
                     "the learning rate"
                 )
+            sums.clear()
+            count = 0
             yield step, means
-            sums, count = {}, 0
+        elif pauses():
+            yield step, {}
     if step < last_step:
         raise ValueError(f"the batches ran out after step {step} of {last_step}")

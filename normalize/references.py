@@ -45,14 +45,20 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Attributes:
         policy: What it is, in words.
         mean: Mean undiscounted return of an episode.
-        standard_deviation: Of the return over episodes.
+        standard_deviation: Of the return over episodes; None where there is one episode only.
         returns: Return of each episode.
     """
 
     policy: str
     mean: float
-    standard_deviation: float
+    standard_deviation: float | None
     returns: list[float]
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean; None where there is one episode only, which says nothing about it."""
+        deviation = self.standard_deviation
+        return None if deviation is None else deviation / len(self.returns) ** 0.5
 
     @classmethod
     def of(cls, policy: str, returns: Float[np.ndarray, " episodes"]) -> ReferenceReturn:
@@ -60,7 +66,7 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return cls(
             policy=policy,
             mean=float(returns.mean()),
-            standard_deviation=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+            standard_deviation=float(returns.std(ddof=1)) if len(returns) > 1 else None,
             returns=returns.tolist(),
         )
 

@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 
 from orlog.datasets.catalogue import CATALOGUE, recorded_folder, records_folder
-from orlog.datasets.dataset import Dataset
 from orlog.datasets.manifest import Manifest
 from orlog.datasets.recipes.pointmaze import CONTROLLER, WaypointController
 from orlog.errors import NotFoundError, StorageError
@@ -28,7 +27,7 @@ from orlog.normalize.references import (
     read_references,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.runs import run_protocol, scoring_protocol, write_json
+from orlog.runs import DatasetLike, as_dataset, run_protocol, scoring_protocol, write_json
 
 __all__ = [
     "Baseline",
@@ -120,7 +119,7 @@ def record_baseline(baseline: Baseline) -> Path:
 
 
 def measure_references(
-    dataset: Dataset,
+    dataset: DatasetLike,
     *,
     episodes: int,
     trust_environment: bool = False,
@@ -135,6 +134,7 @@ def measure_references(
         NotFoundError: the dataset has no recipe, hence no expert.
         SimulatorError: the environment needs consent (`trust_environment`), or cannot be made.
     """
+    dataset = as_dataset(dataset)
     entry = CATALOGUE.get(dataset.name)
     if entry is None:
         raise NotFoundError(f"{dataset.name} has no recipe, so orlog knows no expert for it")
@@ -173,12 +173,13 @@ def _expert(maze: tuple[str, ...]) -> Policy:
     return expert
 
 
-def record_references(dataset: Dataset, references: ReferenceReturns) -> Path:
+def record_references(dataset: DatasetLike, references: ReferenceReturns) -> Path:
     """Write reference returns among those that ship with orlog; return the file.
 
     Raises:
         StorageError: orlog is installed where it cannot be written; use a checkout.
     """
+    dataset = as_dataset(dataset)
     protocol = references.protocol
     path = _references_path(protocol.environment_id, protocol.environment_kwargs)
     new = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"

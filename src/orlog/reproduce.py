@@ -11,20 +11,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from orlog.algos.recipes import recipe_for
-from orlog.datasets.dataset import Dataset
+from orlog.algos.algorithms import make_config
+from orlog.algos.recipes import RECIPES, recipe_for
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.processes import process_pool
+from orlog.errors import NotFoundError
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.references import ReferenceReturns
 from orlog.normalize.verdicts import Verdict, compare
 from orlog.records import TRAINED_POLICY, Baseline, read_baseline, references_of
 from orlog.runs import (
     METRICS_FILE,
+    DatasetLike,
     Evaluation,
+    PathLike,
     RunRecord,
+    as_dataset,
     evaluate_run,
     read_metrics,
+    run_folder,
     scoring_protocol,
     train_run,
 )
@@ -130,11 +135,12 @@ class Job:
         algorithm: Name of the algorithm.
         dataset: Folder of the dataset.
         seed: Training seed.
-        folder: Folder of the run, which must be new.
+        folder: Folder of the run, which must be new unless `resume` is set.
         steps: Gradient steps.
         episodes: Episodes of the evaluation.
         evaluations: Points of the learning curve.
         trust_environment: Consent to arguments of the environment that come with the data.
+        resume: Go on from the folder's checkpoint, if it has one.
     """
 
     algorithm: str
@@ -145,6 +151,7 @@ class Job:
     episodes: int
     evaluations: int
     trust_environment: bool = False
+    resume: bool = False
 
 
 def run_jobs(
@@ -185,6 +192,7 @@ def _run_job(job: Job) -> tuple[RunRecord, Evaluation]:
         steps=job.steps,
         evaluations=job.evaluations,
         trust_environment=job.trust_environment,
+        resume=job.resume,
     )
     return evaluate_run(
         job.folder,
@@ -203,48 +211,72 @@ def _last_step(folder: Path) -> int:
 
 def make_jobs(
     algorithm: str,
-    dataset: Dataset,
-    folder: Path,
+    dataset: DatasetLike,
+    folder: PathLike,
     *,
     seeds: Sequence[int],
     steps: int | None = None,
     episodes: int,
     evaluations: int = 5,
     trust_environment: bool = False,
+    resume: bool = False,
 ) -> list[Job]:
     """Return one job for each seed; `steps` are those of the recipe unless they are given.
 
     Raises:
-        NotFoundError: the dataset names no environment to score in.
+        ValueError: no such algorithm.
+        NotFoundError: the dataset names no environment to score in, or there is neither a recipe nor
+            a baseline that says how many steps to take.
         SimulatorError: the environment needs consent, or cannot be made.
-        FileExistsError: there is a run in one of the folders already.
+        FileExistsError: there is a run in one of the folders already, and `resume` is not set.
     """
+    dataset = as_dataset(dataset)
+    if steps is None:
+        steps = _steps_to_reproduce(algorithm, dataset.name, len(seeds))
     scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
     jobs = [
         Job(
             algorithm=algorithm,
             dataset=dataset.folder,
             seed=seed,
-            folder=folder / algorithm / dataset.name / f"seed-{seed}",
-            steps=recipe_for(algorithm, dataset.name).steps if steps is None else steps,
+            folder=run_folder(folder, algorithm, dataset, seed),
+            steps=steps,
             episodes=episodes,
             evaluations=evaluations,
             trust_environment=trust_environment,
+            resume=resume,
         )
         for seed in seeds
     ]
     for job in jobs:
-        if job.folder.exists():
+        if job.folder.exists() and not resume:
             raise FileExistsError(
-                f"{job.folder} exists already: move it away, or choose another folder with --out"
+                f"{job.folder} exists already: go on from it with --resume, move it away, or choose "
+                "another folder with --out"
             )
     return jobs
 
 
+def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
+    """Return the steps of the recipe, or of the baseline where there is no recipe."""
+    make_config(algorithm, {})
+    recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
+    if (algorithm, name) in RECIPES:
+        return recipe.steps
+    if baseline is not None:
+        return baseline.steps
+    raise NotFoundError(
+        f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing to "
+        f"compare with, and the published default is {seeds} x {recipe.steps:,} steps; to train "
+        "nevertheless, say how many with --steps"
+    )
+
+
 def summarize(
-    dataset: Dataset, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
+    dataset: DatasetLike, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
 ) -> Result:
     """Return the result of one algorithm's jobs, compared with what was recorded."""
+    dataset = as_dataset(dataset)
     record = results[0][0]
     evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
     references = references_of(dataset.manifest)
@@ -275,27 +307,35 @@ def summarize(
 
 def reproduce(
     algorithm: str,
-    dataset: Dataset,
-    folder: Path,
+    dataset: DatasetLike,
+    folder: PathLike,
     *,
     seeds: Sequence[int],
     episodes: int,
     workers: int,
+    steps: int | None = None,
     trust_environment: bool = False,
+    resume: bool = False,
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
 
+    `steps` replaces the recipe's; `resume` goes on with runs that were cut short.
+
     Raises:
+        NotFoundError: there is neither recipe nor baseline, and `steps` is not given.
         OrlogError: a run failed.
     """
+    dataset = as_dataset(dataset)
     jobs = make_jobs(
         algorithm,
         dataset,
         folder,
         seeds=seeds,
+        steps=steps,
         episodes=episodes,
         trust_environment=trust_environment,
+        resume=resume,
     )
     return summarize(dataset, jobs, run_jobs(jobs, workers=workers, progress=progress))
 

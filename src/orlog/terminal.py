@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleDimensions
@@ -30,6 +31,7 @@ __all__ = [
     "transfer_bar",
 ]
 
+LINE_SECONDS = 5.0
 UNBOUNDED = 10**6  # columns
 
 
@@ -76,9 +78,9 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show one bar; give a function of (done, total)."""
-    with progress_bars() as update:
+def progress_bar(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show one bar, or lines as `progress_bars` does; give a function of (done, total)."""
+    with progress_bars(lines=lines) as update:
         yield lambda done, total: update(what, done, total)
 
 
@@ -100,10 +102,11 @@ def transfer_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
-def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar for each label; give a function of (label, done, total).
 
-    Nothing is drawn where the output is not a terminal.
+    Nothing is drawn where the output is not a terminal; with `lines`, work that takes long says
+    there every few seconds how far it is.
     """
     bars = Progress(
         TextColumn("{task.description}"),
@@ -115,9 +118,18 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         disable=not errors.is_terminal,
     )
     tasks = {}
+    said: dict[str, float] = {}
     with bars:
 
         def update(label: str, done: int, total: int) -> None:
+            now = time.monotonic()
+            if (
+                lines
+                and not errors.is_terminal
+                and now - said.setdefault(label, now) > LINE_SECONDS
+            ):
+                errors.print(f"{label}: {done:,} of {total:,}", soft_wrap=True)
+                said[label] = now
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)
             bars.update(tasks[label], completed=done, total=total)

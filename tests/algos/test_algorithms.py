@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -98,6 +99,8 @@ def test_actions_lie_within_the_bounds(scaling: Scaling, make_batch: MakeBatch, 
         ("expectile", "0.9", 0.9),
         ("expectile", 0.9, 0.9),
         ("hidden", "[64, 64]", (64, 64)),
+        ("hidden", "64,32", (64, 32)),
+        ("hidden", "64, 32,", (64, 32)),
         ("hidden", [64], (64,)),
         ("hidden", (32, 16), (32, 16)),
         ("steps", "1000", 1000),
@@ -117,6 +120,25 @@ def test_settings_are_read_as_their_types(name: str, value: object, expected: ob
 def test_an_optional_setting_is_read_as_a_number() -> None:
     assert getattr(make_config("cql", {"target_gap": "5"}), "target_gap") == 5.0  # noqa: B009 (of one algorithm only)
     assert make_config("cql", {"target_gap": None}) == make_config("cql", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden", "64"),
+        ("hidden", "[64"),
+        ("hidden", "64,x"),
+        ("hidden", "[1.5]"),
+        ("expectile", "high"),
+        ("batch_size", "1.5"),
+        ("batch_size", True),
+        ("learning_rate", [1]),
+    ],
+)
+def test_a_value_of_another_type_names_setting_and_value(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"iql: {name}={value}: ")) as caught:
+        make_config("iql", {name: value})
+    assert ("write a list as hidden=64,64" in str(caught.value)) == (name == "hidden")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,26 @@ def test_it_yields_means_at_multiples_and_at_the_end(first: int, count: int, eve
         assert metrics == pytest.approx({"loss": mean, "double": 2 * mean})
 
 
+@settings(deadline=None)
+@given(cut=st.integers(1, 19), every=st.integers(1, 8))
+def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut: int, every: int) -> None:
+    whole = list(train(Recorder(), numbered(), last_step=20, every=every))
+    sums: dict[str, torch.Tensor | float] = {}
+    first = []
+    for step, metrics in train(
+        Recorder(), numbered(), last_step=20, every=every, sums=sums, pauses=lambda: True
+    ):
+        if step % every == 0:
+            first.append((step, metrics))
+        else:
+            assert metrics == {}
+        if step == cut:
+            break
+    saved: dict[str, torch.Tensor | float] = {name: float(value) for name, value in sums.items()}
+    second = train(Recorder(), numbered(cut), first_step=cut, last_step=20, every=every, sums=saved)
+    assert first + list(second) == whole
+
+
 def test_no_batch_is_taken_that_is_not_used() -> None:
     batches = numbered()
     list(train(Recorder(), batches, last_step=3, every=2))

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from orlog import records
+from orlog import records, reproduce
 from orlog.algos.recipes import recipe_for
+from orlog.cli import app
 from orlog.datasets.catalogue import CATALOGUE, recorded_manifest
 from orlog.datasets.dataset import Dataset
+from orlog.errors import NotFoundError, StoppedError
 from orlog.records import measure_references, read_baseline, record_baseline, references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
+from orlog.runs import read_metrics, run_folder, train_run
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
@@ -112,3 +117,37 @@ def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path)
     assert result.scores is None
     assert result.score_interval() is None
     assert result_cells(result)[2] == "none"
+
+
+def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "RECIPES", {})
+    monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "records" / name)
+    words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, NotFoundError)
+    assert "neither a recipe nor a baseline of bc" in str(refused.exception)
+    assert "--steps" in str(refused.exception)
+    assert not (tmp_path / "runs").exists()
+    jobs = make_jobs("bc", mini, tmp_path / "runs", seeds=(0,), steps=3, episodes=1)
+    assert [job.steps for job in jobs] == [3]
+
+
+@pytest.mark.slow
+def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "bc", mini, 0)
+    steps = itertools.count()
+    with pytest.raises(StoppedError):
+        train_run("bc", mini, folder, seed=0, steps=20, stop=lambda: next(steps) == 7)
+    words = ["reproduce", "bc", mini.name, "--seeds", "1", "--steps", "20", "--episodes", "2"]
+    words += ["--workers", "1", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, words)
+    assert "go on from it with --resume" in str(refused.exception)
+    found = CliRunner().invoke(app, [*words, "--resume"], env={"COLUMNS": "200"})
+    assert found.exit_code == 0, found.output
+    assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))
+    (whole,) = make_jobs("bc", mini, tmp_path / "whole", seeds=(0,), steps=20, episodes=2)
+    train_run("bc", mini, whole.folder, seed=0, steps=20)
+    name = "checkpoint.safetensors"
+    assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()

@@ -124,3 +124,11 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
 
 def test_one_episode_has_a_record_without_a_warning() -> None:
     assert ReferenceReturn.of("uniform", np.array([3.0])).mean == 3.0
+
+
+def test_one_episode_has_no_standard_deviation_or_error() -> None:
+    record = ReferenceReturn.of("any", np.array([3.0]))
+    assert record.standard_deviation is None
+    assert record.standard_error is None
+    assert b'"standard_deviation":null' in msgspec.json.encode(record)
+    assert ReferenceReturn.of("any", np.array([1.0, 3.0])).standard_error == pytest.approx(1.0)

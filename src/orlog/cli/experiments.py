@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orlog.cli.application import CORES, Algorithm, AsJson, Name, Workers, app
-from orlog.errors import SchemaError
+from orlog.errors import SchemaError, StoppedError
+from orlog.stopping import StopRequest
 from orlog.terminal import console, errors, print_json, progress_bar, progress_bars, table
 
 TrustEnvironment = Annotated[
@@ -32,7 +35,10 @@ def train(
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run.", show_default="runs/ALGO/NAME/seed-N")
+        Path | None,
+        typer.Option(
+            help="Folder of the run.", show_default="runs/ALGO/NAME/seed-N, with a view's name"
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")
@@ -42,26 +48,63 @@ def train(
     ] = 5,
     trust_environment: TrustEnvironment = False,
 ) -> None:
-    """Train an algorithm on a dataset by its recipe, with one seed."""
-    from orlog.datasets.loading import load_dataset
-    from orlog.runs import train_run
+    """Train an algorithm on a dataset by its recipe, with one seed.
 
-    dataset = load_dataset(name)
-    folder = out or Path("runs") / algorithm / dataset.name / f"seed-{seed}"
+    Ctrl-C and SIGTERM save the state first and print the command that goes on from there.
+    """
+    from orlog.datasets.loading import load_dataset
+    from orlog.runs import run_folder, train_run
+
     chosen = dict(_setting(text) for text in settings or [])
-    with progress_bar(f"{algorithm.upper()} seed {seed}") as update:
-        record = train_run(
-            algorithm,
-            dataset,
-            folder,
-            seed=seed,
-            settings=chosen,
-            steps=steps,
-            resume=resume,
-            evaluations=evaluations,
-            trust_environment=trust_environment,
-            progress=update,
-        )
+    dataset = load_dataset(name)
+    folder = out or run_folder("runs", algorithm, dataset, seed)
+    request = StopRequest()
+    with contextlib.ExitStack() as stack:
+        update = stack.enter_context(progress_bar(f"{algorithm.upper()} seed {seed}", lines=True))
+        has_begun = False
+
+        def show(step: int, total: int) -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                stack.enter_context(request.noted())
+                if resume:
+                    errors.print(
+                        f"resuming from step {step:,} of {total:,}"
+                        if step
+                        else "no checkpoint: from the start"
+                    )
+            update(step, total)
+
+        try:
+            record = train_run(
+                algorithm,
+                dataset,
+                folder,
+                seed=seed,
+                settings=chosen,
+                steps=steps,
+                resume=resume,
+                evaluations=evaluations,
+                trust_environment=trust_environment,
+                progress=show,
+                stop=lambda: request.signal != 0,
+            )
+        except StoppedError as stopped:
+            command = ["orlog", "train", algorithm, name, "--seed", str(seed)]
+            for text in settings or []:
+                command += ["--set", text]
+            command += [] if steps is None else ["--steps", str(steps)]
+            command += [] if out is None else ["--out", str(out)]
+            command += ["--evaluations", str(evaluations)]
+            command += ["--trust-environment"] if trust_environment else []
+            errors.print(
+                f"stopped at step {stopped.step:,}, where a checkpoint is written; to go on, run: "
+                f"{shlex.join([*command, '--resume'])}",
+                soft_wrap=True,
+                markup=False,
+            )
+            raise typer.Exit(128 + request.signal) from stopped
     advice = f"run: orlog evaluate {folder}"
     if dataset.environment is None:
         advice = f"{dataset.name} names no environment, so there is none to evaluate in"
@@ -94,21 +137,20 @@ def evaluate(
     import msgspec
     import numpy as np
 
-    from orlog.datasets.loading import load_dataset
     from orlog.records import references_for
     from orlog.runs import evaluate_run
 
     with progress_bar("episodes") as update:
         record, evaluation = evaluate_run(
             run,
-            dataset=None if dataset is None else load_dataset(dataset),
+            dataset=dataset,
             episodes=episodes,
             trust_environment=trust_environment,
             progress=lambda done: update(done, episodes),
         )
 
     returns = np.array(evaluation.returns)
-    error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
+    error = returns.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else None
     protocol = evaluation.protocol
     references = references_for(protocol.environment_id, protocol.environment_kwargs)
     if as_json:
@@ -123,7 +165,7 @@ def evaluate(
                 "step": evaluation.step,
                 "steps": record.steps,
                 "mean_return": float(returns.mean()),
-                "standard_error": float(error) if len(returns) > 1 else None,
+                "standard_error": None if error is None else float(error),
                 "normalized_score": None
                 if references is None
                 else float(references.normalize(returns).mean()),
@@ -132,10 +174,12 @@ def evaluate(
             }
         )
         return
+    spread = "one episode, so there is no standard error"
+    if error is not None:
+        spread = f"standard error {error:.2f}, {episodes} episodes"
     console.print(
         f"{record.algorithm.upper()} seed {record.seed} on {record.dataset}, step "
-        f"{evaluation.step:,} of {record.steps:,}: return {returns.mean():.2f} (standard error {error:.2f}, "
-        f"{episodes} episodes)"
+        f"{evaluation.step:,} of {record.steps:,}: return {returns.mean():.2f} ({spread})"
     )
     if references is None:
         console.print("no reference returns are recorded, so there is no normalized score")
@@ -149,7 +193,7 @@ def evaluate(
 @app.command(epilog="Example: orlog references pointmaze/umaze-v1")
 def references(
     name: Name,
-    episodes: Annotated[int, typer.Option(min=2, help="Episodes of each policy.")] = 1000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy.")] = 1000,
     record: Annotated[
         bool, typer.Option("--record", help="Record them among those that ship (maintainers).")
     ] = False,
@@ -176,7 +220,7 @@ def references(
         (
             kind,
             f"{new.mean:.2f}",
-            f"{new.standard_deviation / episodes**0.5:.2f}",
+            "none" if new.standard_error is None else f"{new.standard_error:.2f}",
             "none" if old is None else f"{old.mean:.2f}",
             new.policy,
         )
@@ -197,8 +241,14 @@ def reproduce(
     name: Name,
     seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds, from 0.")] = 3,
     episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes of each seed.")] = 100,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
+    ] = None,
     workers: Workers = CORES,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with runs that were cut short.")
+    ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
@@ -219,7 +269,7 @@ def reproduce(
             f"a view of {dataset.name} has no baseline of its own; store it as a version first: "
             f"orlog save {name} NAME@VERSION"
         )
-    with progress_bars() as update:
+    with progress_bars(lines=True) as update:
         result = run(
             algorithm,
             dataset,
@@ -227,6 +277,8 @@ def reproduce(
             seeds=range(seeds),
             episodes=episodes,
             workers=workers,
+            steps=steps,
+            resume=resume,
             trust_environment=trust_environment,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )

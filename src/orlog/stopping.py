@@ -1,0 +1,38 @@
+"""Ctrl-C and SIGTERM as a request to stop, for work that has something to save first."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+__all__ = ["StopRequest"]
+
+
+class StopRequest:
+    """Notes the first signal that asks a process to stop; a second one acts as it always does.
+
+    Attributes:
+        signal: Number of the signal that came; 0 where none did.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note signals instead of being ended by them. Only the main thread can do this."""
+        usual = {
+            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
