@@ -105,7 +105,7 @@ def train(
                 markup=False,
             )
             raise typer.Exit(128 + request.signal) from stopped
-    advice = f"run: orlog evaluate {folder}"
+    advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
     if dataset.environment is None:
         advice = f"{dataset.name} names no environment, so there is none to evaluate in"
     elif trust_environment:
