@@ -117,7 +117,9 @@ class _Watch:
         paths = {*sys.path, *site.getsitepackages(), *sysconfig.get_paths().values(), sys.prefix}
         source = Path(__file__).resolve().parents[2]
         allowed = {folder, source, *(Path(path).resolve() for path in paths if path)}
-        self._allowed = tuple(f"{path}{os.sep}" for path in {*allowed, Path("/dev"), Path("/proc")})
+        # The devices, but not what lies in memory there, as the folders of tests may.
+        devices = [path for path in Path("/dev").iterdir() if path.name != "shm"]
+        self._allowed = tuple(f"{path}{os.sep}" for path in {*allowed, *devices, Path("/proc")})
         # Links on the way are looked for.
         self._parents = {str(parent) for parent in (folder, *folder.parents)}
         for name in SEES:
