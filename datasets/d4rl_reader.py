@@ -4,8 +4,9 @@
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
     /infos/NAME                     (S, ..)             all else is left out
 
-An episode ends at a terminal, a timeout or the end of the file. Where the file has no
-`next_observations`, what followed the last step of an episode was never recorded, and nothing is
+An episode ends at a terminal, a timeout or the end of the file. A file with neither `timeouts` nor
+`next_observations` does not say where the time limit ended an episode; the environment's horizon
+does, and without it the file is refused. Where the file has no `next_observations`, what followed the last step of an episode was never recorded, and nothing is
 made up: see `read_d4rl`. The file is not trusted: it is read in bounded blocks, no link is
 followed, and only filters are used that come with HDF5.
 """
@@ -49,6 +50,7 @@ def read_d4rl(
     name: str,
     *,
     where: str = "",
+    horizon: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[WrittenPart, str]:
     """Write the episodes of a file into a new folder; return them, and what is to be said of them.
@@ -65,10 +67,13 @@ def read_d4rl(
         folder: Where the columns will lie, in the Zarr container.
         name: How errors call the dataset.
         where: How errors call the file; its path by default.
+        horizon: Steps after which the environment truncates an episode. It counts for files with
+            neither `timeouts` nor `next_observations` only.
         progress: Called with rows done and in all.
 
     Raises:
-        SchemaError: it is not such a file, or its observations do not follow each other.
+        SchemaError: it is not such a file, or its observations do not follow each other, or it needs
+            a horizon.
         IntegrityError: HDF5 cannot read it.
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
@@ -82,6 +87,14 @@ def read_d4rl(
     with file:
         with _reading(where):
             columns = _Columns(file, where, source.stat().st_size)
+        if not columns.needs_horizon:
+            horizon = None
+        elif horizon is None:
+            raise SchemaError(
+                f"{where}: has neither timeouts nor next_observations, so nothing says where the time "
+                "limit ended an episode; list it with the environment's limit (more than the longest "
+                "episode has, if there is none): orlog registry link .. --horizon STEPS"
+            )
         schema = Schema(
             observation_space=_space(
                 columns.dtypes["observations"], columns.shapes["observations"]
@@ -91,7 +104,7 @@ def read_d4rl(
         )
         writer = EpisodeWriter(folder, schema, f"{name} ({where})")
         try:
-            cutter = _Cutter(columns, writer)
+            cutter = _Cutter(columns, writer, horizon)
             progress(0, columns.rows)
             for start in range(0, columns.rows, columns.block_rows):
                 stop = min(columns.rows, start + columns.block_rows)
@@ -108,6 +121,11 @@ def read_d4rl(
 def _remarks(cutter: _Cutter, columns: _Columns) -> str:
     """Return what those who use the data should know about how they were read."""
     said = []
+    if cutter.horizon is not None:
+        said.append(
+            f"The file has no timeouts: episodes were taken to be truncated after {cutter.horizon:,} "
+            "steps."
+        )
     if cutter.left_out:
         said.append(
             f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
@@ -171,6 +189,11 @@ class _Columns:
     def has_next(self) -> bool:
         """Whether the observation after each step is known."""
         return "next_observations" in self._datasets
+
+    @property
+    def needs_horizon(self) -> bool:
+        """Whether neither flags nor observations say where a time limit ended an episode."""
+        return not self.has_next and "timeouts" not in self._datasets
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows of all columns, with `terminals` and `timeouts` as flags."""
@@ -293,6 +316,7 @@ class _Cutter:
     The last two rows of a block are held until it is known whether their episode goes on.
 
     Attributes:
+        horizon: Steps after which an episode is truncated; None where the file says it.
         left_out: Steps that were left out.
         missing: Episodes without a final observation.
         joints: Places that no flag says an episode ends at, and the observations do.
@@ -300,14 +324,18 @@ class _Cutter:
 
     columns: _Columns
     writer: EpisodeWriter
+    horizon: int | None = None
     left_out: int = 0
     missing: int = 0
     joints: int = 0
     _held: Block | None = None
     _first: int = 0  # place in the file of the first row that is held
+    _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
 
     def add(self, block: Block, *, is_last: bool) -> None:
         """Write what the next rows of the file complete."""
+        if self.horizon is not None:
+            block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
         if self._held is not None:
             block = {key: np.concatenate((self._held[key], block[key])) for key in block}
         rows = len(block["rewards"])
@@ -325,6 +353,16 @@ class _Cutter:
             self._steps(block, start, rows - keep, block["observations"][rows - keep])
         self._held = {key: values[rows - keep :] for key, values in block.items()}
         self._first += rows - keep
+
+    def _find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
+        """Return where episodes of the next rows of the file reach the horizon."""
+        timeouts = np.zeros(len(terminals), bool)
+        first = -self._open_steps
+        for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
+            timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
+            self._open_steps = (end - first) % horizon
+            first = end + 1
+        return timeouts
 
     def _find_joints(self, block: Block, ends: np.ndarray) -> None:
         """End episodes where observations do not follow each other, as where files were joined."""

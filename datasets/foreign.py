@@ -25,7 +25,7 @@ from orlog.datasets.manifest import MANIFEST_FILE, Count, Manifest, Parent, read
 from orlog.datasets.meaning import check_offered
 from orlog.datasets.names import did_you_mean
 from orlog.datasets.recording import Recording
-from orlog.datasets.sources import ForeignSource
+from orlog.datasets.sources import ForeignSource, shipped_horizon
 from orlog.datasets.storage import storage_errors, sync_folders, write_durably
 from orlog.datasets.transport import Expected, Limiter, Mirror, Patience, fetch_object
 from orlog.datasets.writing import WrittenPart, make_manifest
@@ -109,7 +109,7 @@ def first_downloads_file() -> Path:
     return datasets_folder().parent / "first-downloads.json"
 
 
-Reader = Callable[[Path, Path, str, str], tuple[WrittenPart, str]]
+Reader = Callable[[Path, Path, str, str, int | None], tuple[WrittenPart, str]]
 
 
 def check_format(name: str, file_format: str) -> None:
@@ -131,7 +131,9 @@ def _d4rl() -> Reader:
     from orlog.datasets.hdf5_container import import_h5py
 
     import_h5py()
-    return lambda file, folder, name, where: read_d4rl(file, folder, name, where=where)
+    return lambda file, folder, name, where, horizon: read_d4rl(
+        file, folder, name, where=where, horizon=horizon
+    )
 
 
 FORMATS: dict[str, Callable[[], Reader]] = {"d4rl-hdf5": _d4rl}
@@ -181,7 +183,8 @@ def _bring(
 def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path) -> Manifest:
     """Write the version that the file holds into a folder, durably, and return its manifest."""
     entry = source.entry
-    written, remarks = read(file, store, f"{source.name}@{source.version}", entry.url)
+    horizon = entry.horizon or shipped_horizon(source.name)
+    written, remarks = read(file, store, f"{source.name}@{source.version}", entry.url, horizon)
     operation = f"read {entry.format} from {entry.url}"
     trust = ""
     if not _has_checksum(source):

@@ -52,6 +52,8 @@ class ForeignEntry(
         md5: Hex MD5 of its bytes, where upstream states no better sum.
         description: What the data are.
         license: SPDX identifier of the data.
+        horizon: Steps after which the environment truncates an episode, for files whose own flags
+            do not say where that happened.
     """
 
     url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
@@ -61,6 +63,7 @@ class ForeignEntry(
     md5: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] | None = None
     description: Annotated[str, Meta(max_length=10_000)] | None = None
     license: Annotated[str, Meta(max_length=1000)] | None = None
+    horizon: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.

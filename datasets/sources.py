@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -55,10 +56,12 @@ __all__ = [
     "find_source",
     "offered_versions",
     "read_index",
+    "shipped_horizon",
     "shipped_index",
     "source_of_url",
 ]
 
+# Of D4RL's 183 datasets the index lists the 110 with a published sum; `docs/sharing.md` names the rest.
 SHIPPED = ("d4rl",)
 
 PAUSE = 0.5  # seconds
@@ -183,6 +186,15 @@ def shipped_index(name: str) -> Index:
     """Return the index of one of the registries that ship with orlog."""
     path = records_folder() / "foreign" / f"{name}.json"
     return index_from_json(path.read_bytes(), str(path))
+
+
+def shipped_horizon(name: str) -> int | None:
+    """Return after how many steps D4RL's environment of a dataset truncates; None if not known."""
+    horizons: dict[str, int] = {}
+    if name.startswith("d4rl/"):
+        path = records_folder() / "foreign" / "d4rl-horizons.json"
+        horizons = json.loads(path.read_text("utf-8"))
+    return horizons.get(name.removeprefix("d4rl/"))
 
 
 def _absence(index: Index, wanted: DatasetName) -> str:

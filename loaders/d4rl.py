@@ -1,8 +1,8 @@
 """D4RL's arrays and functions (Fu et al. 2020), for results that must compare with theirs.
 
     d4rl_arrays           observations [N, ..], actions, rewards, terminals, timeouts, infos/..
-    qlearning_dataset     what D4RL's function of that name gives, bit for bit
-    sequence_dataset      what D4RL's function of that name gives, bit for bit
+    qlearning_dataset     what D4RL's function of that name gives, bit for bit, of the same arrays
+    sequence_dataset      what D4RL's function of that name gives, bit for bit, of the same arrays
     transitions_dataset   the transitions that happened
 
 D4RL's arrays do not hold what followed the last step of an episode. `qlearning_dataset` therefore
@@ -10,11 +10,20 @@ leaves out the last step of each episode that timed out, also where a file knows
 `terminate_on_end` it keeps it, with the first observation of the next episode as the one that
 followed and no sign that the episode ended. It always leaves out the last row of the file, and
 where a step both terminates and times out, the termination is left out. Rewards become float32.
+
+A D4RL file without `next_observations` becomes a dataset without the last step of each episode that
+timed out; its observation is the final one of that episode. `qlearning_dataset` gives of such a
+dataset what D4RL's gives of the file, with two exceptions: episodes of one step that timed out are
+not in the dataset, and where a file has no `timeouts` D4RL counts some episodes a step short, which
+is not done here. With `terminate_on_end`, and in `sequence_dataset`, D4RL has those last steps, which
+the dataset has not: they are left out with a warning. Nor does a dataset tell whether the end of the
+file cut its last episode off: D4RL's `sequence_dataset` leaves such a rest out, here it is yielded.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -23,6 +32,7 @@ from orlog.datasets.dataset import Dataset
 from orlog.datasets.spaces import leaf_spaces
 from orlog.errors import SchemaError
 from orlog.loaders.arguments import check_integers
+from orlog.loaders.arrays import MISSING_FINALS
 
 __all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
 
@@ -62,6 +72,10 @@ def qlearning_dataset(
 ) -> dict[str, np.ndarray]:
     """Return what `d4rl.qlearning_dataset` gives for the same arrays, bit for bit.
 
+    Of a dataset that was read from a D4RL file without `next_observations`, it is what D4RL's gives
+    for the file; `terminate_on_end` keeps what is not in the dataset, so that these steps are missing
+    and a warning says how many.
+
     That is observations, actions, next_observations and rewards as float32, and terminals as bool;
     see the top of this file for what is wrong with them, and `transitions_dataset` for what is not.
 
@@ -76,11 +90,14 @@ def qlearning_dataset(
         ValueError: arrays without `timeouts`, and no limit or one below 1.
         TypeError: neither a dataset nor arrays, or a limit that is no integer.
     """
-    arrays = _checked(data)
+    arrays, is_known = _checked(data)
     rows = max(len(arrays["rewards"]) - 1, 0)
     terminals = arrays["terminals"][:rows].astype(np.bool_)
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1 if terminate_on_end else 0)
     kept = np.arange(rows) if terminate_on_end else np.flatnonzero(~ends[:rows])
+    if not is_known[kept].all():
+        _warn(np.count_nonzero(~is_known[kept]))
+        kept = kept[is_known[kept]]
     if not len(kept):  # an empty list becomes an array of this kind
         names = ("observations", "actions", "next_observations", "rewards", "terminals")
         return {name: np.array([]) for name in names}
@@ -98,7 +115,9 @@ def sequence_dataset(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield what `d4rl.sequence_dataset` yields for the same arrays, bit for bit.
 
-    Each is an episode with all of the arrays. Steps after the last flag are left out.
+    Each is an episode with all of the arrays. Steps after the last flag are left out. A dataset that
+    was read from a D4RL file without `next_observations` lacks the last step of each episode that
+    timed out; a warning says how many.
 
     Args:
         data: A dataset, or D4RL's arrays (`d4rl_arrays`).
@@ -109,11 +128,14 @@ def sequence_dataset(
         ValueError: arrays without `timeouts`, and no limit or one below 1.
         TypeError: neither a dataset nor arrays, or a limit that is no integer.
     """
-    arrays = _checked(data)
+    arrays, is_known = _checked(data)
+    if not is_known.all():
+        _warn(np.count_nonzero(~is_known))
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1)
     first = 0
     for last in np.flatnonzero(ends | arrays["terminals"].astype(np.bool_)).tolist():
-        yield {name: values[first : last + 1].copy() for name, values in arrays.items()}
+        here = slice(first, last + 1 if is_known[last] else last)
+        yield {name: values[here].copy() for name, values in arrays.items()}
         first = last + 1
 
 
@@ -164,9 +186,12 @@ def _ends(
     return ends
 
 
-def _checked(data: Dataset | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _checked(
+    data: Dataset | Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return D4RL's arrays, and which of their rows are known: all, but for what a reader left out."""
     if isinstance(data, Dataset):
-        return d4rl_arrays(data)
+        return _arrays_of_file(data)
     if not isinstance(data, Mapping):
         raise TypeError(f"expected a dataset or D4RL's arrays by name, found {type(data).__name__}")
     arrays = {name: np.asarray(values) for name, values in data.items()}
@@ -180,7 +205,46 @@ def _checked(data: Dataset | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
                 f"{name} has shape {values.shape}, rewards {rows} rows: leave out what is not one "
                 "row a step (metadata)"
             )
-    return arrays
+    return arrays, np.ones(rows, np.bool_)
+
+
+def _arrays_of_file(dataset: Dataset) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the arrays of the file that a dataset was read from, and which rows it still has.
+
+    Of the last step of an episode that timed out, the reader kept the observation alone:
+
+        file     o0 a0 r0   o1 a1 r1   o2 a2 r2     timeouts 0 0 1
+        dataset  o0 a0 r0   o1 a1 r1   o2           truncations 0 1
+    """
+    arrays = d4rl_arrays(dataset)
+    if MISSING_FINALS not in dataset.columns:
+        return arrays, np.ones(dataset.total_steps, np.bool_)
+    lengths = dataset.episode_lengths
+    lasts = dataset.episode_starts + lengths - 1
+    lost = ~arrays["terminals"][lasts]  # by episode
+    ends = np.cumsum(lengths + lost)
+    is_known = np.ones(dataset.total_steps + np.count_nonzero(lost), np.bool_)
+    is_known[ends[lost] - 1] = False
+    # Which observations are rows of the file: not the zeros that stand for what followed a terminal.
+    finals = np.cumsum(lengths + 1) - 1
+    observations = np.delete(_flat(dataset, "observations"), finals[~lost], axis=0)
+    found = {}
+    for name, values in arrays.items():
+        found[name] = np.zeros((len(is_known), *values.shape[1:]), values.dtype)
+        found[name][is_known] = values
+    truncations = dataset.column("truncations").astype(np.bool_)
+    found["timeouts"][is_known] = truncations & arrays["terminals"]
+    found["timeouts"][~is_known] = True
+    return {**found, "observations": observations}, is_known
+
+
+def _warn(count: int) -> None:
+    warnings.warn(
+        f"{count:,} last steps of episodes that timed out are left out: the file had no "
+        "next_observations, so that they are not in the dataset; D4RL's own result has them. Give "
+        "the arrays of the original file for the same",
+        stacklevel=3,
+    )
 
 
 def _step_rows(dataset: Dataset) -> np.ndarray:

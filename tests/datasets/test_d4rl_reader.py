@@ -62,8 +62,8 @@ def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
     return path
 
 
-def read(path: Path, folder: Path) -> tuple[Dataset, str]:
-    written, said = read_d4rl(path, folder, NAME, where="test.hdf5")
+def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
+    written, said = read_d4rl(path, folder, NAME, where="test.hdf5", horizon=horizon)
     manifest = make_manifest(
         written.schema,
         [written.part],
@@ -77,15 +77,18 @@ def read(path: Path, folder: Path) -> tuple[Dataset, str]:
     return load_dataset(folder), said
 
 
-def slow_episodes(body: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def slow_episodes(
+    body: Mapping[str, np.ndarray], horizon: int | None = None
+) -> list[dict[str, Any]]:
     """Return the episodes of a file, step by step, as the rules are written."""
     steps = len(body["rewards"])
     timeouts = body.get("timeouts", np.zeros(steps, bool))
-    episodes, open_steps = [], []
+    open_steps: list[int] = []
+    episodes = []
     for step in range(steps):
         open_steps.append(step)
         terminal = bool(body["terminals"][step])
-        ends = terminal or bool(timeouts[step]) or step == steps - 1
+        ends = terminal or bool(timeouts[step]) or step == steps - 1 or len(open_steps) == horizon
         if not ends and "next_observations" in body:
             ends = (
                 body["next_observations"][step].tobytes()
@@ -117,8 +120,8 @@ def slow_episodes(body: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     return episodes
 
 
-def check(dataset: Dataset, body: Mapping[str, np.ndarray]) -> None:
-    expected = slow_episodes(body)
+def check(dataset: Dataset, body: Mapping[str, np.ndarray], horizon: int | None = None) -> None:
+    expected = slow_episodes(body, horizon)
     assert dataset.total_episodes == len(expected)
     for found, wanted in zip(dataset, expected, strict=True):
         steps = wanted["steps"]
@@ -156,6 +159,7 @@ FLAGS = st.lists(st.sampled_from([(0, 0)] * 6 + [(1, 0), (0, 1), (1, 1)]), min_s
     dtype=st.sampled_from(["float32", "float64"]),
     seed=st.integers(0, 99),
     joints=st.sets(st.integers(0, 59), max_size=9),
+    limit=st.integers(1, 12),
 )
 def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
     flags: list[tuple[int, int]],
@@ -165,6 +169,7 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
     dtype: str,
     seed: int,
     joints: set[int],
+    limit: int,
 ) -> None:
     terminals, timeouts = ([bool(one[number]) for one in flags] for number in range(2))
     body = rows_of(
@@ -177,16 +182,18 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
     torn = [step for step in joints if has_next and step < len(flags)]
     if has_next:
         body["next_observations"][torn, 0] += 1
+    horizon = None if has_timeouts or has_next else limit
     row_bytes = sum(values[:1].nbytes for values in body.values())
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(d4rl_reader, "BLOCK_BYTES", block_rows * row_bytes)
         path = write(Path(folder) / "test.hdf5", body)
-        if not slow_episodes(body):
+        if not slow_episodes(body, horizon):
             with pytest.raises(SchemaError, match="at least one episode"):
-                read(path, Path(folder) / "store")
+                read(path, Path(folder) / "store", limit)
             return
-        dataset, said = read(path, Path(folder) / "store")
-        check(dataset, body)
+        dataset, said = read(path, Path(folder) / "store", limit)
+        check(dataset, body, horizon)
+        assert ("truncated after" in said) == (horizon is not None)
         left_out = len(flags) - dataset.total_steps
         missing = 0 if has_next else int(body["terminals"].sum())
         assert (f"{left_out:,} last steps" in said) == (left_out > 0)
@@ -194,6 +201,21 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
         ends = body["terminals"] | (body["timeouts"] if has_timeouts else False)
         unflagged = sum(1 for step in torn if not ends[step] and step < len(flags) - 1)
         assert (f"In {unflagged:,} places" in said) == (unflagged > 0)
+
+
+def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path: Path) -> None:
+    body = rows_of([False] * 7 + [True] + [False] * 12, None, next_observations=False)
+    path = write(tmp_path / "test.hdf5", body)
+    dataset, said = read(path, tmp_path / "store", 5)
+    check(dataset, body, 5)
+    assert dataset.episode_lengths.tolist() == [4, 3, 4, 4, 1]
+    assert "episodes were taken to be truncated after 5 steps" in said
+
+
+def test_without_timeouts_and_horizon_a_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.hdf5", rows_of([False] * 9, None, next_observations=False))
+    with pytest.raises(SchemaError, match=r"test\.hdf5: .*timeouts.*--horizon"):
+        read(path, tmp_path / "store")
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf"}])

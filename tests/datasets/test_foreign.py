@@ -157,6 +157,23 @@ def test_a_file_without_a_checksum_is_trusted_at_first(
     assert leftovers() == []
 
 
+def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = rows_of([False] * 1200, None, next_observations=False)
+    write(upstream.folder / FILE, body)
+    with pytest.raises(SchemaError, match="--horizon"):
+        bring(upstream.checked())
+    link = ["registry", "link", str(upstream.folder), "lab/limited-v0@1.0.0", upstream.url]
+    options = ["--format", "d4rl-hdf5", "--horizon", "400"]
+    assert CliRunner().invoke(app, [*link, *options]).exit_code == 0
+    source = find_source(parse_name("lab/limited-v0"))
+    assert isinstance(source, ForeignSource)
+    check(bring(source), body, 400)
+    monkeypatch.setattr(f"{__name__}.NAME", "d4rl/hopper-medium-v0")  # 1,000 steps
+    check(bring(upstream.checked()), body, 1000)
+
+
 def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstream) -> None:
     upstream.link()
     done = CliRunner().invoke(app, ["download", NAME])

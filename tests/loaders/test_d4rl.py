@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from orlog.loaders.d4rl import (
     sequence_dataset,
     transitions_dataset,
 )
+from tests.datasets.test_d4rl_reader import read, write
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]
@@ -226,3 +228,50 @@ def test_what_has_no_fixed_shape_is_refused_by_name(write: Write, make: Make) ->
     dataset = write([make(space, ACTION, length=3, end="cut", rng=rng)], space, ACTION)
     with pytest.raises(SchemaError, match="column observations/text holds no numbers"):
         d4rl_arrays(dataset)
+
+
+@pytest.fixture
+def from_file(tmp_path: Path) -> Callable[[Plain], Dataset]:
+    """Return a function that writes D4RL's arrays into a file and reads that into a dataset."""
+
+    def read_back(arrays: Plain) -> Dataset:
+        path = write(tmp_path / "file.hdf5", arrays)
+        return read(path, tmp_path / "store")[0]
+
+    return read_back
+
+
+def arrays_of_a_file(*, rows: int, last: str) -> Plain:
+    arrays = seeded_arrays(3, rows=rows, timeouts=True, dtype="float32")
+    before = np.append(True, (arrays["terminals"] | arrays["timeouts"])[:-1])
+    arrays["timeouts"] &= ~before  # episodes of one step that timed out are not read
+    for name in ("terminals", "timeouts"):
+        arrays[name][-2:] = [False, name == last]
+    return arrays
+
+
+@pytest.mark.parametrize("last", ["terminals", "timeouts", "cut"])
+def test_transitions_of_a_file_are_d4rls(from_file: Callable[[Plain], Dataset], last: str) -> None:
+    arrays = arrays_of_a_file(rows=500, last=last)
+    dataset = from_file(arrays)
+    assert dataset.total_steps < 500
+    assert digest_of([qlearning_dataset(dataset)]) == digest_of([qlearning_dataset(arrays)])
+
+
+def test_last_steps_that_were_never_read_are_missing_with_a_warning(
+    from_file: Callable[[Plain], Dataset],
+) -> None:
+    arrays = arrays_of_a_file(rows=500, last="timeouts")
+    dataset = from_file(arrays)
+    lost = int((arrays["timeouts"] & ~arrays["terminals"]).sum())
+    with pytest.warns(UserWarning, match=f"{lost} last steps"):
+        pieces = list(sequence_dataset(dataset))
+    theirs = list(sequence_dataset(arrays))
+    assert len(pieces) == len(theirs)
+    for ours, piece in zip(pieces, theirs, strict=True):
+        kept = len(piece["rewards"]) - (not piece["terminals"][-1])
+        for name, values in ours.items():
+            np.testing.assert_array_equal(values, piece[name][:kept], strict=True)
+    with pytest.warns(UserWarning, match=f"{lost - 1} last steps"):  # the last row never counts
+        found = qlearning_dataset(dataset, terminate_on_end=True)
+    assert len(found["rewards"]) == 500 - lost

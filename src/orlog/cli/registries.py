@@ -117,6 +117,14 @@ def link(
     license: Annotated[  # noqa: A002 (the word of the manifest)
         str | None, typer.Option(help="SPDX identifier of the data.")
     ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="STEPS",
+            help="Steps after which the environment truncates, for files that do not say where.",
+        ),
+    ] = None,
     sign: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
     ] = None,
@@ -142,6 +150,7 @@ def link(
         md5=md5,
         description=description,
         license=license,
+        horizon=horizon,
     )
     signer = None if sign is None else functools.partial(signatures.sign, key_file=sign)
     check_signing(sign, trust, sign_existing)
