@@ -71,8 +71,9 @@ def build_dataset(
     if entry is None:
         raise NotFoundError(
             f"the catalogue has no recipe for {wanted.name}"
-            + did_you_mean(wanted.name, CATALOGUE)
-            + " Run: orlog list"
+            + (did_you_mean(wanted.name, CATALOGUE) or ".")
+            + f" Run: orlog download {wanted.name}, if a registry has it; orlog list shows what can "
+            "be built"
         )
     if not builds(wanted):
         raise NotFoundError(

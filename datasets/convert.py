@@ -31,7 +31,7 @@ from orlog.datasets.manifest import (
 )
 from orlog.datasets.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.names import DatasetName, parse_name
-from orlog.datasets.storage import storage_errors, sync_folders, write_durably
+from orlog.datasets.storage import absolute_path, storage_errors, sync_folders, write_durably
 from orlog.datasets.writing import EpisodeWriter, WrittenPart, make_manifest
 from orlog.datasets.zarr_container import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, VersionExistsError
@@ -83,7 +83,7 @@ def convert_dataset(
     if manifest.container == container:
         raise ValueError(f"{manifest.name}@{manifest.version} is in the {container} container")
     wanted = _name_of_converted(dataset, container, name, version)
-    destination = Path(target).expanduser().absolute()
+    destination = absolute_path(target)
     _refuse(destination, destination)
     specs = dataset.schema.columns()
     total = sum(column.rows * _row_bytes(specs[column.name]) for column in manifest.columns)

@@ -32,6 +32,7 @@ from orlog.datasets.partial_record import (
 )
 from orlog.datasets.presence import unless_deleted
 from orlog.datasets.sources import SHIPPED, shipped_index
+from orlog.datasets.storage import absolute_path
 from orlog.datasets.views import open_view, view_sources
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
 
@@ -45,6 +46,9 @@ __all__ = [
     "stored_folder",
     "stored_folders",
 ]
+
+FILES = (".json", ".hdf5", ".h5")
+HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def load_dataset(
@@ -146,10 +150,17 @@ def _pinned(wanted: DatasetName) -> DatasetName:
 
 
 def as_folder(name: str | Path) -> Path | None:
-    """Return the path that is meant, or None where a dataset's name is."""
-    if isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(".json"):
-        return Path(name).expanduser().absolute()
-    return Path(name).absolute() if not is_name(name) and _is_there(Path(name)) else None
+    """Return the path that is meant, or None where a dataset's name is.
+
+    Raises:
+        NotFoundError: it is an HDF5 file; the message says what to do with it.
+    """
+    is_path = isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(FILES)
+    if not is_path and (is_name(str(name)) or not _is_there(Path(name))):
+        return None
+    path = absolute_path(name)
+    _refuse_hdf5(path)
+    return path
 
 
 def _is_there(path: Path) -> bool:
@@ -171,6 +182,23 @@ def _holds_manifest(folder: Path) -> bool:
         return (folder / MANIFEST_FILE).exists()
     except OSError:  # a path too long for any file
         return False
+
+
+def _refuse_hdf5(path: Path) -> None:
+    """Say what to do with an HDF5 file, which is neither a version's folder nor a view."""
+    if not _is_file(path) or path.suffix == ".json":
+        return
+    with path.open("rb") as file:
+        if file.read(len(HDF5_START)) != HDF5_START:
+            return
+    if _holds_manifest(path.parent):
+        raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder")
+    raise NotFoundError(
+        f"{path}: an HDF5 file, no dataset yet. If it has D4RL's layout (observations, actions, "
+        "rewards, terminals), list it in a registry, here a folder, and download it: orlog registry "
+        f"link REGISTRY lab/NAME-v1@1.0.0 file://{path} --format d4rl-hdf5; orlog registry add lab "
+        "REGISTRY; orlog download lab/NAME-v1"
+    )
 
 
 def find_dataset(name: str | Path) -> Path:

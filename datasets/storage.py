@@ -16,6 +16,7 @@ import numpy as np
 from orlog.errors import OrlogError, StorageError
 
 __all__ = [
+    "absolute_path",
     "hash_file",
     "link_or_copy",
     "list_files",
@@ -36,6 +37,12 @@ def little_endian_bytes(values: np.ndarray) -> memoryview:
     """Return the bytes of an array, row by row, little-endian; no copy where it is so already."""
     little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
+
+
+def absolute_path(path: str | Path) -> Path:
+    """Return a path from the root on, as people should see it: without `~` and `..`."""
+    whole = Path(path).expanduser().absolute()
+    return whole.resolve() if ".." in whole.parts else whole  # a link may lie before the `..`
 
 
 def list_files(folder: Path) -> Iterator[tuple[str, Path]]:

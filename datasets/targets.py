@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from orlog.datasets.index import INDEX_FILE
 from orlog.datasets.manifest import StoredObject
 from orlog.datasets.names import is_url
-from orlog.datasets.storage import hash_file, sync, sync_all, sync_folders
+from orlog.datasets.storage import absolute_path, hash_file, sync, sync_all, sync_folders
 from orlog.datasets.transport import missing_backend
 from orlog.errors import (
     IntegrityError,
@@ -152,7 +152,7 @@ def open_target(target: str) -> Target:
         StorageError: it is a web server, or cannot be reached.
     """
     if not is_url(target):
-        return FolderTarget(Path(target).expanduser().absolute())
+        return FolderTarget(absolute_path(target))
     scheme = target.partition("://")[0]
     if scheme in ("http", "https"):
         raise StorageError(

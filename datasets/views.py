@@ -43,7 +43,7 @@ from orlog.datasets.names import did_you_mean
 from orlog.datasets.schema import ALWAYS, Schema
 from orlog.datasets.selection import Selection, seeded_order
 from orlog.datasets.spaces import named_parts
-from orlog.datasets.storage import storage_errors, sync, write_durably
+from orlog.datasets.storage import absolute_path, storage_errors, sync, write_durably
 from orlog.datasets.summaries import summary
 from orlog.errors import (
     FormatVersionError,
@@ -215,7 +215,7 @@ def save_view(dataset: Dataset, path: Path, *, replace: bool = False) -> Path:
             f"{dataset.name}@{dataset.version} is a stored version, not a view: name it by "
             f"{dataset.name}@{dataset.digest[:19]}"
         )
-    path = path.expanduser().absolute()
+    path = absolute_path(path)
     if _depth(dataset) > DEEPEST:
         raise SchemaError(
             f"{dataset.name}: views are nested more than {DEEPEST} deep; store one of them first, "

@@ -96,7 +96,7 @@ def qlearning_dataset(
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1 if terminate_on_end else 0)
     kept = np.arange(rows) if terminate_on_end else np.flatnonzero(~ends[:rows])
     if not is_known[kept].all():
-        _warn(np.count_nonzero(~is_known[kept]))
+        _warn(int(np.count_nonzero(~is_known[kept])))
         kept = kept[is_known[kept]]
     if not len(kept):  # an empty list becomes an array of this kind
         names = ("observations", "actions", "next_observations", "rewards", "terminals")
@@ -130,7 +130,7 @@ def sequence_dataset(
     """
     arrays, is_known = _checked(data)
     if not is_known.all():
-        _warn(np.count_nonzero(~is_known))
+        _warn(int(np.count_nonzero(~is_known)))
     ends = _ends(arrays, max_episode_steps, first_after_timeout=1)
     first = 0
     for last in np.flatnonzero(ends | arrays["terminals"].astype(np.bool_)).tolist():

@@ -161,7 +161,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(built_mini: Path) -> N
     ("name", "message"),
     [
         ("pointmaze/umaze-mini-v2", r"no recipe for .*; did you mean pointmaze/umaze-mini-v1"),
-        ("qqq/zzz-v1", r"no recipe for qqq/zzz-v1 Run: orlog list"),
+        ("qqq/zzz-v1", r"no recipe for qqq/zzz-v1\. Run: orlog download qqq/zzz-v1, .* orlog list"),
         (f"{MINI}@1.0.1", r"builds version 1\.0\.0; run: orlog build pointmaze/umaze-mini-v1$"),
         (f"{MINI}@sha256:abcdef", r"builds version 1\.0\.0"),
     ],

@@ -174,6 +174,34 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
     check(bring(upstream.checked()), body, 1000)
 
 
+def test_showing_an_hdf5_file_says_how_to_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message's commands are run as they are printed."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    body = rows_of([False, False, True] * 5, None, next_observations=True)
+    file = write(tmp_path / "below" / "my.hdf5", body)
+    for name in ("my.hdf5", "../below/my.hdf5", file):
+        with pytest.raises(NotFoundError, match="an HDF5 file") as caught:
+            load_dataset(name)
+        assert str(caught.value).startswith(f"{file}: ")
+    commands = str(caught.value).partition("download it: ")[2].split("; ")
+    assert len(commands) == 3
+    for command in commands:
+        words = command.replace("REGISTRY", "../registry").replace("NAME", "my").split()[1:]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        assert ".." not in done.output
+    check(load_dataset("lab/my-v1"), body)
+
+
+def test_building_what_is_downloaded_says_to_download() -> None:
+    done = CliRunner().invoke(app, ["build", "d4rl/hopper-medium-v2"])
+    assert done.exit_code != 0
+    assert "orlog download d4rl/hopper-medium-v2" in str(done.exception) + done.output
+
+
 def test_the_command_line_says_that_a_first_download_was_trusted(upstream: Upstream) -> None:
     upstream.link()
     done = CliRunner().invoke(app, ["download", NAME])
