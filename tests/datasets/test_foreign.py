@@ -170,7 +170,7 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
     source = find_source(parse_name("lab/limited-v0"))
     assert isinstance(source, ForeignSource)
     check(bring(source), body, 400)
-    monkeypatch.setattr(f"{__name__}.NAME", "d4rl/hopper-medium-v0")  # 1,000 steps
+    monkeypatch.setattr(f"{__name__}.NAME", "d4rl/bullet-hopper-medium-v0")  # 1,000 steps
     check(bring(upstream.checked()), body, 1000)
 
 

@@ -47,12 +47,12 @@ from tests.levels import scaled
 
 RICH = spaces.Dict(
     {
-        "position": spaces.Box(-9, 9, (2,), np.float32),
+        "position": spaces.Box(-99, 99, (2,), np.float32),
         "word": spaces.Text(6, min_length=0, charset="aé水"),
         "tags": spaces.Sequence(spaces.Discrete(5)),
     }
 )
-BOX = spaces.Box(-9, 9, (3,), np.float32)
+BOX = spaces.Box(-99, 99, (3,), np.float32)
 
 
 def make_rich(number: int) -> Episode:
