@@ -22,7 +22,7 @@ from tests.levels import THOROUGH, scaled
 MINI = "pointmaze/umaze-mini-v1"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 * 2**30
-MALLOC_BYTES = 2**20
+MALLOC_BYTES = 2**24
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 settings.register_profile("orlog", max_examples=scaled(100), deadline=None)
