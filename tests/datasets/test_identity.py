@@ -159,7 +159,7 @@ def rows_of(space: Space, columns: Any, rows: int) -> list[Any]:
         parts = {key: rows_of(part, columns[key], rows) for key, part in space.items()}
         return [{key: parts[key][row] for key in parts} for row in range(rows)]
     if isinstance(space, spaces.Tuple):
-        lists = [rows_of(part, columns[str(key)], rows) for key, part in enumerate(space)]
+        lists = [rows_of(part, columns[key], rows) for key, part in enumerate(space)]
         return [tuple(part[row] for part in lists) for row in range(rows)]
     assert len(columns) == rows
     if isinstance(columns, np.ndarray) and not isinstance(space, spaces.Discrete):
