@@ -182,11 +182,12 @@ def test_showing_an_hdf5_file_says_how_to_read_it(
     monkeypatch.chdir(tmp_path / "below")
     body = rows_of([False, False, True] * 5, None, next_observations=True)
     file = write(tmp_path / "below" / "my.hdf5", body)
+    commands: list[str] = []
     for name in ("my.hdf5", "../below/my.hdf5", file):
         with pytest.raises(NotFoundError, match="an HDF5 file") as caught:
             load_dataset(name)
         assert str(caught.value).startswith(f"{file}: ")
-    commands = str(caught.value).partition("download it: ")[2].split("; ")
+        commands = str(caught.value).partition("download it: ")[2].split("; ")
     assert len(commands) == 3
     for command in commands:
         words = command.replace("REGISTRY", "../registry").replace("NAME", "my").split()[1:]
