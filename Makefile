@@ -25,12 +25,12 @@ endef
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.quickstart: pyproject.toml constraints.txt loaders/_gather.c
+$(VENV)/.quickstart: pyproject.toml constraints.txt loaders/arrays/_gather.c
 	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart]"
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt loaders/_gather.c
+$(VENV)/.dev: pyproject.toml constraints.txt loaders/arrays/_gather.c
 	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart,dev]"
 	touch $(VENV)/.quickstart $@

@@ -297,7 +297,7 @@ def limited_child(steps: str, seconds: str) -> Figures:
     from torch.utils.data import DataLoader
 
     import orlog
-    from orlog.loaders.packs import open_pack, pack_folder
+    from orlog.loaders.arrays.packs import open_pack, pack_folder
 
     torch.set_num_threads(1)
     figures: Figures = {}
@@ -341,7 +341,7 @@ def free_child(steps: str, seconds: str) -> Figures:
     import torch
 
     import orlog
-    from orlog.loaders.packs import pack_folder
+    from orlog.loaders.arrays.packs import pack_folder
 
     torch.set_num_threads(1)
     dataset = orlog.load_dataset(NAME)
@@ -381,7 +381,7 @@ def update_rate(stream: Any, mean: Any, std: Any, steps: int) -> float:
 
     from orlog.algos.algorithms import make_algorithm, make_config
     from orlog.algos.networks import Scaling
-    from orlog.algos.train import train
+    from orlog.algos.training.loop import train
 
     low, high = torch.full((ACTION_SIZE,), -1.0), torch.full((ACTION_SIZE,), 1.0)
     scaling = Scaling(obs_mean=mean, obs_std=std + 1e-3, action_low=low, action_high=high)

@@ -145,8 +145,8 @@ def column_rate(dataset: Any) -> float:
 
 def read_chunks(dataset: Any) -> tuple[list[bytes], Any]:
     """Return the compressed frames of a dataset, and their encoding."""
-    from orlog.datasets.shards import Shard
-    from orlog.datasets.zarr_container import read_encoding, shard_path
+    from orlog.datasets.store.shards import Shard
+    from orlog.datasets.store.zarr_reader import read_encoding, shard_path
 
     spec = dataset.schema.columns()["observations"]
     metadata = (dataset.folder / "observations" / "zarr.json").read_bytes()
@@ -165,7 +165,7 @@ def codec_rate(chunks: list[bytes], encoding: Any) -> float:
     """Return frames per second of the codec alone: Blosc, and differences of pixels undone."""
     from numcodecs import blosc
 
-    from orlog.datasets.shards import undo_difference
+    from orlog.datasets.store.shards import undo_difference
 
     shape = next(shape for shape in SHAPES.values() if np.prod(shape) == decoded_bytes(chunks[0]))
     frames = np.empty((BATCH, *shape), np.uint8)

@@ -162,7 +162,7 @@ def write_child(container: str, steps: str) -> Figures:
     from gymnasium import spaces
 
     import orlog
-    from orlog.datasets.home import installed_names
+    from orlog.datasets.home.folders import installed_names
     from orlog.terminal import progress_bar
 
     writing: Any = orlog

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from orlog.datasets.manifest import StoredObject
+    from orlog.manifests.manifest import StoredObject
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNT = "/asked-bytes"
@@ -27,7 +27,7 @@ BLOCK_BYTES = 2**24
 
 def write_object(folder: Path, path: str, size: int, seed: int = 0) -> StoredObject:
     """Write random bytes, and return what a manifest says of them."""
-    from orlog.datasets.manifest import StoredObject
+    from orlog.manifests.manifest import StoredObject
 
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ def write_object(folder: Path, path: str, size: int, seed: int = 0) -> StoredObj
 
 def make_store(folder: Path, sizes: Mapping[str, int]) -> list[str]:
     """Write a version with objects of these sizes and no columns; return the objects' files."""
-    from orlog.datasets.manifest import MANIFEST_FILE, Manifest
+    from orlog.manifests.manifest import MANIFEST_FILE, Manifest
 
     # No two are alike, or one transfer would do for both.
     items = [

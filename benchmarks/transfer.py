@@ -53,7 +53,7 @@ from benchmarks.store import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orlog.datasets.manifest import StoredObject
+    from orlog.manifests.manifest import StoredObject
 
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (only where the folder for generated data is made)
 PROCESSES = os.cpu_count() or 1
@@ -288,7 +288,7 @@ def versions(peers_python: str) -> str:
 
 def verify_child(folder: str, kind: str) -> float:
     """Verify a store."""
-    from orlog.datasets.verify import verify_store
+    from orlog.datasets.store.verify import verify_store
 
     started = time.perf_counter()
     _, problems = verify_store(Path(folder), quick=kind == "quick")
@@ -300,8 +300,8 @@ def verify_child(folder: str, kind: str) -> float:
 def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> float:
     """Fetch one object, as it is, without hashing, or until it is killed at 90 %."""
     module("urllib3")
-    from orlog.datasets import transport
-    from orlog.datasets.manifest import StoredObject
+    from orlog.datasets.download import transfer as transport
+    from orlog.manifests.manifest import StoredObject
 
     if kind == "unhashed":
         nothing = types.SimpleNamespace(update=lambda _: None, hexdigest=lambda: sha256)
@@ -323,8 +323,8 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
 
 def download_child(url: str, home: str, jobs: str) -> float:
     """Download a version into an empty home."""
-    from orlog.datasets.download import download_version
-    from orlog.datasets.sources import source_of_url
+    from orlog.datasets.download.download import download_version
+    from orlog.datasets.download.sources import source_of_url
 
     os.environ["ORLOG_HOME"] = home
     source = source_of_url(url)

@@ -17,10 +17,10 @@ import torch
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
 from orlog.algos.networks import Scaling
-from orlog.algos.recipes import recipe_for
-from orlog.algos.train import train
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.loop import train
+from orlog.algos.training.runs import code_versions
 from orlog.loaders.transitions import Transitions
-from orlog.runs import code_versions
 
 ROUNDS = 5
 SECONDS = 2.0

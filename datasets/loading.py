@@ -7,34 +7,34 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orlog.datasets.build import build_dataset, builds
-from orlog.datasets.catalogue import CATALOGUE
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.download import download_dataset
-from orlog.datasets.given import Given, wrong_type
-from orlog.datasets.history import choose_version, read_history, status_message
-from orlog.datasets.holdings import mark_used
-from orlog.datasets.home import (
+from orlog.datasets.download.download import download_dataset
+from orlog.datasets.download.partial import Choice, choose, open_part
+from orlog.datasets.download.sources import SHIPPED, shipped_index
+from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.folders import (
     installed_names,
     installed_versions,
     stored_versions,
     version_folder,
 )
-from orlog.datasets.lock import check_lock
-from orlog.datasets.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.datasets.names import DatasetName, did_you_mean, is_name, is_url, parse_name
-from orlog.datasets.partial import Choice, choose, open_part
-from orlog.datasets.partial_record import (
+from orlog.datasets.home.history import choose_version, read_history, status_message
+from orlog.datasets.home.holdings import mark_used
+from orlog.datasets.home.presence import (
     is_partial,
     is_whole,
     partial_versions,
     present_objects,
 )
-from orlog.datasets.presence import unless_deleted
-from orlog.datasets.sources import SHIPPED, shipped_index
-from orlog.datasets.storage import absolute_path
-from orlog.datasets.views import open_view, view_sources
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, wrong_type
+from orlog.datasets.reading.views import open_view, view_sources
+from orlog.datasets.recipes.build import build_dataset, builds
+from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
+from orlog.files import absolute_path
+from orlog.manifests.lock import check_lock
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
+from orlog.manifests.names import DatasetName, did_you_mean, is_name, is_url, parse_name
 
 __all__ = [
     "as_folder",

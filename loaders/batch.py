@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.datasets.summaries import fields_summary
+from orlog.datasets.columns.summaries import fields_summary
 
 __all__ = ["Batch", "NStepBatch", "StructuredBatch", "Tensors"]
 

@@ -28,11 +28,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.spaces import leaf_spaces
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arguments import check_integers
-from orlog.loaders.arrays import MISSING_FINALS
+from orlog.loaders.arrays.arrays import MISSING_FINALS
+from orlog.loaders.sampling.arguments import check_integers
+from orlog.manifests.spaces import leaf_spaces
 
 __all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
 

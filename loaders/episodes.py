@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
+from orlog.datasets.reading.given import Given
+from orlog.loaders.arrays.alias import AliasTable, alias_table
+from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
-from orlog.loaders.batches import Batches
+from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
 

@@ -21,15 +21,15 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.datasets.names import did_you_mean
+from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
-from orlog.loaders.arguments import check_integers
-from orlog.loaders.arrays import Arrays, Leaf, as_arrays
+from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import StructuredBatch
-from orlog.loaders.batches import Batches
-from orlog.loaders.gathering import gather_rows
-from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.sampling.arguments import check_integers
+from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.streams import Batches
+from orlog.manifests.names import did_you_mean
 
 __all__ = ["FrameSampler", "frame_stacks"]
 

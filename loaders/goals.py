@@ -41,13 +41,13 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from orlog.datasets.given import Given, wrong_type
-from orlog.datasets.names import did_you_mean
-from orlog.loaders.arguments import canonical_number
-from orlog.loaders.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
+from orlog.datasets.reading.given import Given, wrong_type
+from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors
-from orlog.loaders.batches import Batches
-from orlog.loaders.gathering import gather_rows
+from orlog.loaders.sampling.arguments import canonical_number
+from orlog.loaders.sampling.streams import Batches
+from orlog.manifests.names import did_you_mean
 
 __all__ = ["GoalBatch", "GoalMixture", "GoalReward", "GoalSampler", "goals"]
 

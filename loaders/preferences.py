@@ -27,16 +27,16 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arguments import canonical_number, check_integers
-from orlog.loaders.arrays import Arrays, Mixture, as_arrays, choose_items
+from orlog.datasets.reading.given import Given
+from orlog.loaders.arrays.alias import AliasTable, alias_table
+from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, choose_items
+from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.arrays.step_table import StepTable
 from orlog.loaders.batch import Tensors
-from orlog.loaders.batches import Batches
-from orlog.loaders.gathering import gather_rows
-from orlog.loaders.n_steps import sum_rewards
-from orlog.loaders.statistics import finite_returns
-from orlog.loaders.step_table import StepTable
+from orlog.loaders.sampling.arguments import canonical_number, check_integers
+from orlog.loaders.sampling.n_steps import sum_rewards
+from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
 
 __all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]

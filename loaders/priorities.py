@@ -23,13 +23,13 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.loaders.arguments import canonical_number, check_stream
-from orlog.loaders.arrays import Arrays, as_arrays
+from orlog.datasets.reading.given import Given
+from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.batches import check_state, stream_summary
-from orlog.loaders.draws import draw_uniform, stream_key
-from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.sampling.arguments import canonical_number, check_stream
+from orlog.loaders.sampling.draws import draw_uniform, stream_key
+from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.streams import check_state, stream_summary
 
 __all__ = [
     "PrioritizedBatch",

@@ -5,7 +5,7 @@
 
 As in Decision Transformer (Chen et al. 2021, https://arxiv.org/abs/2106.01345), whose own loader
 draws the start and pads on the left; both choices are free here. A window is one piece of the
-matrix in `orlog.loaders.arrays`, so gathering it is one copy; only slots outside of the episode are
+matrix in `orlog.loaders.arrays.arrays`, so gathering it is one copy; only slots outside of the episode are
 then set to zero.
 """
 
@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.datasets.selection import episode_blocks
-from orlog.loaders.arguments import check_integers
-from orlog.loaders.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.selection import episode_blocks
+from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors
-from orlog.loaders.batches import Batches
-from orlog.loaders.gathering import gather_rows
+from orlog.loaders.sampling.arguments import check_integers
+from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
 

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.given import Given
-from orlog.loaders.arguments import check_steps
-from orlog.loaders.arrays import Arrays, as_arrays
+from orlog.datasets.reading.given import Given
+from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Batch
-from orlog.loaders.batches import BLOCK as BLOCK
-from orlog.loaders.batches import Batches
-from orlog.loaders.gathering import gather_rows
-from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.sampling.arguments import check_steps
+from orlog.loaders.sampling.n_steps import NStepSampler
+from orlog.loaders.sampling.streams import BLOCK as BLOCK
+from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["TransitionSampler", "Transitions", "transitions"]
 

@@ -15,10 +15,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
-from orlog.loaders.alias import AliasTable, alias_table, check_weights
-from orlog.loaders.arguments import check_arrays
-from orlog.loaders.arrays import Arrays, Mixture
-from orlog.loaders.statistics import derived_digest, finite_returns
+from orlog.loaders.arrays.alias import AliasTable, alias_table, check_weights
+from orlog.loaders.arrays.arrays import Arrays, Mixture
+from orlog.loaders.arrays.statistics import derived_digest, finite_returns
+from orlog.loaders.sampling.arguments import check_arrays
 
 __all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
 

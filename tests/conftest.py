@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 import orlog
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.reading.dataset import Dataset
 from tests.levels import THOROUGH, scaled
 
 MINI = "pointmaze/umaze-mini-v1"

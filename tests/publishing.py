@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets import targets
-from orlog.datasets.index import Index, index_from_json
-from orlog.datasets.publish import Sign
-from orlog.datasets.signatures import SignedKind, check_signature, signers
+from orlog.datasets.publish import targets
+from orlog.datasets.publish.publish import Sign
 from orlog.errors import VersionExistsError
+from orlog.manifests.index import Index, index_from_json
+from orlog.manifests.signatures import SignedKind, check_signature, signers
 
 __all__ = [
     "MINI",

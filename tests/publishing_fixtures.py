@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orlog.datasets import signatures
-from orlog.datasets.manifest import read_manifest
-from orlog.datasets.publish import Sign
-from orlog.datasets.signatures import new_key
+from orlog.datasets.publish.publish import Sign
+from orlog.manifests import signatures
+from orlog.manifests.manifest import read_manifest
+from orlog.manifests.signatures import new_key
 from tests.publishing import OWN_PLACE, SOME
 
 

@@ -24,8 +24,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.datasets.environments import make_environment
-from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.manifests.environments import make_environment
 
 __all__ = ["CONTROLLER", "PointMazeRecipe", "WaypointController", "distances_to"]
 

@@ -15,22 +15,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orlog.datasets.build import build_dataset as build_dataset
-    from orlog.datasets.convert import convert_dataset as convert_dataset
-    from orlog.datasets.convert import save_dataset as save_dataset
-    from orlog.datasets.dataset import Dataset as Dataset
-    from orlog.datasets.download import download_dataset as download_dataset
-    from orlog.datasets.download import repair_dataset as repair_dataset
-    from orlog.datasets.encoding import choose_encoding as choose_encoding
-    from orlog.datasets.episode import Episode as Episode
+    from orlog.datasets.columns.episode import Episode as Episode
+    from orlog.datasets.download.download import download_dataset as download_dataset
+    from orlog.datasets.download.download import repair_dataset as repair_dataset
     from orlog.datasets.loading import load_dataset as load_dataset
-    from orlog.datasets.publish import publish_dataset as publish_dataset
-    from orlog.datasets.recorder import DatasetWriter as DatasetWriter
-    from orlog.datasets.verify import verify_store as verify_store
-    from orlog.datasets.views import combine_datasets as combine_datasets
-    from orlog.datasets.views import split_dataset as split_dataset
+    from orlog.datasets.publish.publish import publish_dataset as publish_dataset
+    from orlog.datasets.reading.dataset import Dataset as Dataset
+    from orlog.datasets.reading.views import combine_datasets as combine_datasets
+    from orlog.datasets.reading.views import split_dataset as split_dataset
+    from orlog.datasets.recipes.build import build_dataset as build_dataset
+    from orlog.datasets.recording.saving import convert_dataset as convert_dataset
+    from orlog.datasets.recording.saving import save_dataset as save_dataset
+    from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
+    from orlog.datasets.store.encoding import choose_encoding as choose_encoding
+    from orlog.datasets.store.verify import verify_store as verify_store
     from orlog.errors import OrlogError as OrlogError
-    from orlog.loaders.arrays import Arrays as Arrays
+    from orlog.loaders.arrays.arrays import Arrays as Arrays
+    from orlog.loaders.arrays.places import load_arrays as load_arrays
     from orlog.loaders.batch import Batch as Batch
     from orlog.loaders.batch import NStepBatch as NStepBatch
     from orlog.loaders.batch import StructuredBatch as StructuredBatch
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from orlog.loaders.goals import GoalBatch as GoalBatch
     from orlog.loaders.goals import GoalMixture as GoalMixture
     from orlog.loaders.goals import goals as goals
-    from orlog.loaders.places import load_arrays as load_arrays
     from orlog.loaders.preferences import PreferenceBatch as PreferenceBatch
     from orlog.loaders.preferences import preferences as preferences
     from orlog.loaders.priorities import PrioritizedBatch as PrioritizedBatch
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Arrays": "orlog.loaders.arrays",
+    "Arrays": "orlog.loaders.arrays.arrays",
     "Batch": "orlog.loaders.batch",
-    "Dataset": "orlog.datasets.dataset",
-    "DatasetWriter": "orlog.datasets.recorder",
-    "Episode": "orlog.datasets.episode",
+    "Dataset": "orlog.datasets.reading.dataset",
+    "DatasetWriter": "orlog.datasets.recording.writer",
+    "Episode": "orlog.datasets.columns.episode",
     "EpisodeBatch": "orlog.loaders.episodes",
     "GoalBatch": "orlog.loaders.goals",
     "GoalMixture": "orlog.loaders.goals",
@@ -72,26 +72,26 @@ _HOMES = {
     "SequenceBatch": "orlog.loaders.sequences",
     "StructuredBatch": "orlog.loaders.batch",
     "Transitions": "orlog.loaders.transitions",
-    "build_dataset": "orlog.datasets.build",
-    "choose_encoding": "orlog.datasets.encoding",
-    "combine_datasets": "orlog.datasets.views",
-    "convert_dataset": "orlog.datasets.convert",
-    "download_dataset": "orlog.datasets.download",
+    "build_dataset": "orlog.datasets.recipes.build",
+    "choose_encoding": "orlog.datasets.store.encoding",
+    "combine_datasets": "orlog.datasets.reading.views",
+    "convert_dataset": "orlog.datasets.recording.saving",
+    "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",
-    "load_arrays": "orlog.loaders.places",
+    "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",
     "preferences": "orlog.loaders.preferences",
     "prioritized_transitions": "orlog.loaders.priorities",
-    "publish_dataset": "orlog.datasets.publish",
-    "repair_dataset": "orlog.datasets.download",
-    "save_dataset": "orlog.datasets.convert",
+    "publish_dataset": "orlog.datasets.publish.publish",
+    "repair_dataset": "orlog.datasets.download.download",
+    "save_dataset": "orlog.datasets.recording.saving",
     "sequences": "orlog.loaders.sequences",
-    "split_dataset": "orlog.datasets.views",
+    "split_dataset": "orlog.datasets.reading.views",
     "stream_transitions": "orlog.loaders.streaming",
     "transitions": "orlog.loaders.transitions",
-    "verify_store": "orlog.datasets.verify",
+    "verify_store": "orlog.datasets.store.verify",
     "weighted": "orlog.loaders.weights",
 }
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orlog.datasets.build import build_dataset, compare_with_recorded
-from orlog.datasets.dataset import Dataset
+from orlog.algos.training.runs import EPISODES
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.verify import verify_store
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
+from orlog.datasets.store.verify import verify_store
 from orlog.errors import IntegrityError
-from orlog.pictures import check_plots
+from orlog.plots import check_plots
 from orlog.report import HEADINGS, reading_notes, result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
-from orlog.runs import EPISODES
 from orlog.terminal import console, progress_bar, progress_bars, table
 
 __all__ = ["quickstart"]

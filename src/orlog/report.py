@@ -6,14 +6,14 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from orlog.algos.recipes import recipe_for
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.views import operation_text
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.runs import CURVE_EPISODES
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import operation_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
-from orlog.pictures import dataset_picture, learning_curves, score_picture, to_svg
+from orlog.plots import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
-from orlog.runs import CURVE_EPISODES
 
 __all__ = ["reading_notes", "result_cells", "write_report"]
 

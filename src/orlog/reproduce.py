@@ -12,15 +12,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import make_config
-from orlog.algos.recipes import RECIPES, recipe_for
-from orlog.datasets.loading import load_dataset
-from orlog.datasets.processes import process_pool
-from orlog.errors import NotFoundError
-from orlog.normalize.intervals import bootstrap_interval
-from orlog.normalize.references import ReferenceReturns
-from orlog.normalize.verdicts import Verdict, compare
-from orlog.records import TRAINED_POLICY, Baseline, read_baseline, references_of
-from orlog.runs import (
+from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.training.runs import (
     METRICS_FILE,
     DatasetLike,
     Evaluation,
@@ -33,6 +26,13 @@ from orlog.runs import (
     scoring_protocol,
     train_run,
 )
+from orlog.datasets.loading import load_dataset
+from orlog.errors import NotFoundError
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.normalize.references import ReferenceReturns
+from orlog.normalize.verdicts import Verdict, compare
+from orlog.processes import process_pool
+from orlog.references import TRAINED_POLICY, Baseline, read_baseline, references_of
 
 __all__ = ["Job", "Result", "make_jobs", "reproduce", "run_jobs", "summarize"]
 

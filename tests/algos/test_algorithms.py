@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
-from orlog.algos.checkpoint import save_checkpoint
 from orlog.algos.networks import Scaling
-from orlog.algos.recipes import RECIPES, recipe_for
+from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.training.checkpoint import save_checkpoint
 from orlog.loaders.batch import Batch
 
 MakeBatch: TypeAlias = Callable[..., Batch]

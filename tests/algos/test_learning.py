@@ -10,8 +10,8 @@ import torch
 
 from orlog.algos.algorithms import make_algorithm, make_config
 from orlog.algos.networks import Scaling
-from orlog.algos.train import train
-from orlog.loaders.arrays import Arrays
+from orlog.algos.training.loop import train
+from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.transitions import Transitions
 
 STEPS = 300

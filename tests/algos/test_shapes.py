@@ -18,8 +18,14 @@ rooms = {"algos": ["bc", "checkpoint", "cql", "iql", "networks"],
          "normalize": ["intervals", "references", "rollouts", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
-    from orlog.algos import algorithms, bc, checkpoint, networks, recipes, train
-    from orlog.loaders import arrays, batch, batches, draws, transitions
+    from orlog.algos import algorithms, bc, networks
+    from orlog.algos.training import checkpoint
+    from orlog.algos import presets as recipes
+    from orlog.algos.training import loop as train
+    from orlog.loaders import batch, transitions
+    from orlog.loaders.arrays import arrays
+    from orlog.loaders.sampling import streams as batches
+    from orlog.loaders.sampling import draws
     from orlog.normalize import intervals, references, rollouts, verdicts
 import numpy as np
 

@@ -15,10 +15,10 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.home import datasets_folder
-from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-from orlog.datasets.origin import origin_file
-from orlog.datasets.partial_record import partial_folder
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.origin import origin_file
+from orlog.datasets.home.presence import partial_folder
+from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
 DAY = 86_400.0
 BOX = spaces.Box(-1, 1, (2,), np.float32)

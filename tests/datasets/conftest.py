@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
-from orlog.datasets.publish import publish_dataset
-from orlog.datasets.registries import add_registry
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish.publish import publish_dataset
 from tests.servers import FileServer
 
 MINI = "pointmaze/umaze-mini-v1"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from orlog.datasets.download import download_version
-from orlog.datasets.sources import source_of_url
-from orlog.datasets.transport import Mirror, Patience, fetch_object
-from orlog.datasets.verify import verify_store
+from orlog.datasets.download.download import download_version
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.download.transfer import Mirror, Patience, fetch_object
+from orlog.datasets.store.verify import verify_store
 from orlog.errors import TransferError
-from tests.datasets.test_transport import object_of, place
+from tests.datasets.download.test_transfer import object_of, place
 from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"

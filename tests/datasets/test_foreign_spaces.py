@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog.cli import app
-from orlog.datasets.spaces import (
+from orlog.errors import SchemaError
+from orlog.manifests.spaces import (
     leaf_keys,
     leaf_spaces,
     original_type,
@@ -22,7 +23,6 @@ from orlog.datasets.spaces import (
     space_to_json,
     storable_space,
 )
-from orlog.errors import SchemaError
 from tests.environment_records import (
     check_made_again,
     check_round_trip,
@@ -248,7 +248,7 @@ def test_the_type_that_a_space_was_is_shown() -> None:
 
 def test_an_environment_is_made_in_a_process_that_did_not_import_its_package() -> None:
     code = (
-        "from orlog.datasets.environments import make_environment\n"
+        "from orlog.manifests.environments import make_environment\n"
         "for one in ('ALE/Pong-v5', 'MiniGrid-Empty-5x5-v0'):\n"
         "    make_environment(one, {}).close()\n"
     )

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from orlog.cli import app
 from orlog.cli import cache as commands
-from orlog.datasets import remembered
-from orlog.datasets.cache import cached_versions
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.home import datasets_folder
+from orlog.datasets.home import verified as remembered
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import cached_versions
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, StorageError
-from orlog.loaders.pack_cache import hold_pack
-from orlog.loaders.packs import open_pack, pack_folder
+from orlog.loaders.arrays.pack_cache import hold_pack
+from orlog.loaders.arrays.packs import open_pack, pack_folder
 from tests.datasets.cached_homes import age, beside, place, put, record_template
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import orlog
 import orlog.reproduce
+from orlog.algos.training.runs import train_run
 from orlog.cli import app
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.linking import foreign_entry, link_foreign
-from orlog.datasets.registries import add_registry
-from orlog.runs import train_run
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish.linking import foreign_entry, link_foreign
+from orlog.datasets.reading.dataset import Dataset
 
 MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"

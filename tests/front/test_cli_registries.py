@@ -9,9 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from orlog.cli.registries import keys, registries
-from orlog.datasets.registries import Registry, read_registries
-from orlog.datasets.signatures import public_key
+from orlog.datasets.home.registries import Registry, read_registries
 from orlog.errors import NotFoundError, StorageError
+from orlog.manifests.signatures import public_key
 
 URL = "https://data.example.org/registry"
 KEY = f"ed25519:{'ab' * 32}"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog.cli import app
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, SchemaError, VersionExistsError
 from tests import command_line
 

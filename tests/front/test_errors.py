@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from orlog import errors
-from orlog.datasets.dataset import Dataset
-from orlog.pictures import dataset_picture, to_svg
+from orlog.datasets.reading.dataset import Dataset
+from orlog.plots import dataset_picture, to_svg
 
 
 @pytest.mark.parametrize("name", errors.__all__)

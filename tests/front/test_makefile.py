@@ -21,7 +21,7 @@ echo "$@" >> "{log}"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a folder with the Makefile, an environment, and a Python that only notes what it is to do."""
-    for name in ("pyproject.toml", "constraints.txt", "loaders/_gather.c"):
+    for name in ("pyproject.toml", "constraints.txt", "loaders/arrays/_gather.c"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     shutil.copy(MAKEFILE, tmp_path)
@@ -89,7 +89,7 @@ def test_what_is_compiled_is_left_out_where_there_is_no_compiler(tmp_path: Path)
     assert found.returncode == 0, found.stderr
     built = next((tmp_path / "build").glob("lib*"))
     assert not list(built.rglob("*.so"))
-    code = "import torch; from orlog.loaders.gathering import gather_rows as gather; "
+    code = "import torch; from orlog.loaders.arrays.gathering import gather_rows as gather; "
     code += "print(gather(torch.arange(6.0).view(3, 2), torch.tensor([2, 0])).tolist())"
     environment = {**os.environ, "PYTHONPATH": str(built)}
     out = subprocess.check_output([sys.executable, "-c", code], cwd=built, env=environment)

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orlog import records, reproduce
-from orlog.algos.recipes import recipe_for
+from orlog import references as records
+from orlog import reproduce
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.runs import read_metrics, run_folder, train_run
 from orlog.cli import app
-from orlog.datasets.catalogue import CATALOGUE, recorded_manifest
-from orlog.datasets.dataset import Dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.catalogue import CATALOGUE, recorded_manifest
 from orlog.errors import NotFoundError, StoppedError
-from orlog.records import measure_references, read_baseline, record_baseline, references_of
+from orlog.references import measure_references, read_baseline, record_baseline, references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
-from orlog.runs import read_metrics, run_folder, train_run
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:

@@ -19,24 +19,24 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from orlog.datasets.convert import convert_dataset
-from orlog.datasets.damage import DamageFinder
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
-from orlog.datasets.history import choose_version, read_history, set_status, status_message
-from orlog.datasets.index import Index, index_from_json
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.download.sources import Source, find_source
+from orlog.datasets.home.history import choose_version, read_history, set_status, status_message
+from orlog.datasets.home.registries import add_registry, read_registries, registries_file, seen_file
+from orlog.datasets.home.verified import remember_files, remembered_files, stamp_of
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.lock import LockedDataset, read_lock, write_lock
-from orlog.datasets.manifest import manifest_from_text
-from orlog.datasets.names import parse_name
-from orlog.datasets.publish import publish_dataset
-from orlog.datasets.recorder import DatasetWriter
-from orlog.datasets.recording import Recording
-from orlog.datasets.registries import add_registry, read_registries, registries_file, seen_file
-from orlog.datasets.remembered import remember_files, remembered_files, stamp_of
-from orlog.datasets.signatures import check_signature, new_key, sign
-from orlog.datasets.sources import Source, find_source
-from orlog.datasets.verify import verify_store
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.saving import convert_dataset
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store.contents import DamageFinder
+from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.version import Recording
+from orlog.manifests.index import Index, index_from_json
+from orlog.manifests.lock import LockedDataset, read_lock, write_lock
+from orlog.manifests.manifest import manifest_from_text
+from orlog.manifests.names import parse_name
+from orlog.manifests.signatures import check_signature, new_key, sign
 from tests.fuzz.damage import Step, damaged, from_text, seal_manifest, seal_view, to_text
 
 __all__ = ["KINDS", "NAME", "Workplace"]
@@ -235,7 +235,7 @@ class Workplace:
         find_source(parse_name(NAME))
 
     def _check_origin(self, _: bytes) -> None:
-        from orlog.datasets.origin import read_origin
+        from orlog.datasets.home.origin import read_origin
 
         read_origin(self._zarr)
 

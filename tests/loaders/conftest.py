@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.manifest import MANIFEST_FILE
-from orlog.datasets.schema import Block, Schema
-from orlog.datasets.writing import EpisodeWriter, make_manifest
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.columns.schema import Block, Schema
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.manifests.manifest import MANIFEST_FILE
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]

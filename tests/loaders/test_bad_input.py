@@ -13,12 +13,12 @@ import torch
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.statistics import load_statistics
 from orlog.loaders.d4rl import qlearning_dataset, sequence_dataset, transitions_dataset
-from orlog.loaders.statistics import load_statistics
 from orlog.loaders.transforms import (
     Normalizer,
     clip_actions,

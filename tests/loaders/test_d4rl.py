@@ -19,8 +19,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.d4rl import (
     d4rl_arrays,
@@ -28,7 +28,7 @@ from orlog.loaders.d4rl import (
     sequence_dataset,
     transitions_dataset,
 )
-from tests.datasets.test_d4rl_reader import read, write
+from tests.datasets.formats.test_d4rl import read, write
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]

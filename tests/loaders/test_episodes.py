@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import DataLoader
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
-from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.episodes import EpisodeBatch, EpisodeSampler, PackedEpisodeBatch, episodes
 from tests.levels import scaled
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.loaders.arrays import Arrays
+from orlog.datasets.reading.dataset import Dataset
+from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.goals import GoalMixture
 from orlog.loaders.transforms import Normalizer, clip_actions, normalize_observations, scale_rewards
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils.data import DataLoader
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Columns, Episode
-from orlog.datasets.views import combine_datasets
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import Arrays, Leaf, read_arrays
+from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks
 from tests.levels import scaled
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
-from orlog.datasets.views import combine_datasets
-from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.batches import BLOCK
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.preferences import PreferenceBatch, PreferenceSampler, preferences
+from orlog.loaders.sampling.streams import BLOCK
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]

@@ -16,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders import priorities
-from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.draws import draw_uniform
-from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.priorities import (
     PrioritizedBatch,
     PrioritizedStructuredBatch,
@@ -29,6 +27,8 @@ from orlog.loaders.priorities import (
     SumTree,
     prioritized_transitions,
 )
+from orlog.loaders.sampling.draws import draw_uniform
+from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.transitions import transitions
 from tests.levels import scaled
 

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
-from orlog.datasets.views import combine_datasets
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets
 from orlog.errors import IntegrityError, SchemaError
 from orlog.loaders import streaming
-from orlog.loaders.arrays import read_arrays
+from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch, NStepBatch, StructuredBatch
-from orlog.loaders.n_steps import NStepSampler
+from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.streaming import StreamedTransitions, stream_transitions
 from tests.levels import scaled
 

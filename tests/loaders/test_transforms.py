@@ -16,19 +16,19 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import FormatVersionError, ManifestError, SchemaError
-from orlog.loaders import statistics as statistics_module
-from orlog.loaders.arrays import Arrays, read_arrays
-from orlog.loaders.batch import StructuredBatch
-from orlog.loaders.statistics import (
+from orlog.loaders.arrays import statistics as statistics_module
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.statistics import (
     Moments,
     compute_statistics,
     episode_returns,
     load_statistics,
     statistics_file,
 )
+from orlog.loaders.batch import StructuredBatch
 from orlog.loaders.transforms import (
     Normalizer,
     Transform,

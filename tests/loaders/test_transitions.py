@@ -16,12 +16,12 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
 from orlog.datasets.loading import load_dataset
-from orlog.loaders.arrays import Arrays
+from orlog.datasets.reading.dataset import Dataset
+from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.batch import Batch
-from orlog.loaders.draws import draw, stream_key
+from orlog.loaders.sampling.draws import draw, stream_key
 from orlog.loaders.transitions import BLOCK, Transitions, transitions
 from tests.levels import scaled
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
-from orlog.datasets.views import combine_datasets
-from orlog.loaders.alias import AliasTable, alias_table
-from orlog.loaders.arrays import Arrays, read_arrays
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets
+from orlog.loaders.arrays.alias import AliasTable, alias_table
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import transitions
 from orlog.loaders.weights import (
     step_probabilities,

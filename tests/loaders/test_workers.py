@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import orlog
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.episode import Episode
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, ManifestError, SchemaError
-from orlog.loaders.packs import pack_folder
+from orlog.loaders.arrays.packs import pack_folder
 
 Write: TypeAlias = Callable[..., Dataset]
 Make: TypeAlias = Callable[..., Episode]

@@ -10,7 +10,7 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.environments import make_environment
+from orlog.manifests.environments import make_environment
 from orlog.normalize.rollouts import episode_returns
 from tests.levels import scaled
 

@@ -16,8 +16,8 @@ from orlog.errors import StorageError
 from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
-    from orlog.datasets.cache import CachedVersion
-    from orlog.loaders.pack_cache import CachedPack
+    from orlog.datasets.home.garbage import CachedVersion
+    from orlog.loaders.arrays.pack_cache import CachedPack
 
 __all__ = ["cache"]
 
@@ -41,9 +41,9 @@ def list_versions(as_json: AsJson = False) -> None:
 
     A pack is what load_arrays(ds, "mmap") maps: an uncompressed copy, made again when it is needed.
     """
-    from orlog.datasets.cache import cached_versions, total_bytes
-    from orlog.datasets.home import datasets_folder
-    from orlog.loaders.pack_cache import cached_packs, packs_folder
+    from orlog.datasets.home.folders import datasets_folder
+    from orlog.datasets.home.garbage import cached_versions, total_bytes
+    from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
 
     found, packs = cached_versions(), cached_packs()
     packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
@@ -98,8 +98,8 @@ def gc(
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
     those of shared homes. Packs can always be made again; those that a process has open stay.
     """
-    from orlog.datasets.cache import GarbageReport, collect_garbage, total_bytes
-    from orlog.loaders.pack_cache import collect_packs
+    from orlog.datasets.home.garbage import GarbageReport, collect_garbage, total_bytes
+    from orlog.loaders.arrays.pack_cache import collect_packs
 
     failures: list[StorageError] = []
 
@@ -140,7 +140,7 @@ def gc(
 @cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
 def pin(name: Which) -> None:
     """Keep versions whatever gc is asked for."""
-    from orlog.datasets.cache import own_versions, pin_version
+    from orlog.datasets.home.garbage import own_versions, pin_version
 
     for one in own_versions(name):
         pin_version(
@@ -154,7 +154,7 @@ def pin(name: Which) -> None:
 @cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
 def unpin(name: Which) -> None:
     """Let gc remove versions again."""
-    from orlog.datasets.cache import own_versions, unpin_version
+    from orlog.datasets.home.garbage import own_versions, unpin_version
 
     for one in own_versions(name):
         was_pinned = unpin_version(one.name, one.version)
@@ -168,7 +168,7 @@ def path(
     ] = None,
 ) -> None:
     """Print the folder that a dataset is in, or that all are in, for scripts."""
-    from orlog.datasets.home import datasets_folder
+    from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.loading import find_dataset
 
     print(datasets_folder() if name is None else find_dataset(name))  # noqa: T201 (as it is)
@@ -183,14 +183,14 @@ def delete(
     Their packs go too, also those of views of them. Interrupted recordings and versions in shared
     homes are left alone.
     """
-    from orlog.datasets.cache import (
+    from orlog.datasets.home.garbage import (
         cached_versions,
         check_deletable,
         delete_version,
         own_versions,
         plan_deletion,
     )
-    from orlog.loaders.pack_cache import delete_pack, packs_of
+    from orlog.loaders.arrays.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))
     for one in wanted:

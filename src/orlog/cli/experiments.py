@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from orlog.algos.training.stopping import StopRequest
 from orlog.cli.application import CORES, Algorithm, AsJson, Name, Workers, app
 from orlog.errors import SchemaError, StoppedError
-from orlog.stopping import StopRequest
 from orlog.terminal import console, errors, print_json, progress_bar, progress_bars, table
 
 TrustEnvironment = Annotated[
@@ -52,8 +52,8 @@ def train(
 
     Ctrl-C and SIGTERM save the state first and print the command that goes on from there.
     """
+    from orlog.algos.training.runs import run_folder, train_run
     from orlog.datasets.loading import load_dataset
-    from orlog.runs import run_folder, train_run
 
     chosen = dict(_setting(text) for text in settings or [])
     dataset = load_dataset(name)
@@ -137,8 +137,8 @@ def evaluate(
     import msgspec
     import numpy as np
 
-    from orlog.records import references_for
-    from orlog.runs import evaluate_run
+    from orlog.algos.training.runs import evaluate_run
+    from orlog.references import references_for
 
     with progress_bar("episodes") as update:
         record, evaluation = evaluate_run(
@@ -201,7 +201,7 @@ def references(
 ) -> None:
     """Measure the returns of a random and an expert policy, which anchor normalized scores."""
     from orlog.datasets.loading import load_dataset
-    from orlog.records import measure_references, record_references, references_of
+    from orlog.references import measure_references, record_references, references_of
 
     dataset = load_dataset(name)
     finished = 0
@@ -258,7 +258,7 @@ def reproduce(
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
     from orlog.algos.algorithms import make_config
     from orlog.datasets.loading import load_dataset
-    from orlog.records import record_baseline
+    from orlog.references import record_baseline
     from orlog.report import HEADINGS, reading_notes, result_cells
     from orlog.reproduce import reproduce as run
 

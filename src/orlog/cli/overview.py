@@ -15,8 +15,8 @@ from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
 from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
-    from orlog.datasets.dataset import Dataset
-    from orlog.datasets.manifest import Column, Manifest
+    from orlog.datasets.reading.dataset import Dataset
+    from orlog.manifests.manifest import Column, Manifest
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def list_datasets(
     The files that ship listed with orlog are shown without a network. A registry that does not
     answer is named on stderr.
     """
-    from orlog.datasets.home import datasets_folder
+    from orlog.datasets.home.folders import datasets_folder
 
     found = _listed_here()
     problems: dict[str, str] = {}
@@ -123,12 +123,12 @@ def _state(one: Listed) -> str:
 
 def _listed_here() -> dict[str, Listed]:
     """Return what is on this machine, and what the catalogue builds."""
-    from orlog.datasets.catalogue import CATALOGUE
-    from orlog.datasets.home import installed_names, installed_versions
+    from orlog.datasets.home.deletion import unless_deleted
+    from orlog.datasets.home.folders import installed_names, installed_versions
+    from orlog.datasets.home.presence import how_much, partial_names, partial_versions
     from orlog.datasets.loading import find_whole_or_part
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.partial_record import how_much, partial_names, partial_versions
-    from orlog.datasets.presence import unless_deleted
+    from orlog.datasets.recipes.catalogue import CATALOGUE
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     found = {}
     for name in {*CATALOGUE, *installed_names(), *partial_names()}:
@@ -168,10 +168,10 @@ def _listed_here() -> dict[str, Listed]:
 
 def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
     """Return what registries offer, of each name what the first one has; and which do not answer."""
-    from orlog.datasets.confirm import BRIEF
-    from orlog.datasets.index import Index, IndexEntry
-    from orlog.datasets.registries import read_registries
-    from orlog.datasets.sources import SHIPPED, offered_versions, read_index, shipped_index
+    from orlog.datasets.download.confirm import BRIEF
+    from orlog.datasets.download.sources import SHIPPED, offered_versions, read_index, shipped_index
+    from orlog.datasets.home.registries import read_registries
+    from orlog.manifests.index import Index, IndexEntry
 
     indexes: list[tuple[str, Index]] = []
     problems = {}
@@ -199,10 +199,10 @@ def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1")
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
-    from orlog.datasets.catalogue import recorded_manifest
     from orlog.datasets.loading import as_folder, load_dataset
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.names import is_url, parse_name
+    from orlog.datasets.recipes.catalogue import recorded_manifest
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+    from orlog.manifests.names import is_url, parse_name
 
     recorded = None
     if as_folder(name) is None and not is_url(name):
@@ -228,8 +228,8 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 def _find_part(name: str) -> Path | None:
     """Return the folder with the part that is here of the version that a name or path means."""
+    from orlog.datasets.home.presence import is_partial
     from orlog.datasets.loading import folders_to_verify
-    from orlog.datasets.partial_record import is_partial
 
     try:
         (folder,) = folders_to_verify(name)
@@ -246,8 +246,8 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     import msgspec
 
     from orlog.algos.algorithms import ALGORITHMS
-    from orlog.datasets.partial_record import how_much
-    from orlog.records import read_baseline, references_of
+    from orlog.datasets.home.presence import how_much
+    from orlog.references import read_baseline, references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
@@ -313,8 +313,8 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
     """Return how many rows a column has; None of the values of any length that a view has."""
     if dataset is None or dataset.operation is None:
         return column.rows
-    from orlog.datasets.layout import offsets_of
-    from orlog.datasets.schema import expected_rows
+    from orlog.datasets.columns.schema import expected_rows
+    from orlog.datasets.columns.values import offsets_of
 
     if offsets_of(column.name) is not None:
         return None
@@ -323,8 +323,8 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
 
 def _versions(name: str) -> list[dict[str, Any]]:
     """Return every version that is here or shipped, with its changes and what became of it."""
-    from orlog.datasets.history import known_versions, read_history
-    from orlog.datasets.partial_record import how_much, is_whole
+    from orlog.datasets.home.history import known_versions, read_history
+    from orlog.datasets.home.presence import how_much, is_whole
 
     history = read_history(name)
     found = []
@@ -347,8 +347,8 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
-    from orlog.datasets.bounds import bounds_of, describe_outside
-    from orlog.datasets.spaces import leaf_spaces, original_type
+    from orlog.datasets.columns.bounds import bounds_of, describe_outside
+    from orlog.manifests.spaces import leaf_spaces, original_type
 
     where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
     if facts["state"] not in ("here", "not here"):

@@ -57,7 +57,7 @@ def add(
     ] = False,
 ) -> None:
     """Add a registry; nothing is fetched yet."""
-    from orlog.datasets.registries import add_registry
+    from orlog.datasets.home.registries import add_registry
 
     registry = add_registry(name, url, mirrors=mirrors or (), keys=public_keys or (), first=first)
     state = "signed" if registry.keys else "not signed: its index is believed as it comes"
@@ -67,8 +67,8 @@ def add(
 @registries.command("list", epilog="Example: orlog registry list")
 def list_registries() -> None:
     """List the registries in the order in which they are asked; the last ones ship with orlog."""
-    from orlog.datasets.registries import read_registries, registries_file
-    from orlog.datasets.sources import SHIPPED
+    from orlog.datasets.download.sources import SHIPPED
+    from orlog.datasets.home.registries import read_registries, registries_file
 
     registered = read_registries()
     rows = [
@@ -91,7 +91,7 @@ def list_registries() -> None:
 @registries.command(epilog="Example: orlog registry remove lab")
 def remove(name: Annotated[str, typer.Argument(help="What it is called here.")]) -> None:
     """Remove a registry; datasets that were fetched from it stay."""
-    from orlog.datasets.registries import remove_registry
+    from orlog.datasets.home.registries import remove_registry
 
     removed = remove_registry(name)
     console.print(escape(f"removed {removed.name}: {removed.url}"), soft_wrap=True)
@@ -137,9 +137,9 @@ def link(
     """
     import functools
 
-    from orlog.datasets import signatures
-    from orlog.datasets.foreign import check_format
-    from orlog.datasets.linking import foreign_entry, link_foreign
+    from orlog.datasets.download.foreign import check_format
+    from orlog.datasets.publish.linking import foreign_entry, link_foreign
+    from orlog.manifests import signatures
 
     check_format(name, file_format)
     entry = foreign_entry(
@@ -164,7 +164,7 @@ def link(
 @keys.command(epilog="Example: orlog key new lab.pem")
 def new(path: KeyFile) -> None:
     """Make a key that signs what you publish; never overwrites a file."""
-    from orlog.datasets.signatures import new_key
+    from orlog.manifests.signatures import new_key
 
     public = new_key(path)
     console.print(
@@ -179,6 +179,6 @@ def new(path: KeyFile) -> None:
 @keys.command(epilog="Example: orlog key show lab.pem")
 def show(path: KeyFile) -> None:
     """Print the public key of a private key file."""
-    from orlog.datasets.signatures import public_key
+    from orlog.manifests.signatures import public_key
 
     console.print(public_key(path), soft_wrap=True)

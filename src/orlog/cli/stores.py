@@ -15,9 +15,9 @@ from orlog.errors import NotFoundError
 from orlog.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 
 if TYPE_CHECKING:
-    from orlog.datasets.confirm import Confirmation
-    from orlog.datasets.manifest import Manifest
-    from orlog.datasets.verify import Problem
+    from orlog.datasets.download.confirm import Confirmation
+    from orlog.datasets.store.verify import Problem
+    from orlog.manifests.manifest import Manifest
 
 
 @app.command(epilog="Example: orlog build pointmaze/umaze-v1")
@@ -33,9 +33,9 @@ def build(
     ] = False,
 ) -> None:
     """Build a dataset of the catalogue from its recipe. Interrupting it leaves nothing behind."""
-    from orlog.datasets.build import build_dataset, compare_with_recorded
-    from orlog.datasets.catalogue import recorded_folder
     from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
+    from orlog.datasets.recipes.catalogue import recorded_folder
 
     with progress_bar("steps") as update:
         folder = build_dataset(
@@ -98,11 +98,11 @@ def verify(
         return
     if name is None:
         raise typer.BadParameter("name a dataset, or give --packs", param_hint="NAME")
-    from orlog.datasets.confirm import confirm_version
+    from orlog.datasets.download.confirm import confirm_version
+    from orlog.datasets.home.deletion import unless_deleted
+    from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.loading import folders_to_verify
-    from orlog.datasets.origin import was_downloaded
-    from orlog.datasets.presence import unless_deleted
-    from orlog.datasets.verify import verify_store
+    from orlog.datasets.store.verify import verify_store
 
     is_right = True
     for folder in folders_to_verify(name):
@@ -136,8 +136,8 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
     import dataclasses
 
     from orlog.datasets.loading import load_dataset
-    from orlog.loaders.pack_cache import packs_folder
-    from orlog.loaders.pack_checks import verify_packs
+    from orlog.loaders.arrays.pack_cache import packs_folder
+    from orlog.loaders.arrays.pack_checks import verify_packs
 
     dataset = None if name is None else load_dataset(name)
     with progress_bars() as update:
@@ -170,7 +170,7 @@ def _print_json(
 ) -> None:
     import dataclasses
 
-    from orlog.datasets.partial_record import is_whole, present_objects
+    from orlog.datasets.home.presence import is_whole, present_objects
 
     objects = present_objects(folder, manifest)
     body = {
@@ -188,7 +188,7 @@ def _print_json(
 
 
 def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
-    from orlog.datasets.partial_record import how_much, is_whole, present_objects
+    from orlog.datasets.home.presence import how_much, is_whole, present_objects
 
     objects = present_objects(folder, manifest)
     count = f"{len(objects)} objects"
@@ -203,9 +203,9 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
 
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
-    from orlog.datasets.catalogue import CATALOGUE
+    from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.loading import as_folder
-    from orlog.datasets.origin import was_downloaded
+    from orlog.datasets.recipes.catalogue import CATALOGUE
 
     if was_downloaded(folder):
         again = f"run: orlog repair {name}"
@@ -235,10 +235,10 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return what is wrong with them."""
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.partial_record import is_whole
-    from orlog.datasets.recording import Recording
-    from orlog.datasets.verify import locate
+    from orlog.datasets.home.presence import is_whole
+    from orlog.datasets.store.verify import locate
+    from orlog.datasets.store.version import Recording
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
         raise NotFoundError(
@@ -251,8 +251,8 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
 
 
 def _stored_bytes(folder: Path) -> int:
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.partial_record import present_objects
+    from orlog.datasets.home.presence import present_objects
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     objects = present_objects(folder, read_manifest(folder / MANIFEST_FILE))
     return sum(item.size_bytes for item in objects)
@@ -302,9 +302,9 @@ def convert(
 
     Its files are other ones, so it gets a version of its own.
     """
-    from orlog.datasets.convert import convert_dataset
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.names import parse_name
+    from orlog.datasets.recording.saving import convert_dataset
+    from orlog.manifests.names import parse_name
 
     dataset = load_dataset(name)
     wanted = None if named is None else parse_name(named)
@@ -336,9 +336,9 @@ def save(
     container: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container.")] = "zarr",
 ) -> None:
     """Store a view as a dataset of its own, with its lineage."""
-    from orlog.datasets.convert import save_dataset
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.names import parse_name
+    from orlog.datasets.recording.saving import save_dataset
+    from orlog.manifests.names import parse_name
 
     wanted = parse_name(name)
     with progress_bar("steps") as update:

@@ -13,7 +13,7 @@ from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
 from orlog.terminal import console, errors, printable, transfer_bar
 
 if TYPE_CHECKING:
-    from orlog.datasets.transport import Limiter
+    from orlog.datasets.download.transfer import Limiter
 
 Mirrors = Annotated[
     list[str] | None,
@@ -58,7 +58,7 @@ def download(
     without them. For a name a mirror is the URL of another registry with the same versions; for a URL that of another copy of
     the folder.
     """
-    from orlog.datasets.download import download_dataset
+    from orlog.datasets.download.download import download_dataset
 
     with transfer_bar("download") as update:
         folder = download_dataset(
@@ -82,7 +82,7 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
     It comes from the mirrors given here (URLs of the version's folder), then from where it was
     downloaded, or else from the registries.
     """
-    from orlog.datasets.download import repair_dataset
+    from orlog.datasets.download.download import repair_dataset
     from orlog.datasets.loading import folders_to_repair
 
     for folder in folders_to_repair(name):
@@ -124,12 +124,12 @@ def publish(
     import functools
 
     from orlog.datasets.loading import stored_folder
-    from orlog.datasets.publish import publish_dataset
+    from orlog.datasets.publish.publish import publish_dataset
 
     check_signing(sign, trust, sign_existing)
     signer = None
     if sign is not None:
-        from orlog.datasets import signatures
+        from orlog.manifests import signatures
 
         signer = functools.partial(signatures.sign, key_file=sign)
     folder = stored_folder(name)
@@ -148,9 +148,9 @@ def publish(
 
 
 def _print_downloaded(folder: Path) -> None:
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.origin import read_origin
-    from orlog.datasets.partial_record import is_partial, present_objects
+    from orlog.datasets.home.origin import read_origin
+    from orlog.datasets.home.presence import is_partial, present_objects
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     manifest = read_manifest(folder / MANIFEST_FILE)
     objects = present_objects(folder, manifest)
@@ -193,7 +193,7 @@ def _limiter(rate: str | None) -> Limiter | None:
     """Return what bounds the rate, from text such as 500k or 20M."""
     if rate is None:
         return None
-    from orlog.datasets.transport import Limiter
+    from orlog.datasets.download.transfer import Limiter
 
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG]?)", rate)
     number = (

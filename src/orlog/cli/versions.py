@@ -14,8 +14,8 @@ from orlog.errors import LockError, NotFoundError
 from orlog.terminal import console, print_json, table
 
 if TYPE_CHECKING:
-    from orlog.datasets.diff import EpisodeRange
-    from orlog.datasets.lock import LockedDataset
+    from orlog.manifests.diff import EpisodeRange
+    from orlog.manifests.lock import LockedDataset
 
 SHOWN = 5  # ranges of episodes that a line of the terminal holds
 
@@ -27,8 +27,8 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Say which metadata, columns and episodes differ between two datasets or versions."""
-    from orlog.datasets.diff import diff_datasets
     from orlog.datasets.loading import load_dataset
+    from orlog.manifests.diff import diff_datasets
 
     found = diff_datasets(load_dataset(before), load_dataset(after))
     if as_json:
@@ -81,7 +81,7 @@ def lock(
     ] = False,
 ) -> None:
     """Pin datasets to their bytes in orlog.lock; without names, check what it pins."""
-    from orlog.datasets.lock import LOCK_FILE, find_lock, read_lock, write_lock
+    from orlog.manifests.lock import LOCK_FILE, find_lock, read_lock, write_lock
 
     path = find_lock() or Path(LOCK_FILE).absolute()
     pins = read_lock(path) if path.exists() else {}
@@ -109,11 +109,11 @@ def lock(
 
 def _pin_of(name: str) -> LockedDataset:
     """Return the pin of what a name means now, whatever a lock says."""
-    from orlog.datasets.catalogue import recorded_manifest
     from orlog.datasets.loading import find_dataset
-    from orlog.datasets.lock import LockedDataset
-    from orlog.datasets.manifest import MANIFEST_FILE, read_manifest
-    from orlog.datasets.names import parse_name
+    from orlog.datasets.recipes.catalogue import recorded_manifest
+    from orlog.manifests.lock import LockedDataset
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+    from orlog.manifests.names import parse_name
 
     wanted = parse_name(name)
     try:
@@ -160,8 +160,8 @@ def mark(
     use: Annotated[str, typer.Option(help="Version or dataset to use instead.")] = "",
 ) -> None:
     """Say on this machine what became of a version; whoever opens it is told."""
-    from orlog.datasets.history import clear_status, known_versions, set_status
-    from orlog.datasets.names import parse_name
+    from orlog.datasets.home.history import clear_status, known_versions, set_status
+    from orlog.manifests.names import parse_name
 
     wanted = parse_name(name)
     if not wanted.version:

@@ -7,11 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from orlog.datasets.catalogue import CATALOGUE
-from orlog.datasets.dataset import Dataset
-from orlog.datasets.environments import make_environment
-from orlog.datasets.episode import Columns, Episode
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.datasets.recipes.pointmaze import PointMazeRecipe, WaypointController, distances_to
+from orlog.manifests.environments import make_environment
 
 UMAZE = ("#####", "#grr#", "###r#", "#rrr#", "#####")
 RECIPE = PointMazeRecipe(steps=1000, maze=UMAZE, seed=3)

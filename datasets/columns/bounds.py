@@ -1,0 +1,167 @@
+"""Numbers outside of the bounds of their Box: counted as they are written, or refused.
+
+What is not finite is counted elsewhere (`non_finite` of a manifest), and never here. Boxes inside of
+Sequence, Graph and OneOf spaces are not looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from orlog.errors import SchemaError
+from orlog.manifests.manifest import Outside
+from orlog.manifests.spaces import leaf_spaces
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
+__all__ = [
+    "Bounds",
+    "bounds_of",
+    "count_outside",
+    "describe_outside",
+    "merge_outside",
+    "refuse_outside",
+    "warn_of_outside",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """The least and the largest number that each place of a column's row may hold.
+
+    Attributes:
+        low: Shape of a row, or none where all places have the same bounds.
+        high: Likewise.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __str__(self) -> str:
+        """Return the widest of them."""
+        return f"[{self.low.min():g}, {self.high.max():g}]"
+
+
+def bounds_of(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+) -> dict[str, Bounds]:
+    """Return the bounds of columns, by name; those that exclude no finite number are left out."""
+    found = {}
+    leaves = [
+        *leaf_spaces(observation_space, "observations"),
+        *leaf_spaces(action_space, "actions"),
+    ]
+    for name, leaf in leaves:
+        if not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind == "b":
+            continue
+        kind: Any = np.finfo if leaf.dtype.kind == "f" else np.iinfo
+        limits = kind(leaf.dtype)
+        if leaf.low.size == 0 or (
+            (leaf.low <= limits.min).all() and (leaf.high >= limits.max).all()
+        ):
+            continue
+        low, high = leaf.low, leaf.high
+        if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+            low, high = low.reshape(-1)[0], high.reshape(-1)[0]
+        found[name] = Bounds(np.asarray(low), np.asarray(high))
+    return found
+
+
+def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
+    """Return how many finite numbers lie outside, and how far; None where none does."""
+    if values.size == 0:
+        return None
+    axis = None if bounds.low.ndim == 0 else 0
+    with np.errstate(invalid="ignore"):
+        if np.all(values.max(axis) <= bounds.high) and np.all(values.min(axis) >= bounds.low):
+            return None  # not where one is not a number
+        outside = (values < bounds.low) | (values > bounds.high)
+    if values.dtype.kind == "f":
+        outside &= np.isfinite(values)
+    found = values[outside]
+    if not found.size:
+        return None
+    return Outside(numbers=found.size, lowest=float(found.min()), highest=float(found.max()))
+
+
+def merge_outside(counts: Iterable[Mapping[str, Outside]]) -> dict[str, Outside]:
+    """Return the counts of several parts together, by column."""
+    merged: dict[str, Outside] = {}
+    for count in counts:
+        for name, one in count.items():
+            other = merged.get(name, one)
+            merged[name] = Outside(
+                numbers=one.numbers + (other.numbers if name in merged else 0),
+                lowest=min(one.lowest, other.lowest),
+                highest=max(one.highest, other.highest),
+            )
+    return merged
+
+
+def refuse_outside(
+    block: Mapping[str, np.ndarray],
+    bounds: Mapping[str, Bounds],
+    where: str,
+    first_rows: Mapping[str, int],
+) -> None:
+    """Refuse rows with a number outside of its bounds; what is not a number is none.
+
+    Args:
+        block: Rows of an episode, by column.
+        bounds: Of some columns.
+        where: Names the dataset and the episode.
+        first_rows: Which row of the episode a column's first one is; 0 by default.
+
+    Raises:
+        SchemaError: names the first such number.
+    """
+    for name, limits in bounds.items():
+        values = block[name]
+        outside = (values < limits.low) | (values > limits.high)
+        if not outside.any():
+            continue
+        place = np.unravel_index(int(outside.argmax()), outside.shape)
+        low, high = (np.broadcast_to(one, values.shape)[place] for one in (limits.low, limits.high))
+        value = values[place]
+        bound = f"less than {low:g}" if value < low else f"more than {high:g}"
+        number = "".join(f"[{index}]" for index in place[1:])
+        raise SchemaError(
+            f"{where}, step {first_rows.get(name, 0) + int(place[0])}, column {name}{number}: "
+            f"{value:g} is {bound}, the bound of its Box; clip it before it is recorded, give the "
+            "space wider bounds, or leave out strict=True"
+        )
+
+
+def describe_outside(outside: Outside, bounds: Bounds | None) -> str:
+    """Return how many numbers lie outside of which bounds, in words."""
+    text = f"{outside.numbers:,} from {outside.lowest:g} to {outside.highest:g}"
+    return f"{text}, outside of {bounds}" if bounds else text
+
+
+def warn_of_outside(dataset: Dataset) -> None:
+    """Warn that what is about to be learned from has numbers outside of their bounds."""
+    recordings = dataset.selection().recordings
+    counts = merge_outside(one.manifest.outside_bounds for one in recordings)
+    if not counts:
+        return
+    bounds = bounds_of(dataset.observation_space, dataset.action_space)
+    shown = [
+        f"{name}: {describe_outside(counts[name], bounds.get(name))}"
+        for name in sorted(counts.keys() & set(dataset.columns))
+    ]
+    if shown:
+        which = "it holds" if dataset.operation is None else "what it is a view of holds"
+        warnings.warn(
+            f"{dataset.name}: {which} numbers outside of their Box ({'; '.join(shown)}). A policy "
+            "whose actions stay inside cannot learn those outside, and such observations may be "
+            "mistakes; leave these episodes out (ds.filter_episodes), or record them with the "
+            "bounds that hold",
+            stacklevel=4,
+        )

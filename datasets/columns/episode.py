@@ -1,0 +1,133 @@
+"""One episode in memory, as authors give it and as `dataset[i]` returns it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from orlog.datasets.columns.summaries import fields_summary, summary
+from orlog.datasets.reading.given import wrong_type
+from orlog.errors import SchemaError
+
+__all__ = ["Columns", "Episode", "as_infos", "as_numbers"]
+
+# Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
+# columns. Text, Sequence, Graph and OneOf: a list with an entry per row. Which of these it is the space says,
+# so a union would only make every reader of an episode cast.
+Columns: TypeAlias = Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Episode:
+    """One run from reset to termination, truncation or the end of the recording.
+
+    Attributes:
+        observations: T + 1 rows; the last row is the observation after the last action. A dict of
+            arrays where the observation space is a Dict, a tuple of them where it is a Tuple.
+        actions: T rows.
+        rewards: (T,) in the environment's unit; a list of numbers becomes an array.
+        terminations: (T,) bool; true where the task itself ended, at the last step only.
+        truncations: (T,) bool; true where the episode was cut off, at the last step only.
+        infos: Extra columns of T rows each: arrays, lists of text, or lists of arrays of any
+            length. A list with a dict for each step, as environments give them, becomes columns.
+        seed: What the environment was reset with; None where it is not known.
+        metadata: What holds for the whole episode: numbers, arrays or text by name.
+        index: Where it stands in the dataset or view it was read from; not written.
+    """
+
+    observations: Columns
+    actions: Columns
+    rewards: np.ndarray
+    terminations: np.ndarray
+    truncations: np.ndarray
+    infos: dict[str, Columns] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        """Turn lists into arrays.
+
+        Raises:
+            TypeError: infos are neither columns nor a list of dicts.
+            SchemaError: infos of two steps differ in their names or types.
+        """
+        for name in ("rewards", "terminations", "truncations"):
+            object.__setattr__(self, name, as_numbers(getattr(self, name)))
+        object.__setattr__(self, "infos", as_infos(self.infos))
+
+    def __repr__(self) -> str:
+        """Return its fields, shapes and dtypes in place of values."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return fields_summary(f"Episode of {_steps_of(self.rewards)} steps", fields)
+
+    def __len__(self) -> int:
+        """Return the number of steps T."""
+        return len(self.rewards)
+
+
+def _steps_of(rewards: object) -> str:
+    return str(len(rewards)) if isinstance(rewards, np.ndarray) and rewards.ndim else "?"
+
+
+def as_numbers(values: Any) -> Any:
+    """Return a list of numbers or flags as an array; anything else, and what would change, as it is.
+
+    Whole numbers among others become floats where these are the same numbers.
+    """
+    if not isinstance(values, list | tuple) or not values:
+        return values
+    kinds = {np.result_type(type(one)).kind if _is_scalar(one) else "O" for one in values}
+    if not kinds <= {"i", "u", "f"} and kinds != {"b"}:
+        return values
+    array = np.asarray(values)
+    same = array.dtype.kind in "biuf" and all(
+        one == other or (one != one and other != other)
+        for one, other in zip(array.tolist(), values, strict=True)
+    )
+    return array if same else values
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+
+
+def as_infos(infos: Any) -> dict[str, Columns]:
+    """Return extra columns of steps, which may be given as a list with a dict for each step.
+
+    Raises:
+        TypeError: neither columns nor a list of dicts.
+        SchemaError: two steps differ in their names or types.
+    """
+    if isinstance(infos, Mapping):
+        return infos if isinstance(infos, dict) else dict(infos)
+    if not isinstance(infos, list | tuple) or not all(isinstance(one, Mapping) for one in infos):
+        raise wrong_type("infos", "a dict of columns, or a list with a dict for each step", infos)
+    for step, one in enumerate(infos):
+        if one.keys() != infos[0].keys():
+            missing = sorted(map(str, infos[0].keys() ^ one.keys()))
+            raise SchemaError(
+                f"infos: step 0 and step {step} do not have the same names; {missing[0]!r} is in one "
+                "of them only. Give every step the same names, or leave that one out."
+            )
+    return {
+        name: _as_column(name, [one[name] for one in infos]) for name in (infos[0] if infos else ())
+    }
+
+
+def _as_column(name: str, values: list[Any]) -> Columns:
+    """Return the values of all steps as one array, or as the list that they are."""
+    if all(isinstance(one, np.ndarray) for one in values):
+        if len({(one.dtype, one.shape) for one in values}) == 1:
+            return np.stack(values)
+        return values
+    column = values if all(isinstance(one, str) for one in values) else as_numbers(values)
+    if column is values and not isinstance(values[0], str):
+        raise SchemaError(
+            f"infos: {name!r} must be numbers, flags, texts or arrays of one type in all steps, "
+            f"found {summary(values[0])} in step 0. Convert it, or leave it out."
+        )
+    return column

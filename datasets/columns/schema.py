@@ -1,0 +1,467 @@
+"""Which columns a dataset has, and the way from episodes to their rows and back.
+
+Every dataset has the columns of its two spaces, `rewards`, `terminations`, `truncations`, and
+`episodes/lengths`, `episodes/seeds` (-1 where unknown), `episodes/returns`. Authors add columns of
+steps (`infos/NAME`) and of episodes (`episodes/NAME`); the first episode decides their types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
+from orlog.datasets.columns.values import (
+    ColumnSpec,
+    axis_of,
+    flatten,
+    offsets_of,
+    space_columns,
+    unflatten,
+)
+from orlog.errors import SchemaError
+
+__all__ = ["Block", "Schema"]
+
+Block: TypeAlias = dict[str, np.ndarray]
+Kind = Literal["text", "array"]
+
+INT = np.dtype(np.int64)
+FLOAT = np.dtype(np.float64)
+BOOL = np.dtype(np.bool_)
+FLAGS = ("terminations", "truncations")
+LONGEST_NAME = 180
+ALWAYS = ("episodes/lengths", "episodes/returns", "episodes/seeds")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The columns of a dataset.
+
+    Attributes:
+        observation_space: Gymnasium space of observations.
+        action_space: Gymnasium space of actions.
+        reward_dtype: float32 or float64.
+        extras: Columns under `infos/` and `episodes/` that the author adds, by name: dtype and row
+            shape of their values.
+        variable: Which of these hold a value of any length in each row: `text`, or an `array` of
+            rows of that dtype and shape.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    reward_dtype: np.dtype[Any] = FLOAT
+    extras: Mapping[str, ColumnSpec] = dataclasses.field(default_factory=dict)
+    variable: Mapping[str, Kind] = dataclasses.field(default_factory=dict)
+
+    def columns(self) -> dict[str, ColumnSpec]:
+        """Return every stored column by name."""
+        specs = [
+            *space_columns(self.observation_space, "observations"),
+            *space_columns(self.action_space, "actions"),
+            ColumnSpec("rewards", self.reward_dtype, ()),
+            *(ColumnSpec(name, BOOL, ()) for name in FLAGS),
+            ColumnSpec("episodes/lengths", INT, ()),
+            ColumnSpec("episodes/returns", FLOAT, ()),
+            ColumnSpec("episodes/seeds", INT, ()),
+        ]
+        for name, spec in self.extras.items():
+            if name in self.variable:
+                specs.append(ColumnSpec(f"{name}@offsets", INT, ()))
+                specs.append(ColumnSpec(f"{name}@values", spec.dtype, spec.shape))
+            else:
+                specs.append(spec)
+        return {spec.name: spec for spec in specs}
+
+    def with_extras(
+        self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str
+    ) -> Schema:
+        """Return this schema with the extra columns that a first episode has too.
+
+        Raises:
+            SchemaError: a name or a type that cannot be stored.
+        """
+        extras, variable = dict(self.extras), dict(self.variable)
+        for name, given, value in _extras(infos, metadata):
+            if (
+                type(given) is not str
+                or not _NAME.fullmatch(name)
+                or name in ALWAYS
+                or len(name) > LONGEST_NAME
+                or "zarr.json" in name.lower().split("/")
+            ):
+                raise SchemaError(
+                    f"{where}: {name!r} cannot name a column: expected parts of letters, digits, "
+                    f"'_', '-' and '.', and none of {', '.join(ALWAYS)}"
+                )
+            extras[name], kind = _spec_of(name, value, where)
+            if kind is not None:
+                variable[name] = kind
+        extras = dict(sorted(extras.items()))
+        made = dataclasses.replace(self, extras=extras, variable=variable)
+        made.check(where)
+        return made
+
+    def check(self, where: str) -> None:
+        """Refuse columns that could not be stored beside each other.
+
+        Raises:
+            SchemaError: one column lies where another has its files, or offsets count nothing.
+        """
+        names = {*self.columns(), *self.extras}
+        for name in sorted(names):
+            for parent in itertools.accumulate(name.split("/")[:-1], "{}/{}".format):
+                if parent in names:
+                    raise SchemaError(
+                        f"{where}: column {name} would lie inside of column {parent}; rename one"
+                    )
+        folded: dict[str, str] = {}
+        for name in sorted(names):
+            other = folded.setdefault(name.lower(), name)
+            if other != name:
+                raise SchemaError(
+                    f"{where}: columns {other} and {name} would be one folder on disks that take "
+                    "upper for lower case; rename one"
+                )
+        counters = {offsets_of(name) for name in names}
+        for name in names:
+            if name.endswith("@offsets") and name not in counters:
+                raise SchemaError(
+                    f"{where}: column {name.removesuffix('@offsets')}: values of an empty space "
+                    "cannot be counted"
+                )
+
+    def block_of(self, episode: Episode, where: str) -> Block:
+        """Return the rows of all columns of a whole episode.
+
+        Raises:
+            SchemaError: something does not fit; the message names dataset, episode, column,
+                expected and found.
+        """
+        steps = count_rewards(episode.rewards, where)
+        if steps == 0:
+            raise SchemaError(f"{where}: has no steps")
+        block = self.step_rows(
+            where,
+            observations=(episode.observations, steps + 1),
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=episode.terminations,
+            truncations=episode.truncations,
+            infos=episode.infos,
+        )
+        check_flags(block, where)
+        total = return_of(block["rewards"])
+        block |= self.episode_rows(where, steps, total, episode.seed, episode.metadata)
+        return block
+
+    def step_rows(
+        self,
+        where: str,
+        *,
+        observations: tuple[Columns, int],
+        actions: Columns,
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
+    ) -> Block:
+        """Return the rows of some steps; `observations` come with the number of rows expected."""
+        steps = len(rewards)
+        infos = as_infos(infos)
+        try:
+            block = flatten(self.observation_space, "observations", *observations)
+            block |= flatten(self.action_space, "actions", actions, steps)
+        except SchemaError as error:
+            raise SchemaError(f"{where}: {error}") from error
+        block["rewards"] = _exactly(
+            "rewards", _as_dtype(rewards, self.reward_dtype), self.reward_dtype, (steps,), where
+        )
+        block["terminations"] = _exactly(
+            "terminations", as_numbers(terminations), BOOL, (steps,), where
+        )
+        block["truncations"] = _exactly(
+            "truncations", as_numbers(truncations), BOOL, (steps,), where
+        )
+        self._check_names({f"infos/{name}" for name in infos}, "infos/", where)
+        for name, values in infos.items():
+            block |= self._extra_rows(f"infos/{name}", values, steps, where)
+        return block
+
+    def episode_rows(
+        self, where: str, steps: int, total: float, seed: int | None, metadata: Mapping[str, Any]
+    ) -> Block:
+        """Return the row of an episode in each column of episodes; `total` is its return."""
+        number: object = seed  # callers without type checks give anything
+        is_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if seed is not None and not (is_number and 0 <= seed < 2**63):
+            raise SchemaError(f"{where}: a seed lies in [0, 2^63), found {seed!r:.40}")
+        block = {
+            "episodes/lengths": np.array([steps], INT),
+            "episodes/returns": np.array([total], FLOAT),
+            "episodes/seeds": np.array([-1 if seed is None else seed], INT),
+        }
+        self._check_names({f"episodes/{name}" for name in metadata}, "episodes/", where)
+        for name, value in metadata.items():
+            block |= self._extra_rows(f"episodes/{name}", _one_row(value), 1, where)
+        return block
+
+    def episode_of(self, block: Block, index: int) -> Episode:
+        """Return the one episode of a block, which stands at `index`."""
+        metadata: dict[str, Any] = {}
+        infos: dict[str, Columns] = {}
+        for name, spec in self.extras.items():
+            kind = self.variable.get(name)
+            values: Columns = (
+                block[spec.name] if kind is None else _variable_values(block, name, kind)
+            )
+            if name.startswith("infos/"):
+                infos[name.removeprefix("infos/")] = values
+            else:
+                assert not isinstance(values, dict)
+                value = values[0]
+                metadata[name.removeprefix("episodes/")] = (
+                    value.item() if isinstance(value, np.generic) else value
+                )
+        seed = int(block["episodes/seeds"][0])
+        return Episode(
+            observations=unflatten(self.observation_space, "observations", block),
+            actions=unflatten(self.action_space, "actions", block),
+            rewards=block["rewards"],
+            terminations=block["terminations"],
+            truncations=block["truncations"],
+            infos=infos,
+            seed=None if seed < 0 else seed,
+            metadata=metadata,
+            index=index,
+        )
+
+    def _check_names(self, found: set[str], prefix: str, where: str) -> None:
+        expected = {name for name in self.extras if name.startswith(prefix)}
+        if found != expected:
+            raise SchemaError(
+                f"{where}: expected the columns {sorted(expected)} under {prefix}, as in the first "
+                f"episode, found {sorted(found)}"
+            )
+
+    def _extra_rows(self, name: str, values: Any, rows: int, where: str) -> Block:
+        spec = self.extras[name]
+        kind = self.variable.get(name)
+        if kind is None:
+            return {name: _exactly(name, values, spec.dtype, (rows, *spec.shape), where)}
+        if not isinstance(values, list) or len(values) != rows:
+            raise SchemaError(
+                f"{where}, column {name}: expected a list of {rows} "
+                f"{'texts' if kind == 'text' else 'arrays'}, found {_describe(values)}"
+            )
+        pieces = [self._piece(name, value, kind, where) for value in values]
+        lengths = np.array([len(piece) for piece in pieces], INT)
+        empty = np.empty((0, *spec.shape), spec.dtype)
+        return {
+            f"{name}@offsets": lengths.cumsum(),
+            f"{name}@values": np.concatenate(pieces) if pieces else empty,
+        }
+
+    def _piece(self, name: str, value: Any, kind: Kind, where: str) -> np.ndarray:
+        spec = self.extras[name]
+        if kind == "text":
+            if not isinstance(value, str):
+                raise SchemaError(
+                    f"{where}, column {name}: expected text, found {_describe(value)}"
+                )
+            try:
+                return np.frombuffer(value.encode(), np.uint8)
+            except UnicodeEncodeError as error:
+                raise SchemaError(f"{where}, column {name}: not valid UTF-8: {error}") from error
+        if not isinstance(value, np.ndarray) or value.ndim != len(spec.shape) + 1:
+            raise SchemaError(
+                f"{where}, column {name}: expected an array of rows of {spec.dtype} {spec.shape}, "
+                f"found {_describe(value)}"
+            )
+        return _exactly(name, value, spec.dtype, (len(value), *spec.shape), where)
+
+
+def count_rewards(rewards: Any, where: str) -> int:
+    """Return the number of steps, which is that of rewards.
+
+    Raises:
+        SchemaError: they have no length.
+    """
+    try:
+        return len(rewards)
+    except TypeError:
+        raise SchemaError(
+            f"{where}, column rewards: expected an array (steps,), found {_describe(rewards)}"
+        ) from None
+
+
+def return_of(rewards: np.ndarray) -> float:
+    """Return the sum of rewards in float64; infinities and what they add up to are kept."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(rewards.sum(dtype=FLOAT))
+
+
+def check_flags(block: Block, where: str) -> None:
+    """Refuse an end of the episode before its last step."""
+    for name in FLAGS:
+        if np.count_nonzero(block[name][:-1]):  # quicker than any()
+            step = int(block[name].argmax())
+            raise SchemaError(
+                f"{where}, column {name}: true at step {step} of {len(block[name])}: an episode "
+                "ends there"
+            )
+
+
+def schema_of(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    columns: Sequence[ColumnSpec],
+    variable: Mapping[str, Kind],
+) -> Schema:
+    """Return the schema that stored columns make up.
+
+    Raises:
+        SchemaError: columns that no schema has.
+    """
+    stored = {spec.name: spec for spec in columns}
+    rewards = stored.get("rewards")
+    if rewards is None or rewards.dtype not in (np.float32, np.float64):
+        raise SchemaError("column rewards: expected float32 or float64 numbers")
+    extras = {
+        spec.name: spec
+        for spec in columns
+        if spec.name.startswith(("infos/", "episodes/"))
+        and "@" not in spec.name
+        and spec.name not in ALWAYS
+    }
+    for name in variable:
+        values = stored.get(f"{name}@values")
+        if values is None or not name.startswith(("infos/", "episodes/")):
+            raise SchemaError(f"column {name}: listed as variable, but it has no values")
+        extras[name] = ColumnSpec(name, values.dtype, values.shape)
+    schema = Schema(
+        observation_space=observation_space,
+        action_space=action_space,
+        reward_dtype=rewards.dtype,
+        extras=dict(sorted(extras.items())),
+        variable=dict(variable),
+    )
+    expected = schema.columns()
+    for name in sorted({*expected, *stored}):
+        if expected.get(name) != stored.get(name):
+            raise SchemaError(
+                f"column {name}: the spaces ask for {expected.get(name, 'no such column')}, there "
+                f"is {stored.get(name, 'no such column')}"
+            )
+    return schema
+
+
+def expected_rows(name: str, episodes: int, steps: int) -> int:
+    """Return how many rows a column has that is counted by steps, observations or episodes."""
+    return {"step": steps, "observation": steps + episodes, "episode": episodes}[axis_of(name)]
+
+
+def _extras(
+    infos: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> Iterator[tuple[str, object, Any]]:
+    """Yield (column, name as given, values)."""
+    for name, values in infos.items():
+        yield f"infos/{name}", name, values
+    for name, value in metadata.items():
+        yield f"episodes/{name}", name, _one_row(value)
+
+
+def _one_row(value: Any) -> Any:
+    """Return a value of a whole episode as a column of one row."""
+    if isinstance(value, str):
+        return [value]
+    try:
+        return np.asarray(value)[None]
+    except ValueError:  # lists of different lengths
+        return value
+
+
+def _spec_of(name: str, values: Any, where: str) -> tuple[ColumnSpec, Kind | None]:
+    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+        return ColumnSpec(name, np.dtype(np.uint8), ()), "text"
+    is_array = isinstance(values, np.ndarray)
+    first = values[0] if isinstance(values, list) and values else values
+    if (
+        not isinstance(first, np.ndarray)
+        or first.dtype.kind not in "biuf"
+        or first.dtype.itemsize > 8
+        or first.ndim == 0
+    ):
+        raise SchemaError(
+            f"{where}, column {name}: expected an array of numbers, a list of texts or a list of "
+            f"arrays, found {_describe(values)}"
+        )
+    if math.prod(first.shape[1:]) > 2**24:
+        raise SchemaError(f"{where}, column {name}: rows of shape {first.shape[1:]} are too large")
+    spec = ColumnSpec(name, first.dtype.newbyteorder("="), first.shape[1:])
+    return spec, None if is_array else "array"
+
+
+def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return numbers in another dtype if each stays what it is, else as they are."""
+    values = as_numbers(values)
+    if (
+        not isinstance(values, np.ndarray)
+        or values.dtype == dtype
+        or values.dtype.kind not in "iuf"
+    ):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(dtype)
+        again = converted.astype(values.dtype)
+    # 2**63 as float64 would come back as int64's largest number, so what is past 2**53 is refused.
+    is_exact = np.array_equal(again, values, equal_nan=values.dtype.kind == "f") and (
+        values.dtype.kind == "f" or not (np.abs(converted) > 2 ** (np.finfo(dtype).nmant + 1)).any()
+    )
+    return converted if is_exact else values
+
+
+def _exactly(
+    name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
+) -> np.ndarray:
+    if isinstance(values, np.ndarray) and values.dtype == dtype and values.shape == shape:
+        return values
+    hint = ""
+    if name == "rewards" and isinstance(values, np.ndarray) and values.shape == shape:
+        hint = (
+            f", which {dtype} cannot hold exactly; round them, or record with another reward_dtype"
+        )
+    if name in FLAGS and isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        hint = f", {bad} of them not finite" if bad else "; convert it with .astype(bool)"
+    raise SchemaError(
+        f"{where}, column {name}: expected {dtype} {shape}, found {_describe(values)}{hint}"
+    )
+
+
+def _variable_values(block: Block, name: str, kind: Kind) -> list[Any]:
+    ends = block[f"{name}@offsets"].tolist()
+    values = block[f"{name}@values"]
+    bounds = [0, *ends]
+    if bounds[-1] != len(values) or any(one > two for one, two in itertools.pairwise(bounds)):
+        raise SchemaError(f"column {name}@offsets: does not count the {len(values)} values")
+    pieces = [values[start:end] for start, end in itertools.pairwise(bounds)]
+    if kind == "text":
+        return [piece.tobytes().decode() for piece in pieces]
+    return pieces
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, list):
+        return f"a list of {len(value)} {type(value[0]).__name__ if value else 'values'}"
+    return f"{value!r:.60} ({type(value).__name__})"

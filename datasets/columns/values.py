@@ -1,0 +1,653 @@
+"""The map between the values of a space and the columns that store them.
+
+A column is named by its path. What its rows stand for follows from the name:
+
+    observations, observations/..    observations: steps + episodes of them
+    episodes/..                      episodes
+    all else                         steps
+    PATH@values, PATH@values/..      values, counted by the column PATH@offsets
+
+The values of a space at path P are stored as:
+
+    Box, Discrete, MultiDiscrete, MultiBinary    P
+    Dict, Tuple                                  the columns of each part at P/key, P/0; `spaces.py`
+                                                 says how keys are escaped
+    Text                                         P@offsets, P@values (UTF-8 as uint8)
+    Sequence                                     P@offsets, the columns of its space at P@values
+    Graph                                        sequences at P@nodes, at P@links (int64 pairs) and,
+                                                 if it has an edge space, at P@edges
+    OneOf                                        P@choice (int64) and, for each option, a sequence
+                                                 of none or one value at P@option0, P@option1, ..
+
+Row i of an offsets column (int64) says where the values of row i end; those of row 0 start at 0:
+
+    P             "to", "", "be"
+    P@offsets     2, 2, 4
+    P@values      t o b e
+
+A block is a dict of columns that hold the same whole episodes, so its offsets start at 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.episode import Columns
+from orlog.errors import SchemaError
+from orlog.manifests.spaces import named_parts
+
+__all__ = [
+    "Axis",
+    "ColumnSpec",
+    "axis_of",
+    "concatenate_blocks",
+    "flatten",
+    "offsets_of",
+    "slice_block",
+    "space_columns",
+    "unflatten",
+]
+
+Axis = Literal["step", "observation", "episode"]
+Block: TypeAlias = dict[str, np.ndarray]
+Space: TypeAlias = gymnasium.Space[Any]
+
+_INT = np.dtype(np.int64)
+_LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """Name, type of the numbers and shape of one row of a stored column."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return type and shape."""
+        return f"{self.dtype} {self.shape}"
+
+
+def axis_of(name: str) -> Axis:
+    """Return what counts the rows of a column, unless `offsets_of` names a column that does."""
+    root = name.partition("/")[0].partition("@")[0]
+    if root == "observations":
+        return "observation"
+    return "episode" if root == "episodes" else "step"
+
+
+def offsets_of(name: str) -> str | None:
+    """Return the offsets column that counts the rows of a column; None where its axis does."""
+    path, values, _ = name.rpartition("@values")
+    return f"{path}@offsets" if values else None
+
+
+def space_columns(space: Space, path: str) -> list[ColumnSpec]:
+    """Return every stored column of a space, Dict keys in sorted order.
+
+    Raises:
+        SchemaError: values of such a space cannot be stored.
+    """
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            return [
+                spec
+                for _, name, part in named_parts(space)
+                for spec in space_columns(part, f"{path}/{name}")
+            ]
+        case spaces.Text():
+            return [_offsets_spec(path), ColumnSpec(f"{path}@values", np.dtype(np.uint8), ())]
+        case spaces.Sequence():
+            return [_offsets_spec(path), *space_columns(space.feature_space, f"{path}@values")]
+        case spaces.Graph():
+            sequences = _graph_parts(space)
+        case spaces.OneOf():
+            sequences = {f"option{index}": part for index, part in enumerate(space.spaces)}
+        case _:
+            return [ColumnSpec(path, *_numbers_of(space, path))]
+    choice = [ColumnSpec(f"{path}@choice", _INT, ())] if isinstance(space, spaces.OneOf) else []
+    return choice + [
+        spec
+        for name, part in sequences.items()
+        for spec in space_columns(spaces.Sequence(part), f"{path}@{name}")
+    ]
+
+
+def flatten(space: Space, path: str, values: object, rows: int) -> Block:
+    """Return the columns that store some values of a space; arrays may share memory with `values`.
+
+    Args:
+        space: Where each value lies. A Box's bounds are not enforced, as recorded data often leave
+            them; everything else is.
+        path: Name of the column, and start of the names of all columns.
+        values: A list holds a sample per row, as an environment gives them, whatever the space.
+            Otherwise: an array (rows, ..) of exactly the space's type for numbers; a dict of
+            columns for a Dict; a tuple of columns, or a dict of them by "0", "1", .., for a Tuple;
+            a tuple with a sample per row for the rest. Samples of numbers are arrays or NumPy's
+            scalars of exactly the space's type, or Python's int, float and bool where that is one.
+        rows: Number of rows that there should be.
+
+    Raises:
+        SchemaError: something does not fit; the message names column, expected and found.
+    """
+    match space:
+        case spaces.Box():  # asked first, since most spaces are one
+            return {path: _flatten_numbers(space, path, values, rows)}
+        case spaces.Dict() | spaces.Tuple():
+            columns = _columns_of_parts(space, path, values, rows)
+            block: Block = {}
+            for key, name, part in named_parts(space):
+                block |= flatten(part, f"{path}/{name}", columns[str(key)], rows)
+            return block
+        case spaces.Text():
+            return _flatten_text(space, path, _samples(path, values, rows))
+        case spaces.Sequence(stack=True):
+            return _flatten_stacked(space.feature_space, path, _samples(path, values, rows))
+        case spaces.Sequence():
+            return _flatten_sequence(space.feature_space, path, _samples(path, values, rows))
+        case spaces.Graph():
+            return _flatten_graph(space, path, _samples(path, values, rows))
+        case spaces.OneOf():
+            return _flatten_one_of(space, path, _samples(path, values, rows))
+    return {path: _flatten_numbers(space, path, values, rows)}
+
+
+def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Columns:
+    """Return the values of a space that the columns of a block store, without copying numbers.
+
+    An array for numbers; a dict of columns for a Dict, a tuple of columns for a Tuple; for the rest
+    a list with a sample per row, as the space's own `sample` makes them. A graph without edges has
+    None for them.
+
+    Raises:
+        KeyError: the block lacks a column.
+        SchemaError: offsets, choices or links do not fit the columns they count.
+        UnicodeDecodeError: a text is not UTF-8.
+    """
+    return _unflatten(space, path, block, None)
+
+
+def slice_block(
+    block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
+) -> Block:
+    """Return episodes `first` to `last - 1` of a block as a block of their own.
+
+    Columns other than offsets are views.
+
+    Args:
+        block: Columns of some episodes.
+        lengths: Steps of each of these episodes.
+        first: First episode wanted.
+        last: Episode behind the last one wanted.
+    """
+    start = int(lengths[:first].sum())
+    stop = start + int(lengths[first:last].sum())
+    rows: dict[str, tuple[int, int]] = {
+        "step": (start, stop),
+        "observation": (start + first, stop + last),
+        "episode": (first, last),
+    }
+
+    def rows_of(name: str) -> tuple[int, int]:
+        counter = offsets_of(name)
+        if counter is None:
+            return rows[axis_of(name)]
+        if counter not in rows:
+            begin, end = (int(block[counter][row - 1]) if row else 0 for row in rows_of(counter))
+            rows[counter] = begin, end
+        return rows[counter]
+
+    sliced = {}
+    for name, values in block.items():
+        begin, end = rows_of(name)
+        sliced[name] = values[begin:end]
+        if name.endswith("@offsets") and begin:
+            sliced[name] = sliced[name] - values[begin - 1]
+    return sliced
+
+
+def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
+    """Return one block that holds the episodes of all, in order.
+
+    Raises:
+        ValueError: there is no block.
+        SchemaError: the blocks have different columns.
+    """
+    if not blocks:
+        raise ValueError("expected at least one block")
+    if any(block.keys() != blocks[0].keys() for block in blocks):
+        raise SchemaError("blocks of different columns cannot be concatenated")
+    return {name: _concatenate(name, [block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
+    found = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
+    if len(found) > 1:
+        raise _misfit(name, "rows of one type", " and ".join(sorted(found)))
+    if name.endswith("@offsets"):
+        counts = [piece[-1] if len(piece) else 0 for piece in pieces]
+        starts = itertools.accumulate(counts, initial=0)
+        pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
+    return np.concatenate(pieces)
+
+
+def _offsets_spec(path: str) -> ColumnSpec:
+    return ColumnSpec(f"{path}@offsets", _INT, ())
+
+
+def _graph_parts(space: spaces.Graph) -> dict[str, Space]:
+    """Return the spaces of which a graph holds a stacked sequence each."""
+    edges = {} if space.edge_space is None else {"edges": space.edge_space}
+    return {"nodes": space.node_space, "links": _LINKS, **edges}
+
+
+def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return type and row shape of a space of numbers."""
+    if not isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        raise SchemaError(f"column {path}: a {type(space).__name__} space cannot be stored")
+    assert space.shape is not None
+    return np.dtype(space.dtype), space.shape
+
+
+def _misfit(name: str, expected: object, found: object) -> SchemaError:
+    return SchemaError(f"column {name}: expected {expected}, found {found}")
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, list | tuple | Mapping):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | int | float):
+        return f"{type(value).__name__} {value!r:.80}"
+    return f"a {type(value).__name__}"
+
+
+def _row_hint(name: str, rows: int, found: int) -> str:
+    if axis_of(name) == "observation" and offsets_of(name) is None and found == rows - 1:
+        return (
+            "; observations have one row more than actions, the last one being what followed the "
+            "last action"
+        )
+    return ""
+
+
+def _samples(path: str, values: object, rows: int) -> list[Any] | tuple[Any, ...]:
+    """Check that there is a sample per row."""
+    if not isinstance(values, list | tuple):
+        raise _misfit(path, f"a list of {rows} samples", _describe(values))
+    if len(values) != rows:
+        hint = _row_hint(path, rows, len(values))
+        raise _misfit(path, f"{rows} rows", f"{len(values)}{hint}")
+    return values
+
+
+def _columns_of_parts(
+    space: spaces.Dict | spaces.Tuple, path: str, values: object, rows: int
+) -> Mapping[str, object]:
+    """Return the values of each part by key, turning a list of samples into columns."""
+    if not isinstance(values, list):
+        return _by_key(space, path, values)
+    samples = [
+        _by_key(space, f"{path}, row {row}", sample)
+        for row, sample in enumerate(_samples(path, values, rows))
+    ]
+    keys = [str(key) for key, _, _ in named_parts(space)]
+    return {key: [sample[key] for sample in samples] for key in keys}
+
+
+def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapping[str, Any]:
+    """Return a Dict's dict, or a Tuple's tuple by "0", "1", .., with every key there should be."""
+    keys = [str(key) for key, _, _ in named_parts(space)]
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
+        value = {str(index): part for index, part in enumerate(value)}
+    if not isinstance(value, Mapping):
+        kind = "dict" if isinstance(space, spaces.Dict) else "tuple"
+        raise _misfit(path, f"a {kind} of {keys}", _describe(value))
+    if value.keys() != set(keys):
+        raise _misfit(path, f"the keys {keys}", list(value))
+    return value
+
+
+def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.ndarray:
+    dtype, shape = _numbers_of(space, name)
+    if isinstance(values, list | tuple):
+        values = _stack(name, _samples(name, values, rows), dtype, shape)
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (
+        dtype,
+        (rows, *shape),
+    ):
+        hint = ""
+        if isinstance(values, np.ndarray) and values.shape[1:] == shape and values.ndim:
+            hint = _row_hint(name, rows, len(values))
+        raise _misfit(name, f"{dtype} {(rows, *shape)}", _describe(values) + hint)
+    _check_range(space, name, values)
+    return values
+
+
+def _stack(
+    name: str, samples: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray:
+    takes_int = shape == () and dtype.kind in "iu"
+    integers = range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if takes_int else range(0)
+    for row, sample in enumerate(samples):
+        if not _is_sample(sample, dtype, shape, integers):
+            raise _misfit(f"{name}, row {row}", f"{dtype} {shape}", _describe(sample))
+    if shape and samples:
+        return np.stack(samples)
+    return np.array(samples, dtype).reshape(len(samples), *shape)
+
+
+def _is_sample(sample: Any, dtype: np.dtype[Any], shape: tuple[int, ...], integers: range) -> bool:
+    if isinstance(sample, np.ndarray | np.generic):
+        return bool(sample.dtype == dtype and sample.shape == shape)
+    if type(sample) is int:
+        return sample in integers
+    return shape == () and (
+        (type(sample) is bool and dtype.kind == "b")
+        or (type(sample) is float and dtype == np.float64)
+    )
+
+
+def _check_range(space: Space, name: str, values: np.ndarray) -> None:
+    """Refuse values outside of a discrete space."""
+    low: Any
+    high: Any
+    match space:
+        case spaces.Box():
+            return
+        case spaces.Discrete():
+            low = int(space.start)
+            high = low + int(space.n) - 1
+        case spaces.MultiDiscrete():
+            low, high = space.start, space.start + (space.nvec - 1)
+        case spaces.MultiBinary():
+            low, high = 0, 1
+        case _:
+            return
+    outside = (values < low) | (values > high)
+    if outside.any():
+        place = np.unravel_index(int(outside.argmax()), outside.shape)
+        least, most = (np.broadcast_to(bound, values.shape)[place] for bound in (low, high))
+        raise _misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
+
+
+def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.asarray(counts, _INT).cumsum(dtype=_INT)
+
+
+def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
+    allowed = space.character_set
+    for row, text in enumerate(texts):
+        where = f"{path}, row {row}"
+        if not isinstance(text, str):
+            raise _misfit(where, "text", _describe(text))
+        if not space.min_length <= len(text) <= space.max_length:
+            expected = f"{space.min_length} to {space.max_length} characters"
+            raise _misfit(where, expected, len(text))
+        if not allowed.issuperset(text):
+            character = next(character for character in text if character not in allowed)
+            raise _misfit(where, f"characters of {space.characters!r:.80}", f"{character!r}")
+    try:
+        encoded = [text.encode() for text in texts]
+    except UnicodeEncodeError as error:
+        row = next(row for row, text in enumerate(texts) if text == error.object)
+        raise _misfit(
+            f"{path}, row {row}", "text that UTF-8 can hold", ascii(error.object[error.start])
+        ) from error
+    return {
+        f"{path}@offsets": _offsets([len(text) for text in encoded]),
+        f"{path}@values": np.frombuffer(b"".join(encoded), np.uint8),
+    }
+
+
+def _flatten_sequence(inner: Space, path: str, entries: Sequence[Any]) -> Block:
+    for row, entry in enumerate(entries):
+        if not isinstance(entry, list | tuple):
+            raise _misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
+    values = list(itertools.chain.from_iterable(entries))
+    offsets = _offsets([len(entry) for entry in entries])
+    return {f"{path}@offsets": offsets, **flatten(inner, f"{path}@values", values, len(values))}
+
+
+def _flatten_stacked(inner: Space, path: str, entries: Sequence[Any]) -> Block:
+    joined, counts = _join(inner, f"{path}@values", entries)
+    # Stacked values of an empty Dict or Tuple are not counted.
+    offsets = _offsets([0] * len(entries) if counts is None else counts)
+    total = int(offsets[-1]) if len(offsets) else 0
+    return {f"{path}@offsets": offsets, **flatten(inner, f"{path}@values", joined, total)}
+
+
+def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[int] | None]:
+    """Join stacked samples, one entry per row, into values to flatten, and count them per row."""
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            keyed = [
+                _by_key(space, f"{path}, row {row}", entry) for row, entry in enumerate(entries)
+            ]
+            joined, counts = {}, None
+            for index, part_name, part in named_parts(space):
+                key, name = str(index), f"{path}/{part_name}"
+                joined[key], found = _join(part, name, [entry[key] for entry in keyed])
+                if counts is not None and found not in (None, counts):
+                    raise _misfit(name, "as many values in each row as beside it", "others")
+                counts = found if counts is None else counts
+            return joined, counts
+        case spaces.Text() | spaces.Sequence() | spaces.Graph() | spaces.OneOf():
+            for row, entry in enumerate(entries):
+                if not isinstance(entry, list | tuple):
+                    raise _misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
+            return list(itertools.chain.from_iterable(entries)), [len(entry) for entry in entries]
+    dtype, shape = _numbers_of(space, path)
+    for row, entry in enumerate(entries):
+        if (
+            not isinstance(entry, np.ndarray)
+            or entry.ndim == 0
+            or (entry.dtype, entry.shape[1:]) != (dtype, shape)
+        ):
+            raise _misfit(f"{path}, row {row}", f"{dtype} rows of shape {shape}", _describe(entry))
+    empty = np.empty((0, *shape), dtype)
+    return np.concatenate([empty, *entries]), [len(entry) for entry in entries]
+
+
+def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Block:
+    for row, graph in enumerate(graphs):
+        _check_graph(space, f"{path}, row {row}", graph)
+    stacks = {"nodes": [graph.nodes for graph in graphs]}
+    no_links = np.empty((0, 2), _INT)
+    stacks["links"] = [
+        no_links if graph.edge_links is None else graph.edge_links.astype(_INT) for graph in graphs
+    ]
+    if space.edge_space is not None:
+        no_edges = _nothing(space.edge_space)
+        stacks["edges"] = [no_edges if graph.edges is None else graph.edges for graph in graphs]
+    block: Block = {}
+    for name, part in _graph_parts(space).items():
+        block |= _flatten_stacked(part, f"{path}@{name}", stacks[name])
+    _check_links(block, path)
+    return block
+
+
+def _check_graph(space: spaces.Graph, where: str, graph: object) -> None:
+    if not isinstance(graph, spaces.GraphInstance):
+        raise _misfit(where, "a GraphInstance", _describe(graph))
+    links: Any = graph.edge_links
+    if space.edge_space is None and graph.edges is not None:
+        raise _misfit(where, "None for edges, as there is no edge space", _describe(graph.edges))
+    if space.edge_space is not None and (graph.edges is None) != (links is None):
+        found = "links alone" if graph.edges is None else "edges alone"
+        raise _misfit(where, "edges with links, or None for both", found)
+    if links is None:
+        return
+    if not isinstance(links, np.ndarray) or links.dtype.kind not in "iu" or links.ndim != 2:
+        raise _misfit(where, "links as integers (.., 2)", _describe(links))
+
+
+def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
+    """Check that each edge has a link, and each link joins nodes of its graph."""
+    node_ends, link_ends = block[f"{path}@nodes@offsets"], block[f"{path}@links@offsets"]
+    edge_ends = block.get(f"{path}@edges@offsets", link_ends)
+    unequal = np.flatnonzero(edge_ends != link_ends)
+    if len(unequal):
+        raise _misfit(f"{path}, row {unequal[0]}", "as many links as edges", "others")
+    links = block[f"{path}@links@values"]
+    nodes = np.repeat(np.diff(node_ends, prepend=0), np.diff(link_ends, prepend=0))
+    outside = (links < 0) | (links >= nodes[:, None])
+    if outside.any():
+        link, side = divmod(int(outside.argmax()), 2)
+        row = int(np.searchsorted(link_ends, link, side="right"))
+        raise _misfit(f"{path}, row {row}", f"links to its {nodes[link]} nodes", links[link, side])
+
+
+def _nothing(space: Space) -> Any:
+    """Return a stack of no samples."""
+    columns = {
+        spec.name: np.empty((0, *spec.shape), spec.dtype) for spec in space_columns(space, "")
+    }
+    return _cut(space, unflatten(space, "", columns), 0, 0)
+
+
+def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Block:
+    options = len(space.spaces)
+    for row, pair in enumerate(pairs):
+        where = f"{path}, row {row}"
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise _misfit(where, "a pair (index, value)", _describe(pair))
+        if isinstance(pair[0], bool) or not isinstance(pair[0], int | np.integer):
+            raise _misfit(where, "an integer as index", _describe(pair[0]))
+        if not 0 <= pair[0] < options:
+            raise _misfit(where, f"an index from 0 to {options - 1}", pair[0])
+    choice = np.array([pair[0] for pair in pairs], _INT)
+    block = {f"{path}@choice": choice}
+    for index, part in enumerate(space.spaces):
+        entries = [(value,) if chosen == index else () for chosen, value in pairs]
+        block |= _flatten_sequence(part, f"{path}@option{index}", entries)
+    return block
+
+
+def _unflatten(
+    space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None
+) -> Columns:
+    """Return what `unflatten` does, of a known number of rows where it is not None."""
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            columns = {
+                key: _unflatten(part, f"{path}/{name}", block, rows)
+                for key, name, part in named_parts(space)
+            }
+            return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
+        case spaces.Text():
+            ranges, total = _ranges(block, path, rows)
+            data = _column(block, f"{path}@values", total).tobytes()
+            return [data[start:stop].decode() for start, stop in ranges]
+        case spaces.Sequence():
+            return _unflatten_sequence(space.feature_space, path, block, rows, stack=space.stack)
+        case spaces.Graph():
+            return _unflatten_graph(space, path, block, rows)
+        case spaces.OneOf():
+            return _unflatten_one_of(space, path, block, rows)
+    return _column(block, path, rows)
+
+
+def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.ndarray:
+    values = block[name]
+    if rows is not None and len(values) != rows:
+        raise _misfit(name, f"{rows} rows", len(values))
+    return values
+
+
+def _ranges(
+    block: Mapping[str, np.ndarray], path: str, rows: int | None
+) -> tuple[list[tuple[int, int]], int]:
+    """Return where the values of each row start and stop, and how many there are in all."""
+    name = f"{path}@offsets"
+    ends = _column(block, name, rows)
+    starts = np.concatenate([np.zeros(1, _INT), ends[:-1]])[: len(ends)]
+    if (starts > ends).any():
+        raise _misfit(name, "offsets that never fall", f"a fall at row {(starts > ends).argmax()}")
+    total = int(ends[-1]) if len(ends) else 0
+    return list(zip(starts.tolist(), ends.tolist(), strict=True)), total
+
+
+def _unflatten_sequence(
+    inner: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None, *, stack: bool
+) -> list[Any]:
+    ranges, total = _ranges(block, path, rows)
+    columns = _unflatten(inner, f"{path}@values", block, total)
+    if stack:
+        return [_cut(inner, columns, start, stop) for start, stop in ranges]
+    samples = _split(inner, columns, total)
+    return [tuple(samples[start:stop]) for start, stop in ranges]
+
+
+def _cut(space: Space, columns: Any, start: int, stop: int) -> Any:
+    """Return some rows of columns, stacked as Gymnasium does."""
+    match space:
+        case spaces.Dict():
+            return {key: _cut(part, columns[key], start, stop) for key, part in space.items()}
+        case spaces.Tuple():
+            return tuple(_cut(part, columns[key], start, stop) for key, part in enumerate(space))
+    return tuple(columns[start:stop]) if isinstance(columns, list) else columns[start:stop]
+
+
+def _split(space: Space, columns: Any, rows: int) -> list[Any]:
+    """Return a sample per row of columns."""
+    match space:
+        case spaces.Dict():
+            split = {key: _split(part, columns[key], rows) for key, part in space.items()}
+            return [{key: split[key][row] for key in split} for row in range(rows)]
+        case spaces.Tuple():
+            lists = [_split(part, columns[key], rows) for key, part in enumerate(space)]
+            return [tuple(samples[row] for samples in lists) for row in range(rows)]
+        case spaces.Discrete():
+            return list(columns)
+    if isinstance(columns, list):
+        return columns
+    return [columns[row, ...] for row in range(rows)]  # an array even where it has no dimensions
+
+
+def _unflatten_graph(
+    space: spaces.Graph, path: str, block: Mapping[str, np.ndarray], rows: int | None
+) -> list[Any]:
+    rows = len(block[f"{path}@nodes@offsets"]) if rows is None else rows
+    stacks = {
+        name: _unflatten_sequence(part, f"{path}@{name}", block, rows, stack=True)
+        for name, part in _graph_parts(space).items()
+    }
+    _check_links(block, path)
+    links = [stack.astype(np.int32) if len(stack) else None for stack in stacks["links"]]
+    edges = stacks.get("edges", [None] * len(links))
+    return [
+        spaces.GraphInstance(nodes, None if link is None else edge, link)
+        for nodes, edge, link in zip(stacks["nodes"], edges, links, strict=True)
+    ]
+
+
+def _unflatten_one_of(
+    space: spaces.OneOf, path: str, block: Mapping[str, np.ndarray], rows: int | None
+) -> list[Any]:
+    name = f"{path}@choice"
+    choice = _column(block, name, rows)
+    values: list[Any] = [None] * len(choice)
+    if ((choice < 0) | (choice >= len(space.spaces))).any():
+        raise _misfit(name, f"0 to {len(space.spaces) - 1}", "others")
+    for index, part in enumerate(space.spaces):
+        entries = _unflatten_sequence(
+            part, f"{path}@option{index}", block, len(choice), stack=False
+        )
+        for row, entry in enumerate(entries):
+            if len(entry) != (choice[row] == index):
+                raise _misfit(f"{path}@option{index}, row {row}", "a value if chosen", len(entry))
+            if entry:
+                values[row] = entry[0]
+    return list(zip(choice, values, strict=True))

@@ -1,0 +1,453 @@
+"""Brings a version onto this machine, or only what is damaged of it, every byte checked.
+
+What came is kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of it is here
+(`datasets/fetching.py`), so a version appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orlog.datasets.download.foreign import bring_foreign
+from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
+from orlog.datasets.download.partial import Choice, check_choice, choose, download_part
+from orlog.datasets.download.sources import ForeignSource, Source, find_source, source_of_url
+from orlog.datasets.download.transfer import Limiter, Patience
+from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.folders import (
+    dataset_folders,
+    datasets_folder,
+    installed_versions,
+    publish_new,
+    sole_access,
+    stored_objects,
+    version_folder,
+)
+from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.home.origin import origin_file, read_origin, write_origin
+from orlog.datasets.home.presence import (
+    discard_part,
+    files_of_part,
+    is_whole,
+    partial_folder,
+    version_folder_of,
+)
+from orlog.datasets.reading.given import Given, as_name, as_stored_folder
+from orlog.datasets.store.verify import Problem, find_link, verify_store
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    TransferError,
+)
+from orlog.files import (
+    link_or_copy,
+    storage_errors,
+    sync_folders,
+    write_durably,
+)
+from orlog.manifests.lock import check_lock
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.manifests.names import DatasetName, is_url, parse_name
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
+__all__ = [
+    "download_dataset",
+    "download_version",
+    "repair_dataset",
+    "repair_version",
+]
+
+
+def download_version(
+    source: Source,
+    *,
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+    patience: Patience = Patience(),
+) -> Path:
+    """Return the folder of a version, downloaded first as far as it is not on this machine.
+
+    Objects that another version of the dataset has here are not transferred. Several processes may
+    download the same version: one does, the others wait and find it.
+
+    Args:
+        source: Where it can be had.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_wait: Called once if another process is at it.
+        patience: How long each mirror is tried.
+
+    Raises:
+        TransferError: no mirror gave an object; what came is kept.
+        IntegrityError: another version of the same name and number is here.
+        StorageError: there is not enough room, or the disk cannot be written; what came is kept.
+    """
+    here = version_folder(source.manifest.name, source.manifest.version)
+    if _is_here(here, source.manifest):
+        return here
+    return _download(source, jobs, limiter, progress, on_wait, patience)
+
+
+def _download(
+    source: Source,
+    jobs: int,
+    limiter: Limiter | None,
+    progress: Progress,
+    on_wait: Callable[[], None],
+    patience: Patience,
+) -> Path:
+    """Return the folder of a version in one's own home, brought there if need be."""
+    manifest = source.manifest
+    destination = datasets_folder() / manifest.name / manifest.version
+    with sole_access(destination, on_wait=on_wait):
+        if _is_here(destination, manifest):
+            return destination
+        check_offered(manifest)
+        if destination.exists():  # without a manifest: somebody has removed files
+            _repair(destination, source, jobs, limiter, progress, patience)
+            return destination
+        folder = download_folder(destination)
+        part = partial_folder(destination)
+        fetch_objects(
+            source,
+            manifest.objects,
+            folder,
+            jobs,
+            limiter,
+            progress,
+            patience,
+            also_here=files_of_part(part, manifest),
+        )
+        store = folder / "store"
+        with storage_errors(store):
+            shutil.rmtree(store, ignore_errors=True)
+            for item in manifest.objects:
+                link_or_copy(folder / item.sha256, store / item.path)
+            write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+            sync_folders(store)
+        write_origin(destination, source)
+        publish_new(store, destination)
+        shutil.rmtree(folder, ignore_errors=True)
+        discard_part(part)
+        origin_file(part).unlink(missing_ok=True)
+    return destination
+
+
+def download_dataset(
+    name: str | Dataset,
+    *,
+    episodes: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+    mirrors: Sequence[str] = (),
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+    on_read: Callable[[], None] = lambda: None,
+) -> Path:
+    """Return the folder of a version, downloaded first as far as it is not on this machine.
+
+    With `episodes` or `columns` only the objects that hold these are brought, unless all are here;
+    `load_dataset` with the same choice opens them. Without, what is missing is added. A part that
+    comes to hold every object becomes the version. A file of others that a registry lists is
+    brought whole, and read into a version.
+
+    Args:
+        name: A dataset's name, perhaps with version or digest, which the registries are asked for
+            (`orlog registry add`), or the URL of a version's folder. `orlog.lock` counts.
+        episodes: Positions of episodes, such as `range(100)`.
+        columns: Columns to keep of those that may go, as `Dataset.select_columns` takes them.
+        mirrors: Further places to try first: for a name URLs of registries, for a URL those of the
+            same folder elsewhere.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_wait: Called once if another process is at it.
+        on_read: Called once if a file of others is here and is read from now on.
+
+    Raises:
+        InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
+        SchemaError: it has no such episodes, or its container has no parts.
+        NotFoundError: it has no such columns.
+        SignatureError: a registry promises signatures, and one is missing or wrong.
+        TransferError, IntegrityError, StorageError: as `download_version`.
+    """
+    choice = choose(episodes, columns)
+    name = as_name(name)
+    if is_url(name):
+        source: Source = source_of_url(name, mirrors)
+        check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
+    else:
+        wanted = parse_name(name)
+        pin = check_lock(wanted)
+        if pin is not None:
+            wanted = DatasetName(wanted.name, pin.version, pin.digest)
+        here = _named_here(wanted)
+        if here is not None:
+            return _checked(here, choice)
+        found = find_source(wanted, mirrors)
+        if isinstance(found, ForeignSource):
+            brought = bring_foreign(
+                found, limiter=limiter, progress=progress, on_wait=on_wait, on_read=on_read
+            )
+            return _checked(brought, choice)
+        source = found
+    here = version_folder(source.manifest.name, source.manifest.version)
+    if choice and _is_here(here, source.manifest):
+        return _checked(here, choice)
+    if choice:
+        part = download_part(
+            source, choice, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait
+        )
+        if not is_whole(part, source.manifest):
+            return part
+    return download_version(source, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait)
+
+
+def repair_dataset(
+    folder: Given,
+    *,
+    mirrors: Sequence[str] = (),
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> list[Problem]:
+    """Bring what is damaged of a stored version again; return what was wrong.
+
+    Args:
+        folder: The version's folder under ORLOG_HOME, a copy of one, or where a part of it lies; or
+            a dataset or its name.
+        mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
+            downloaded from, and the registries.
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+
+    Raises:
+        NotFoundError: nothing is known to bring it from.
+        TransferError, IntegrityError, StorageError: as `repair_version`.
+    """
+    from orlog.datasets.loading import folders_to_repair
+
+    folder = as_stored_folder(folder, folders_to_repair)
+    source = _source_of_folder(folder, mirrors)
+    if isinstance(source, ForeignSource):
+        return _read_again(folder, source, limiter, progress)
+    return repair_version(folder, source, jobs=jobs, limiter=limiter, progress=progress)
+
+
+def repair_version(
+    folder: Path,
+    source: Source,
+    *,
+    jobs: int = JOBS,
+    limiter: Limiter | None = None,
+    progress: Progress = lambda _done, _total: None,
+    patience: Patience = Patience(),
+) -> list[Problem]:
+    """Bring what is damaged or missing of a version again, and return what was wrong.
+
+    Files that do not belong to it are moved beside the folder, not deleted. Other versions that
+    shared a damaged file get the good one too. What is damaged in a shared home is left there: a
+    good copy of the version comes into one's own, which goes first.
+
+    Raises:
+        IntegrityError: the source offers another version than the one in the folder.
+        TransferError: no mirror gave an object; nothing was changed.
+        StorageError: the disk cannot be written.
+    """
+    if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
+        problems = _find_problems(folder, source.manifest)
+        if problems:
+            _download(source, jobs, limiter, progress, lambda: None, patience)
+        return problems
+    with sole_access(version_folder_of(folder)):
+        return _repair(folder, source, jobs, limiter, progress, patience)
+
+
+def _read_again(
+    folder: Path, source: ForeignSource, limiter: Limiter | None, progress: Progress
+) -> list[Problem]:
+    """Return what is wrong with a version that was read from a foreign file, which is read again."""
+    problems = verify_store(folder)[1]
+    if problems and folder != datasets_folder() / source.name / source.version:
+        raise NotFoundError(
+            f"{folder}: a version that is read from {source.entry.url} comes into ORLOG_HOME only; "
+            f"run: orlog download {source.name}@{source.version}"
+        )
+    if problems:
+        bring_foreign(source, limiter=limiter, progress=progress, replace=True)
+    return problems
+
+
+def _checked(folder: Path, choice: Choice) -> Path:
+    """Return the folder of a version that is here, if it has the episodes and columns chosen."""
+    check_choice(read_manifest(folder / MANIFEST_FILE), choice, folder)
+    return folder
+
+
+def _named_here(wanted: DatasetName) -> Path | None:
+    """Return the folder of a version that was named exactly and is here."""
+    if not wanted.version and not wanted.digest:
+        return None
+    for version in installed_versions(wanted.name):
+        folder = version_folder(wanted.name, version)
+        if wanted.version in ("", version):
+            manifest = read_manifest(folder / MANIFEST_FILE)
+            if manifest.digest.startswith(wanted.digest):
+                return folder
+    return None
+
+
+def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignSource:
+    """Return where the version in a folder can be had; its own manifest decides, if it is right."""
+    origin = read_origin(folder)
+    places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
+    try:
+        manifest = read_manifest(folder / MANIFEST_FILE)
+    except IntegrityError:
+        if not places:
+            raise
+        return _source_of_digest(places, "" if origin is None else origin.digest)
+    if places:
+        return Source(manifest=manifest, mirrors=tuple(places))
+    return find_source(DatasetName(manifest.name, manifest.version, manifest.digest))
+
+
+def _source_of_digest(places: Sequence[str], digest: str) -> Source:
+    """Return the version as the first place has it that gives the manifest of this digest."""
+    refused: OrlogError | None = None
+    for place in places:
+        try:
+            manifest = source_of_url(place).manifest
+        except (NotFoundError, TransferError, ManifestError) as error:
+            refused = error
+            continue
+        check_lock(DatasetName(manifest.name, digest=manifest.digest))
+        if digest in ("", manifest.digest):
+            return Source(manifest=manifest, mirrors=tuple(places))
+        refused = IntegrityError(
+            f"{place}: has {manifest.name}@{manifest.version} ({manifest.digest}), and {digest} was "
+            "downloaded; nothing was changed",
+            expected=digest,
+            found=manifest.digest,
+        )
+    assert refused is not None
+    raise refused
+
+
+def _repair(
+    folder: Path,
+    source: Source,
+    jobs: int,
+    limiter: Limiter | None,
+    progress: Progress,
+    patience: Patience,
+) -> list[Problem]:
+    """Do what `repair_version` says, the right to write being held."""
+    manifest = source.manifest
+    problems = _find_problems(folder, manifest)
+    if problems and problems[0].file == MANIFEST_FILE:
+        check_offered(manifest)
+        unfinished = folder.with_name(f".{folder.name}.manifest")
+        with storage_errors(unfinished):
+            write_durably(unfinished, manifest.to_json().encode())
+            unfinished.replace(folder / MANIFEST_FILE)
+        problems += verify_store(folder)[1]
+    listed = {item.path: item for item in manifest.objects}
+    broken = [listed[problem.file] for problem in problems if problem.file in listed]
+    kept = download_folder(version_folder_of(folder))
+    fetch_objects(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
+    with storage_errors(folder):
+        others = list(stored_objects()) if broken else []
+        for problem in problems:
+            if problem.file not in listed and problem.file != MANIFEST_FILE:
+                _move_aside(folder, problem.file)
+        for item in broken:
+            _replace(kept / item.sha256, folder, item, others)
+        sync_folders(folder)
+        for item in broken:
+            (kept / item.sha256).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # what another download left off is kept
+        kept.rmdir()
+    return problems
+
+
+def _is_here(destination: Path, manifest: Manifest) -> bool:
+    if not (destination / MANIFEST_FILE).is_file():
+        return False
+    try:
+        with unless_deleted(destination):
+            here = read_manifest(destination / MANIFEST_FILE).digest
+    except NotFoundError:
+        return False
+    if here != manifest.digest:
+        raise IntegrityError(
+            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {destination} is "
+            f"{here}; a version never changes: ask who published it, or move the folder away",
+            expected=here,
+            found=manifest.digest,
+        )
+    return True
+
+
+def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
+    """Return what is wrong with a folder, its manifest included."""
+    try:
+        here = read_manifest(folder / MANIFEST_FILE)
+    except IntegrityError as error:
+        return [Problem(MANIFEST_FILE, "damaged", manifest.digest, str(error))]
+    if here.digest != manifest.digest:
+        raise IntegrityError(
+            f"{folder}: is {here.name}@{here.version} ({here.digest}), the source offers "
+            f"{manifest.name}@{manifest.version} ({manifest.digest}); nothing was changed",
+            expected=here.digest,
+            found=manifest.digest,
+        )
+    return verify_store(folder)[1]
+
+
+def _move_aside(folder: Path, path: str) -> None:
+    target = folder.with_name(f".{folder.name}.strange") / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).replace(target)
+
+
+def _replace(
+    good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]
+) -> None:
+    """Put a good file in the place of a damaged one, and of what other versions share with it."""
+    link = find_link(folder, item.path)
+    if link is not None:
+        link.unlink()
+    target = folder / item.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    damaged = target.stat() if target.is_file() else None
+    if target.is_dir():
+        shutil.rmtree(target)
+    _rename_over(good, target)
+    if damaged is None or damaged.st_nlink < 2:
+        return
+    for other, candidate in others:
+        path = other / candidate.path
+        with contextlib.suppress(OSError):
+            if candidate.sha256 == item.sha256 and path.stat().st_ino == damaged.st_ino:
+                _rename_over(good, path)
+
+
+def _rename_over(good: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.good")
+    temporary.unlink(missing_ok=True)
+    link_or_copy(good, temporary)
+    temporary.replace(target)

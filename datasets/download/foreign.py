@@ -1,0 +1,271 @@
+"""Files of others that are read into versions: brought, checked, converted, and told where from.
+
+    $ORLOG_HOME/first-downloads.json    {"files": {URL: {"sha256", "size_bytes", "date"}}}
+
+A registry names such a file with what upstream says of it (`ForeignEntry`). Where that is no
+checksum, the first download is trusted: its SHA-256 is kept, a file that differs later is refused,
+and the version says so. The lineage of a version names the SHA-256 of the file it was read from.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from orlog.datasets.download.objects import download_folder
+from orlog.datasets.download.sources import ForeignSource, shipped_horizon
+from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience, fetch_object
+from orlog.datasets.home.folders import datasets_folder, publish, unfinished_folder, version_folder
+from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.recording.episodes import WrittenPart, make_manifest
+from orlog.datasets.store.version import Recording
+from orlog.errors import FormatVersionError, IntegrityError
+from orlog.files import storage_errors, sync_folders, write_durably
+from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
+from orlog.manifests.names import did_you_mean
+
+__all__ = ["bring_foreign", "check_format", "first_downloads_file"]
+
+SOURCE_FILE = "source.part"
+
+
+class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size_bytes: Count
+    date: str
+
+
+class _FirstDownloads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    first_downloads_version: Literal[1]
+    files: dict[str, _FirstDownload]
+
+
+def bring_foreign(
+    source: ForeignSource,
+    *,
+    limiter: Limiter | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+    on_read: Callable[[], None] = lambda: None,
+    patience: Patience = Patience(),
+    replace: bool = False,
+) -> Path:
+    """Return the folder of a version that is read from a file of others, brought first if need be.
+
+    The file is removed once it was read. An interruption at any instant leaves nothing that looks
+    finished, and what came of a file with a checksum is gone on from. Several processes may bring
+    the same version: one does, the others wait and find it.
+
+    Args:
+        source: Where the file can be had.
+        limiter: Bounds the rate of the transfer.
+        progress: Called with bytes of the file done and in all, as far as that is known.
+        on_wait: Called once if another process is at it.
+        on_read: Called once when the file is here and is read from now on.
+        patience: How long the server is tried.
+        replace: Bring and read it again though it is here, as a repair: the same version must come.
+
+    Raises:
+        FormatVersionError: this orlog reads no such format.
+        TransferError: the file did not come, or is not of the size or checksum that it should be.
+        SchemaError: it is not of its format.
+        IntegrityError: it is not the one that was trusted at first, or does not give the version
+            that was asked for.
+        MissingExtraError: a package that reads it is not installed.
+        StorageError: the disk is full.
+    """
+    check_format(f"{source.name}@{source.version}", source.entry.format)
+    read = FORMATS[source.entry.format]()
+    here = version_folder(source.name, source.version)
+    if (here / MANIFEST_FILE).is_file() and not replace:
+        _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
+        return here
+    destination = datasets_folder() / source.name / source.version
+    with unfinished_folder(destination, on_wait=on_wait) as folder:
+        if replace or not (destination / MANIFEST_FILE).is_file():
+            file = download_folder(destination) / SOURCE_FILE
+            try:
+                sha256 = _fetch(source, file, limiter, progress, patience)
+                on_read()
+                _bring(source, read, file, sha256, folder / "store", destination)
+            finally:
+                # Nothing could go on from a file of which no sum is known.
+                if not _has_checksum(source):
+                    shutil.rmtree(file.parent, ignore_errors=True)
+            shutil.rmtree(file.parent, ignore_errors=True)
+    _check_digest(source, read_manifest(destination / MANIFEST_FILE).digest)
+    return destination
+
+
+def first_downloads_file() -> Path:
+    """Return the file that keeps what was trusted at first; it need not be there."""
+    return datasets_folder().parent / "first-downloads.json"
+
+
+Reader = Callable[[Path, Path, str, str, int | None], tuple[WrittenPart, str]]
+
+
+def check_format(name: str, file_format: str) -> None:
+    """Refuse a format that no reader here reads.
+
+    Raises:
+        FormatVersionError: there is none of that name.
+    """
+    if file_format not in FORMATS:
+        raise FormatVersionError(
+            f"{name}: no format {file_format!r} is known{did_you_mean(file_format, FORMATS)}; this "
+            f"orlog reads {', '.join(sorted(FORMATS))}; run: pip install --upgrade orlog"
+        )
+
+
+def _d4rl() -> Reader:
+    """Return the reader of D4RL's files, all that it needs being there."""
+    from orlog.datasets.formats.d4rl import read_d4rl
+    from orlog.datasets.store.hdf5 import import_h5py
+
+    import_h5py()
+    return lambda file, folder, name, where, horizon: read_d4rl(
+        file, folder, name, where=where, horizon=horizon
+    )
+
+
+FORMATS: dict[str, Callable[[], Reader]] = {"d4rl-hdf5": _d4rl}
+
+
+def _fetch(
+    source: ForeignSource,
+    file: Path,
+    limiter: Limiter | None,
+    progress: Callable[[int, int], None],
+    patience: Patience,
+) -> str:
+    """Bring the file and return its SHA-256."""
+    entry = source.entry
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(done, max(done, entry.size_bytes or 0))
+
+    return fetch_object(
+        [Mirror(url) for url in source.urls],
+        Expected(size_bytes=entry.size_bytes, sha256=entry.sha256 or "", md5=entry.md5 or ""),
+        file,
+        progress=count,
+        limiter=limiter,
+        patience=patience,
+    )
+
+
+def _bring(
+    source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path, destination: Path
+) -> None:
+    """Put the version that the file holds in its place."""
+    is_checked = _has_checksum(source)
+    if not is_checked:
+        _refuse_another(source, sha256, _read_first_downloads())
+    manifest = _convert(source, read, file, sha256, store)
+    _check_digest(source, manifest.digest)
+    check_offered(manifest)
+    if not is_checked:  # not before: an error page that came instead is no file to be trusted
+        _remember_first(source, file, sha256)
+    publish(store, destination)
+
+
+def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path) -> Manifest:
+    """Write the version that the file holds into a folder, durably, and return its manifest."""
+    entry = source.entry
+    horizon = entry.horizon or shipped_horizon(source.name)
+    written, remarks = read(file, store, f"{source.name}@{source.version}", entry.url, horizon)
+    operation = f"read {entry.format} from {entry.url}"
+    trust = ""
+    if not _has_checksum(source):
+        operation += " (upstream publishes no checksum: first download trusted)"
+        trust = f"Upstream publishes no checksum: the first download (sha256 {sha256}) was trusted."
+    manifest = make_manifest(
+        written.schema,
+        [written.part],
+        written.objects,
+        name=source.name,
+        version=source.version,
+        container="zarr",
+        non_finite=written.non_finite,
+        outside=written.outside,
+        description=" ".join(filter(None, (entry.description, trust, remarks))),
+        license=entry.license or "",
+        lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
+    )
+    with storage_errors(store):
+        write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+        sync_folders(store)
+    problems = Recording(store).check_values()
+    if problems:
+        raise IntegrityError(
+            f"{source.name}: what was written does not decode to what was read: {problems[0]}; the "
+            "memory or a codec is at fault. Nothing was kept; run the same command again",
+            file=problems[0].file,
+            expected=problems[0].expected,
+            found=problems[0].found,
+        )
+    return manifest
+
+
+def _check_digest(source: ForeignSource, found: str) -> None:
+    """Refuse a version that is not the one that was asked for."""
+    if not found.startswith(source.digest):
+        raise IntegrityError(
+            f"{source.name}@{source.version}: {source.digest} was asked for, and what is read from "
+            f"{source.entry.url} is {found}; another orlog, or another file, was pinned",
+            expected=source.digest,
+            found=found,
+        )
+
+
+def _has_checksum(source: ForeignSource) -> bool:
+    return source.entry.sha256 is not None or source.entry.md5 is not None
+
+
+def _remember_first(source: ForeignSource, file: Path, sha256: str) -> None:
+    """Keep what is trusted from now on, unless another process has kept another file meanwhile."""
+    path = first_downloads_file()
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    first = _FirstDownload(sha256=sha256, size_bytes=file.stat().st_size, date=today)
+    with sole_writer(path):
+        files = _read_first_downloads()
+        _refuse_another(source, sha256, files)
+        files = {**dict.fromkeys(source.urls, first), **files}
+        body = _FirstDownloads(first_downloads_version=1, files=files)
+        replace_json_file(path, msgspec.to_builtins(body))
+
+
+def _refuse_another(source: ForeignSource, sha256: str, files: dict[str, _FirstDownload]) -> None:
+    """Refuse a file that is not the one that was trusted when it first came."""
+    for url in source.urls:
+        first = files.get(url)
+        if first is not None and first.sha256 != sha256:
+            raise IntegrityError(
+                f"{url}: upstream publishes no checksum, and the file is not the one that was first "
+                f"downloaded: on {first.date} it had sha256 {first.sha256} ({first.size_bytes:,} "
+                f"bytes), now it has {sha256}; nothing was kept. Ask who publishes it what changed; "
+                f"to trust the new file, remove this URL from {first_downloads_file()}",
+                file=url,
+                expected=first.sha256,
+                found=sha256,
+            )
+
+
+def _read_first_downloads() -> dict[str, _FirstDownload]:
+    path = first_downloads_file()
+    if not path.exists():
+        return {}
+    repair = "mend the file, or delete it: first downloads are trusted anew then"
+    version = ("first_downloads_version", 1)
+    return read_json_file(path, _FirstDownloads, version=version, repair=repair).files

@@ -1,0 +1,438 @@
+"""Files of other machines, read as their bytes come: over HTTP, or by whatever fsspec knows.
+
+Nothing is believed of a server: redirects, ranges and lengths are checked, reasons are bounded and
+made fit for terminals. HTTP is spoken through urllib3, all else (file, memory, s3, ..) by fsspec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import http.client
+import os
+import random
+import re
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from orlog.datasets.download.watchdog import ends_within
+from orlog.errors import MissingExtraError, NotFoundError, TransferError
+
+if TYPE_CHECKING:
+    import urllib3
+
+__all__ = [
+    "BLOCK_BYTES",
+    "Failure",
+    "Patience",
+    "Stream",
+    "is_http",
+    "missing_backend",
+    "opened",
+    "pause_after",
+    "read_small",
+    "times",
+]
+
+BLOCK_BYTES = 2**20
+MOST_REDIRECTS = 5
+LARGEST_ERROR_PAGE = 2**16
+LONGEST_REASON = 300
+LONGEST_ANSWER = 4  # times the timeout: for the head of an answer, and for each block of its body
+MISSING = frozenset({404, 410})
+TEMPORARY = frozenset({408, 425, 429})
+OVERLOADED = frozenset({429, 503})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a source is waited for before it is given up.
+
+    Attributes:
+        timeout: Seconds without a byte, or without a connection, after which a request failed.
+        attempts: Requests in a row that must have failed before a source is given up.
+        idle: Seconds without anything new from a source (an object, or 16 KiB of one) after which it
+            is given up as well. Small files (`read_small`) end after `attempts` alone.
+        first_wait: Seconds before the second request; they double with each failure.
+        longest_wait: Most seconds between two requests, whatever the server asks for.
+    """
+
+    timeout: float = 30.0
+    attempts: int = 6
+    idle: float = 120.0
+    first_wait: float = 0.5
+    longest_wait: float = 60.0
+
+
+class Failure(Exception):  # noqa: N818 (what one request came to; it never leaves this module)
+    """Why one request did not give what it should.
+
+    Attributes:
+        is_final: Asking again would give the same.
+        is_missing: There is no such file.
+        is_lie: The server answered another range than it was asked for.
+        is_overload: The server wants fewer requests.
+        wait: Seconds the server asks to be left alone.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        is_final: bool = False,
+        is_missing: bool = False,
+        is_lie: bool = False,
+        is_overload: bool = False,
+        wait: float | None = None,
+    ) -> None:
+        # Parts of it come from the server, and it is shown on terminals.
+        shown = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        super().__init__(shown[:LONGEST_REASON])
+        self.is_final = is_final or is_missing
+        self.is_missing = is_missing
+        self.is_lie = is_lie
+        self.is_overload = is_overload
+        self.wait = wait
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Bytes of a file as they come.
+
+    Attributes:
+        start: Place in the file of the first byte.
+        total: Size of the file, if the server says.
+        tag: The server's name for the bytes that the file has now; empty if it gives none.
+        ends_surely: Whether a connection that breaks cannot look like the end of the file.
+        read: Returns at most that many bytes, none at the end; raises `Failure`.
+    """
+
+    start: int
+    total: int | None
+    tag: str = ""
+    ends_surely: bool
+    read: Callable[[int], bytes]
+
+
+@contextlib.contextmanager
+def opened(url: str, start: int, patience: Patience) -> Iterator[Stream]:
+    """Open a file from `start` on, or from its first byte where the server knows no ranges."""
+    with (_over_http if is_http(url) else _through_fsspec)(url, start, patience) as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
+    response = _request(url, start, patience)
+
+    longest = LONGEST_ANSWER * patience.timeout
+
+    def read(size: int) -> bytes:
+        with _http_errors(patience), ends_within(longest, getattr(response, "socket_read", None)):
+            return response.read(size)
+
+    try:
+        first, total = _place(response, start)
+        tag = response.headers.get("ETag", "").strip()
+        yield Stream(
+            start=first,
+            total=total,
+            tag="" if tag.startswith("W/") else tag,  # weak: perhaps other bytes
+            ends_surely=total is not None or response.chunked,
+            read=read,
+        )
+    finally:
+        # A response that was read to its end has given its connection back before.
+        response.close()
+
+
+def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPResponse:
+    """Return the answer with the bytes, redirects followed."""
+    headers = {
+        "User-Agent": "orlog",
+        "Accept-Encoding": "identity",
+        "Cache-Control": "no-cache",
+        **({"Range": f"bytes={start}-"} if start else {}),
+    }
+    seen = [url]
+    with _http_errors(patience):
+        while True:
+            response = _pool(os.getpid(), _proxy_of(seen[-1])).request(
+                "GET",
+                seen[-1],
+                headers=headers,
+                timeout=patience.timeout,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            if response.status in (200, 206):
+                return response
+            # The connection can be used again once the page that tells the error was read.
+            longest = LONGEST_ANSWER * patience.timeout
+            with contextlib.closing(response):
+                with ends_within(longest, getattr(response, "socket_read", None)):
+                    response.read(LARGEST_ERROR_PAGE)
+                seen.append(_redirected(response, seen))
+
+
+def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
+    """Return where an answer without the bytes points to."""
+    status = response.status
+    text = f"{status} {http.client.responses.get(status, '')}".strip()
+    location = response.headers.get("Location")
+    if status not in REDIRECTS or not location:
+        raise Failure(
+            text,
+            is_final=status < 500 and status not in TEMPORARY and status != 416,
+            is_missing=status in MISSING,
+            is_lie=status == 416,
+            is_overload=status in OVERLOADED,
+            wait=0 if status == 416 else _retry_after(response.headers.get("Retry-After")),
+        )
+    target = urllib.parse.urljoin(seen[-1], location)
+    if target in seen:
+        raise Failure(f"{text}: redirects in a circle, by {target}", is_final=True)
+    if len(seen) > MOST_REDIRECTS:
+        raise Failure(f"{text}: more than {MOST_REDIRECTS} redirects", is_final=True)
+    if not is_http(target) or (seen[-1].startswith("https:") and target.startswith("http:")):
+        raise Failure(f"{text}: redirects to {target}, which is not followed", is_final=True)
+    return target
+
+
+def _place(response: urllib3.BaseHTTPResponse, start: int) -> tuple[int, int | None]:
+    """Return where in the file an answer begins, and the file's size if it is said."""
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        raise Failure(f"sends Content-Encoding {encoding}, which was not asked for", is_final=True)
+    length = response.length_remaining
+    if response.status == 200:
+        return 0, length
+    said = response.headers.get("Content-Range", "")
+    found = _CONTENT_RANGE.fullmatch(said.strip())
+    if found is None or int(found[1]) != start:
+        raise Failure(
+            f"asked for bytes from {start} on, sent {said or 'no range'}", is_lie=True, wait=0
+        )
+    if length not in (None, int(found[2]) + 1 - start):
+        raise Failure(f"sent {length} bytes as {said}", is_lie=True, wait=0)
+    return start, None if found[3] == "*" else int(found[3])
+
+
+@functools.cache
+def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:  # noqa: ARG001
+    """Return the connections of this process: one that forked off must not use its parent's."""
+    import urllib3
+
+    # More threads than that are served too; their connections are closed after each answer.
+    if proxy is None:
+        pools = urllib3.PoolManager(num_pools=32, maxsize=32)
+    else:
+        account = urllib3.util.parse_url(proxy).auth
+        headers = urllib3.make_headers(proxy_basic_auth=account) if account else None
+        pools = urllib3.ProxyManager(proxy, num_pools=32, maxsize=32, proxy_headers=headers)
+    pools.pool_classes_by_scheme = _watched_pools()
+    return pools
+
+
+@functools.cache
+def _watched_pools() -> dict[str, type[Any]]:
+    """Return kinds of connections that end when a server draws out the head of an answer."""
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    def watched(kind: type[Any]) -> type[Any]:
+        def getresponse(self: Any) -> Any:
+            waited, response = self.sock, None
+            try:
+                with ends_within(LONGEST_ANSWER * (waited.gettimeout() or LONGEST_ANSWER), waited):
+                    response = kind.getresponse(self)
+            except TimeoutError:
+                if response is not None:
+                    response.close()
+                raise
+            response.socket_read = waited
+            return response
+
+        return type(kind.__name__, (kind,), {"getresponse": getresponse})
+
+    kinds = ((HTTPConnectionPool, HTTPConnection), (HTTPSConnectionPool, HTTPSConnection))
+    return {
+        pool.scheme or "": type(pool.__name__, (pool,), {"ConnectionCls": watched(connection)})
+        for pool, connection in kinds
+    }
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy that HTTPS_PROXY and the like name for a URL."""
+    parts = urllib.parse.urlsplit(url)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+@contextlib.contextmanager
+def _http_errors(patience: Patience) -> Iterator[None]:
+    try:
+        from urllib3 import exceptions as errors
+    except ImportError as error:
+        raise MissingExtraError(
+            'http and https need urllib3; run: pip install "orlog[remote]"', extra="remote"
+        ) from error
+    try:
+        yield
+    except errors.NewConnectionError as error:  # a timeout too, to urllib3
+        raise Failure(str(error)) from error
+    except errors.TimeoutError as error:
+        raise Failure(f"sent nothing for {patience.timeout:g} seconds") from error
+    except ValueError as error:
+        raise Failure(f"not an address: {error}", is_final=True) from error
+    except (errors.HTTPError, http.client.HTTPException, OSError) as error:
+        raise Failure(str(error) or type(error).__name__) from error
+
+
+@contextlib.contextmanager
+def _through_fsspec(url: str, start: int, _: Patience) -> Iterator[Stream]:
+    import fsspec
+
+    with _fsspec_errors(url):
+        system, path = fsspec.core.url_to_fs(url)
+        file = system.open(path, "rb")
+
+    def read(size: int) -> bytes:
+        with _fsspec_errors(url):
+            return bytes(file.read(size))
+
+    try:
+        size = getattr(file, "size", None)
+        total = size if isinstance(size, int) else None
+        if start and (total is None or start <= total):
+            with _fsspec_errors(url):
+                file.seek(start)
+        yield Stream(start=start, total=total, ends_surely=total is not None, read=read)
+    finally:
+        with contextlib.suppress(Exception):  # it was only read
+            file.close()
+
+
+def _forget_listing(url: str) -> None:
+    """Have the size asked for again: some systems keep it, and an index changes."""
+    import fsspec
+
+    with _fsspec_errors(url):
+        system, path = fsspec.core.url_to_fs(url)
+        system.invalidate_cache(system._parent(path))
+
+
+@contextlib.contextmanager
+def _fsspec_errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except FileNotFoundError as error:
+        raise Failure("no such file", is_missing=True) from error
+    except (PermissionError, IsADirectoryError, NotADirectoryError, ValueError) as error:
+        raise Failure(str(error) or type(error).__name__, is_final=True) from error
+    except Exception as error:  # each backend under fsspec has errors of its own
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        is_missing, is_final = status in MISSING, status in (401, 403)
+        reason = str(error) or type(error).__name__
+        raise Failure(
+            reason,
+            is_final=is_final,
+            is_missing=is_missing,
+            is_overload=status in OVERLOADED,
+        ) from error
+
+
+def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> bytes:
+    """Return a whole small file: a manifest, an index, a signature.
+
+    Nothing is known of its bytes yet: the caller checks them.
+
+    Args:
+        url: URL of the file.
+        limit: Most bytes it may have; no more are read.
+        patience: How long to try.
+
+    Raises:
+        NotFoundError: the server says that there is no such file.
+        TransferError: it could not be read, or is larger than the limit.
+        MissingExtraError: the package that reads such URLs is not installed.
+    """
+    for attempt in range(1, patience.attempts + 1):
+        try:
+            return _read_whole(url, limit, patience)
+        except Failure as failure:
+            if failure.is_missing:
+                raise NotFoundError(f"{url}: {failure}; check the address") from failure
+            if failure.is_final or attempt == patience.attempts:
+                raise TransferError(
+                    f"{url}: cannot be read: {failure} ({times(attempt)}); check the address and "
+                    "the network, then run the same command again",
+                    attempts=[f"{url}: {failure}"],
+                ) from failure
+            time.sleep(pause_after(failure, attempt, patience))
+    raise ValueError(f"patience for {patience.attempts} attempts is none at all")
+
+
+def _read_whole(url: str, limit: int, patience: Patience) -> bytes:
+    data = bytearray()
+    if not is_http(url):
+        _forget_listing(url)
+    with opened(url, 0, patience) as stream:
+        if stream.total is not None and stream.total > limit:
+            raise Failure(f"has {stream.total} bytes; {limit} are allowed", is_final=True)
+        # One byte more than allowed is asked for, so that a longer file is seen.
+        while block := stream.read(min(BLOCK_BYTES, limit + 1 - len(data))):
+            data += block
+            if len(data) > limit:
+                raise Failure(f"has more than the {limit} bytes allowed", is_final=True)
+    return bytes(data)
+
+
+def missing_backend(url: str, error: ImportError) -> MissingExtraError:
+    """Return the error that says which package a URL needs."""
+    extra = EXTRAS.get(url.partition("://")[0], "")
+    advice = f'run: pip install "orlog[{extra}]"' if extra else "install that package"
+    return MissingExtraError(f"{url}: {error}; {advice}", extra=extra)
+
+
+def is_http(url: str) -> bool:
+    """Return whether HTTP is spoken there."""
+    return url.startswith(("http://", "https://"))
+
+
+def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
+    """Return how many seconds to wait after that many failures in a row."""
+    # "At once" counts one time only: a server that says it each time would be asked without end.
+    if failure.wait is not None and (failure.wait > 0 or failures == 1):
+        return min(failure.wait, patience.longest_wait)
+    longest = min(patience.longest_wait, patience.first_wait * 2.0 ** min(failures - 1, 30))
+    # Machines that failed together should not come back together.
+    return longest * random.uniform(0.5, 1)  # noqa: S311
+
+
+def times(count: int) -> str:
+    """Return how often something was tried, in words."""
+    return "tried once" if count == 1 else f"tried {count} times"
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Return the seconds that a Retry-After asks for, as a number or a date; none if unreadable."""
+    import urllib3
+
+    try:
+        return None if text is None else float(urllib3.Retry().parse_retry_after(text))
+    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+        return None

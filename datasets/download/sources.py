@@ -1,0 +1,367 @@
+"""Where a version can be had: which registry offers it, its manifest, and the mirrors of its files.
+
+A registry is a folder that any static file server can serve (`datasets/publish.py` writes it):
+
+    index.json, index.json.sig              which versions there are, and their digests; URLs and
+                                            checksums of foreign files that are versions once read
+    NAME/VERSION/manifest.json(.sig)        and beside it the objects that the manifest lists
+
+Registries are asked in their order and the first one that has the name answers. One that does not
+answer ends the search unless the digest is known: the next one could mean other data by the name.
+The last one is asked without a network: indexes of well-known foreign files that ship with orlog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import time
+import urllib.parse
+from collections.abc import Sequence
+
+from orlog.datasets.download.transfer import Patience, read_small
+from orlog.datasets.home.history import choose_version, read_history
+from orlog.datasets.home.registries import Registry, check_serial, read_registries
+from orlog.datasets.recipes.catalogue import records_folder
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    SignatureError,
+    TransferError,
+)
+from orlog.manifests.index import (
+    INDEX_FILE,
+    LARGEST_INDEX,
+    ForeignEntry,
+    Index,
+    IndexEntry,
+    index_from_json,
+)
+from orlog.manifests.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST_FILE,
+    Manifest,
+    manifest_from_text,
+)
+from orlog.manifests.names import DatasetName, did_you_mean, is_url, newest_first
+from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
+
+__all__ = [
+    "SHIPPED",
+    "ForeignSource",
+    "Source",
+    "find_source",
+    "offered_versions",
+    "read_index",
+    "shipped_horizon",
+    "shipped_index",
+    "source_of_url",
+]
+
+# Of D4RL's 183 datasets the index lists the 110 with a published sum; `docs/sharing.md` names the rest.
+SHIPPED = ("d4rl",)
+
+PAUSE = 0.5  # seconds
+WHOLE_DIGEST = len("sha256:") + 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a version can be had.
+
+    Attributes:
+        manifest: What it is.
+        mirrors: URLs of the version's folder, in the order in which they are tried.
+        registry: Which registry offers it; empty for one that was given by URL.
+        signed_by: Key that signed the manifest; empty where none was asked for.
+    """
+
+    manifest: Manifest
+    mirrors: tuple[str, ...]
+    registry: str = ""
+    signed_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSource:
+    """Where a file of others can be had that is a version once it is read.
+
+    Attributes:
+        name: Name of the dataset.
+        version: Its version.
+        entry: What the registry says of the file.
+        urls: URLs of the file, in the order in which they are tried.
+        registry: Which registry lists it.
+        signed_by: Key that signed the registry's index; empty where none was asked for.
+        digest: Start of the digest that the version is to have; empty where none was asked for.
+    """
+
+    name: str
+    version: str
+    entry: ForeignEntry
+    urls: tuple[str, ...]
+    registry: str = ""
+    signed_by: str = ""
+    digest: str = ""
+
+
+def source_of_url(
+    url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+) -> Source:
+    """Return the version whose folder, or manifest, is at a URL; mirrors are folders like it.
+
+    Raises:
+        NotFoundError: there is no manifest.
+        TransferError: it cannot be read.
+        ManifestError: it is no manifest.
+    """
+    base = url.rstrip("/").removesuffix(f"/{MANIFEST_FILE}")
+    where = f"{base}/{MANIFEST_FILE}"
+    manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST, patience=patience), where)
+    return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
+
+
+def find_source(
+    wanted: DatasetName, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
+) -> Source | ForeignSource:
+    """Return what the first registry offers that has the name: a version, or a file of others.
+
+    Args:
+        wanted: Name, perhaps with a version or a digest; without, the newest version that this
+            machine does not know to be yanked.
+        mirrors: Further URLs of registries with the same tree, tried first.
+        patience: How long to try each place.
+
+    Raises:
+        NotFoundError: no registry has it.
+        TransferError: a registry cannot be read.
+        SignatureError: a registry promises signatures, and one is missing, wrong or of the past.
+        IntegrityError: a manifest is not the one that the index names, or a registry elsewhere
+            names a file of this machine.
+    """
+    asked = []
+    unreachable: TransferError | NotFoundError | None = None
+    for registry in read_registries():
+        try:
+            index, signed_by = read_index(registry, patience)
+        except (TransferError, NotFoundError) as error:
+            if len(wanted.digest) < WHOLE_DIGEST:
+                raise TransferError(
+                    f"{wanted}: the registry {registry.name} does not answer: {error}; the ones "
+                    "behind it are not asked, since they could mean other data by this name: try "
+                    f"again, name the digest, or run: orlog registry remove {registry.name}",
+                    attempts=getattr(error, "attempts", ()),
+                ) from error
+            unreachable = error
+            asked.append(f"{registry.name} does not answer")
+            continue
+        version = _choose(index, wanted)
+        if version is None:
+            asked.append(registry.name + _absence(index, wanted))
+        elif version in index.foreign.get(wanted.name, {}):
+            roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
+            return _listed(registry.name, roots, wanted, version, index, signed_by)
+        else:
+            return _offered(registry, wanted.name, version, index, mirrors, patience)
+    for name in SHIPPED:
+        index = shipped_index(name)
+        version = _choose(index, wanted)
+        if version is not None:
+            return _listed(name, (), wanted, version, index, "")
+        if index.foreign.get(wanted.name) or wanted.name.startswith(f"{name}/"):
+            asked.append(name + _absence(index, wanted))
+    if not asked:
+        raise NotFoundError(
+            f"{wanted}: no registry is known to ask; run: orlog registry add NAME URL, or give the "
+            "URL of the version"
+        )
+    raise NotFoundError(f"{wanted}: {'; '.join(asked)}") from unreachable
+
+
+@functools.cache
+def shipped_index(name: str) -> Index:
+    """Return the index of one of the registries that ship with orlog."""
+    path = records_folder() / "foreign" / f"{name}.json"
+    return index_from_json(path.read_bytes(), str(path))
+
+
+def shipped_horizon(name: str) -> int | None:
+    """Return after how many steps D4RL's environment of a dataset truncates; None if not known."""
+    horizons: dict[str, int] = {}
+    if name.startswith("d4rl/"):
+        path = records_folder() / "foreign" / "d4rl-horizons.json"
+        horizons = json.loads(path.read_text("utf-8"))
+    return horizons.get(name.removeprefix("d4rl/"))
+
+
+def _absence(index: Index, wanted: DatasetName) -> str:
+    """Say what an index has instead of the version that is wanted."""
+    there = {**index.datasets.get(wanted.name, {}), **index.foreign.get(wanted.name, {})}
+    if there:
+        return f" has {', '.join(sorted(there))} of it"
+    return " does not have it" + did_you_mean(wanted.name, {**index.datasets, **index.foreign})
+
+
+def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Index, str]:
+    """Return the index from the first place of a registry that has a good one, and who signed it.
+
+    One of these may lag behind or be replaced right now, so a bad signature is no end yet.
+    """
+    attempts = []
+    signed_by = ""
+    refused: SignatureError | None = None
+    for root in (registry.url, *registry.mirrors):
+        where = f"{root}/{INDEX_FILE}"
+        for is_last in (False, True):
+            try:
+                data = read_small(where, LARGEST_INDEX, patience=patience)
+                if registry.keys:
+                    found = _signature(where, patience)
+                    signed_by = check_signature(data, "index", found, registry.keys, where)
+                index = index_from_json(data, where)
+                check_serial(registry, index.serial, hashlib.sha256(data).hexdigest())
+            except SignatureError as error:
+                refused = error
+                if is_last:
+                    attempts.append(f"{where}: {error}")
+                else:
+                    time.sleep(PAUSE)  # an index and its signature are replaced one after the other
+            except (NotFoundError, TransferError) as error:
+                attempts.append(str(error))
+                break
+            else:
+                return index, signed_by
+    if refused is not None:
+        raise refused
+    raise TransferError("; ".join(attempts), attempts=attempts)
+
+
+def offered_versions(index: Index) -> dict[str, tuple[str, IndexEntry | ForeignEntry]]:
+    """Return each name that an index lists, with the version it stands for and what is said of it."""
+    offered: dict[str, tuple[str, IndexEntry | ForeignEntry]] = {}
+    for name in sorted({*index.datasets, *index.foreign}):
+        version = _choose(index, DatasetName(name))
+        assert version is not None  # an index names no dataset without a version
+        here = index.datasets.get(name, {})
+        offered[name] = (
+            version,
+            here[version] if version in here else index.foreign[name][version],
+        )
+    return offered
+
+
+def _choose(index: Index, wanted: DatasetName) -> str | None:
+    """Return the version that is meant, the newest that is not yanked where any is good."""
+    offered = index.datasets.get(wanted.name, {})
+    good = [
+        version
+        for version, entry in offered.items()
+        if wanted.version in ("", version) and entry.digest.startswith(wanted.digest)
+    ]
+    # What digest a foreign file has when it is read nobody knows before; so it is compared then.
+    if wanted.version or not wanted.digest:
+        foreign = index.foreign.get(wanted.name, {})
+        good += [version for version in foreign if wanted.version in ("", version)]
+    good = newest_first(good)
+    if wanted.version or wanted.digest:
+        return good[0] if good else None
+    return choose_version(good, read_history(wanted.name)) or (good[0] if good else None)
+
+
+def _offered(
+    registry: Registry,
+    name: str,
+    version: str,
+    index: Index,
+    mirrors: Sequence[str],
+    patience: Patience,
+) -> Source:
+    entry = index.datasets[name][version]
+    roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
+    folders = tuple(f"{root}/{name}/{version}" for root in roots)
+    data, where = _read_first(folders, MANIFEST_FILE, LARGEST_MANIFEST, patience)
+    signed_by = ""
+    if registry.keys:
+        signed_by = check_signature(
+            data, "manifest", _signature(where, patience), registry.keys, where
+        )
+    manifest = manifest_from_text(data, where)
+    if (manifest.name, manifest.version, manifest.digest) != (name, version, entry.digest):
+        raise IntegrityError(
+            f"{where}: the index of {registry.name} names {name}@{version} ({entry.digest}), found "
+            f"{manifest.name}@{manifest.version} ({manifest.digest}); tell who publishes it",
+            file=MANIFEST_FILE,
+            expected=entry.digest,
+            found=manifest.digest,
+        )
+    return Source(manifest=manifest, mirrors=folders, registry=registry.name, signed_by=signed_by)
+
+
+def _listed(
+    registry: str,
+    roots: Sequence[str],
+    wanted: DatasetName,
+    version: str,
+    index: Index,
+    signed_by: str,
+) -> ForeignSource:
+    """Return a foreign file that a registry with these roots lists.
+
+    Raises:
+        ManifestError: it is a file of this machine, and the registry is not.
+    """
+    entry = index.foreign[wanted.name][version]
+    urls: tuple[str, ...] = (entry.url,)
+    if entry.is_relative:
+        urls = tuple(f"{root}/{_quoted(root, entry.url)}" for root in roots)
+    elif entry.url.startswith("file:") and not all(map(_is_local, roots)):
+        raise ManifestError(
+            f"{wanted.name}@{version}: the registry {registry} names {entry.url}, a file of this "
+            "machine, and is not on it itself; tell who publishes it",
+            file=INDEX_FILE,
+        )
+    return ForeignSource(
+        name=wanted.name,
+        version=version,
+        entry=entry,
+        urls=urls,
+        registry=registry,
+        signed_by=signed_by,
+        digest=wanted.digest,
+    )
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith("file:") or not is_url(url)
+
+
+def _quoted(root: str, path: str) -> str:
+    return urllib.parse.quote(path) if root.startswith(("http://", "https://")) else path
+
+
+def _read_first(
+    roots: Sequence[str], path: str, limit: int, patience: Patience
+) -> tuple[bytes, str]:
+    """Return a small file and its URL from the first place that has it."""
+    attempts = []
+    for root in roots:
+        where = f"{root}/{path}"
+        try:
+            return read_small(where, limit, patience=patience), where
+        except (NotFoundError, TransferError) as error:
+            attempts.append(str(error))
+    raise TransferError("; ".join(attempts), attempts=attempts)
+
+
+def _signature(where: str, patience: Patience) -> bytes | None:
+    try:
+        return read_small(f"{where}{SIGNATURE_SUFFIX}", LARGEST_SIGNATURE, patience=patience)
+    except NotFoundError:
+        return None
+
+
+def _trimmed(urls: Sequence[str]) -> tuple[str, ...]:
+    return tuple(url.rstrip("/") for url in urls)

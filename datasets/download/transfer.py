@@ -1,0 +1,496 @@
+"""Brings bytes over: small files whole, and objects into a part that goes on where it stopped.
+
+    mirror A ─┐  Range: bytes=N-     ┌─────────────┬ ─ ─ ─ ─ ┐
+    mirror B ─┴────────────────────▶ │ N bytes held│  asked  │  part, hashed while it grows
+                                     └─────────────┴ ─ ─ ─ ─ ┘
+
+The manifest says the size and SHA-256 of every object, so no server is trusted: any mirror may give
+any stretch of an object, and only bytes with the right hash are handed on. Of other files less may
+be known; without any sum all bytes come from one mirror that calls them by the same tag.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from orlog.datasets.download.http import (
+    BLOCK_BYTES,
+    Failure,
+    Patience,
+    Stream,
+    is_http,
+    missing_backend,
+    opened,
+    pause_after,
+    read_small,
+    times,
+)
+from orlog.errors import TransferError
+from orlog.files import storage_errors
+from orlog.manifests.manifest import StoredObject
+
+__all__ = [
+    "Expected",
+    "Limiter",
+    "Mirror",
+    "Patience",
+    "fetch_object",
+    "missing_backend",
+    "read_small",
+]
+
+SMALL_BLOCK_BYTES = 2**14
+QUICK_BLOCK = 0.1
+SLEEP = 0.25
+TURN = 0.05  # seconds until a thread asks again whether it may send a request
+FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
+SMALLEST_GAP = 0.001
+LARGEST_GAP = 1.0  # more is for the pauses, which end with the first answer
+
+
+class Limiter:
+    """A speed that all threads together keep to: give one to every transfer it is to hold for."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        if not bytes_per_second > 0:
+            raise ValueError(
+                f"a rate limit is positive; {bytes_per_second} bytes per second is not"
+            )
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._paid_until = time.monotonic()
+
+    @property
+    def block_bytes(self) -> int:
+        """Most bytes to read at once, so that no wait is longer than about a tenth of a second."""
+        return max(1024, min(BLOCK_BYTES, int(self._rate / 10)))
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until that many more bytes are allowed."""
+        with self._lock:
+            now = time.monotonic()
+            # Time that was not used is kept for a quarter of a second only.
+            self._paid_until = max(self._paid_until, now - 0.25) + size_bytes / self._rate
+            wait = self._paid_until - now
+        if wait > 0:
+            time.sleep(wait)
+
+
+class Mirror:
+    """A place that has the objects. Threads share it: one thread's back-off applies to all.
+
+    A server that wants fewer requests (429, 503) gets half as many at once, and gaps between them
+    that double each time it says so. Both recover slowly with each request that succeeds.
+
+    Attributes:
+        url: URL of the folder that the objects' paths start from.
+        uses_ranges: Whether it is asked for the middle of a file; false once it lied about it.
+        free_at: Time (of `time.monotonic`) before which it is not to be asked.
+        moved_at: Time at which it last gave something new.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.uses_ranges = True
+        self.free_at = 0.0
+        self.moved_at = 0.0
+        self._failures = 0
+        self._failed_at = 0.0
+        self._requests = 0  # that are under way
+        self._most_requests = math.inf
+        self._gap = 0.0
+        self._lock = threading.Lock()
+
+    def url_of(self, path: str) -> str:
+        """Return the URL of an object; fsspec takes paths as they are, HTTP wants them quoted."""
+        if not path:
+            return self.url
+        return f"{self.url}/{urllib.parse.quote(path) if is_http(self.url) else path}"
+
+    def enter(self) -> float:
+        """Count a request in and return 0, or return the seconds after which to try again."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self.free_at:
+                return self.free_at - now
+            if self._requests >= self._most_requests:
+                return TURN
+            self._requests += 1
+            self.free_at = now + self._gap
+            return 0.0
+
+    def leave(self) -> None:
+        """Count a request out that `enter` has counted in."""
+        with self._lock:
+            self._requests -= 1
+
+    def hold_off(self, failure: Failure, patience: Patience, *, began: float) -> None:
+        """Set when it may be asked again, after a request that began then has failed."""
+        with self._lock:
+            # Requests of several threads that fail together are one failure.
+            if began >= self._failed_at:
+                self._failures += 1
+                self._failed_at = time.monotonic()
+                pause = pause_after(failure, self._failures, patience)
+                self.free_at = max(self.free_at, self._failed_at + pause)
+                if failure.is_overload:
+                    self._most_requests = max(1.0, self._requests // 2)
+                    self._gap = min(
+                        max(FIRST_GAP, 2 * self._gap), LARGEST_GAP, patience.longest_wait
+                    )
+            if failure.is_lie:
+                self.uses_ranges = False
+
+    def works(self) -> None:
+        """Say that a request gave what it should, or enough of it."""
+        with self._lock:
+            self._failures = 0
+            self._most_requests += 1 / self._most_requests
+            self._gap = 0.9 * self._gap if self._gap > SMALLEST_GAP else 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What is known of a file before it comes.
+
+    Attributes:
+        path: Where it lies below the URL of a mirror; empty if that is the URL of the file itself.
+        size_bytes: Its size; None if it is not known.
+        sha256: Hex SHA-256 of its bytes; empty if it is not known.
+        md5: Hex MD5 of its bytes; empty if it is not known.
+    """
+
+    path: str = ""
+    size_bytes: int | None = None
+    sha256: str = ""
+    md5: str = ""
+
+
+def fetch_object(
+    mirrors: Sequence[Mirror],
+    item: StoredObject | Expected,
+    part: Path,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+    limiter: Limiter | None = None,
+    patience: Patience = Patience(),
+) -> str:
+    """Bring the bytes of one object into a file, going on from what the file already holds.
+
+    The first mirror that may be asked is. One that fails is left alone for a while and the next
+    goes on where it stopped. Afterwards the file has exactly the bytes the manifest says and is on
+    the disk (its folder still needs `sync`). One caller at a time may use a part. Returns the hex
+    SHA-256 of its bytes.
+
+    A file of which no sum is known starts anew with each call, and where a mirror does not say that
+    its bytes are still the same.
+
+    Args:
+        mirrors: Where to ask, the best first.
+        item: The object, or what is known of a file.
+        part: File that it is brought into, made with its folder if it is not there.
+        progress: Called with the bytes that the part grew by: first those that it held already,
+            less than zero where bytes are discarded, and zero now and then while waiting. They add
+            up to the object's size. What it raises ends the transfer.
+        limiter: The speed to keep to.
+        patience: How long to try each mirror.
+
+    Raises:
+        TransferError: no mirror gave the right bytes. Right or not yet known to be wrong, what came
+            is left in the part.
+        StorageError: the disk is full or cannot be written.
+        MissingExtraError: the package that reads such URLs is not installed.
+    """
+    reasons: dict[Mirror, str] = {}
+    if isinstance(item, StoredObject):
+        item = Expected(path=item.path, size_bytes=item.size_bytes, sha256=item.sha256)
+    with _Part(part, item, progress) as target:
+        left = list(mirrors)
+        _fill(target, left, reasons, limiter, patience)
+        if target.is_full:
+            # Wrong bytes may be those of any mirror that gave some, so then each has to give all;
+            # who gave none so far is asked first.
+            again = sorted(left, key=target.sources.__contains__)
+            while not target.is_right and again:
+                mirror = again.pop(0)
+                target.discard()
+                _fill(target, [mirror], reasons, limiter, patience)
+                if target.is_full:
+                    reasons[mirror] = f"gave {target.difference}"
+        if target.is_right:
+            target.sync()
+            return target.sha256
+        if target.is_full:
+            target.discard()
+    attempts = [f"{one.url_of(item.path)}: {reasons[one]}" for one in mirrors]
+    advice = "run the same command again to go on, or name another mirror"
+    size = "" if item.size_bytes is None else f" ({item.size_bytes} bytes)"
+    raise TransferError(
+        f"{item.path or 'the file'}{size}: none of {len(mirrors)} mirrors gave it; {advice}\n"
+        + "\n".join(f"  {attempt}" for attempt in attempts),
+        attempts=attempts,
+    )
+
+
+class _Part:
+    """The file that an object grows in, and the hash of what it holds.
+
+    Attributes:
+        item: What is known of the object.
+        size: Bytes that it holds.
+        total: Bytes that it will hold; None as long as nobody has said.
+        sources: Mirrors that bytes of it came from.
+    """
+
+    def __init__(self, path: Path, item: Expected, progress: Callable[[int], None]) -> None:
+        self.item = item
+        self.size = 0
+        self.total = item.size_bytes
+        self.sources: set[Mirror] = set()
+        self.progress = progress
+        self._path = path
+        self._expected = {"sha256": item.sha256, "md5": item.md5}
+        self._expected = {name: value for name, value in self._expected.items() if value}
+        self._digests = self._no_bytes()
+        self._state: tuple[Mirror, str, int | None] | None = None
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b", buffering=0)
+
+    def __enter__(self) -> Self:
+        try:
+            self._take_in()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has all bytes of the object, right or wrong."""
+        return self.size == self.total
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it has all bytes of the object, and they are as far as is known the right ones."""
+        return self.is_full and not self.difference
+
+    @property
+    def difference(self) -> str:
+        """How the sum of what it holds differs from the expected one; empty if it does not."""
+        for name, expected in self._expected.items():
+            found = self._digests[name].hexdigest()
+            if found != expected:
+                return f"{name} {found}, expected {expected}"
+        return ""
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of what it holds."""
+        return str(self._digests["sha256"].hexdigest())
+
+    def start_at(self, mirror: Mirror) -> int:
+        """Return the place in the file from which on a mirror is to be asked."""
+        if not mirror.uses_ranges:
+            return 0
+        state = self._state
+        is_safe = bool(self._expected) or (state is not None and state[0] is mirror and state[1])
+        return self.size if is_safe else 0
+
+    def begin(self, mirror: Mirror, stream: Stream) -> None:
+        """Hear what a mirror says of the file; what may be of other bytes than it has is discarded.
+
+        Raises:
+            Failure: it has another file, or does not begin where its bytes are needed.
+        """
+        expected = self.item.size_bytes
+        if expected is not None and stream.total not in (None, expected):
+            raise Failure(f"has {stream.total} bytes, expected {expected}", is_final=True)
+        state = (mirror, stream.tag, stream.total)
+        if self._expected:
+            fits = self.total in (None, stream.total) and self.size <= (stream.total or 0)
+            is_same = stream.total is None or fits
+        else:
+            is_same = bool(stream.tag) and state == self._state
+        if self.size and not is_same:
+            self.discard()
+        self._state = state
+        if stream.total is not None or not self._expected:
+            self.total = expected if expected is not None else stream.total
+        if stream.start > self.size:
+            raise Failure("has other bytes than before; they are needed from the first on", wait=0)
+
+    def end(self, stream: Stream) -> bool:
+        """Return whether a stream without a next byte has come to the end of the file."""
+        if self.total is None and (self._expected or stream.ends_surely):
+            self.total = self.size
+        return self.is_full
+
+    def append(self, data: bytes) -> None:
+        """Add bytes at its end."""
+        self._hash(data)
+        rest = memoryview(data)
+        with storage_errors(self._path):
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        self.size += len(data)
+        self.progress(len(data))
+
+    def discard(self) -> None:
+        """Throw away what it holds."""
+        with storage_errors(self._path):
+            self._file.truncate(0)
+        self._digests = self._no_bytes()
+        self.total = self.item.size_bytes
+        size, self.size = self.size, 0
+        self.sources.clear()
+        self.progress(-size)
+
+    def sync(self) -> None:
+        """Wait until it is on the disk."""
+        with storage_errors(self._path):
+            os.fsync(self._file.fileno())
+
+    def _no_bytes(self) -> dict[str, Any]:
+        """Return hashes of nothing yet."""
+        md5 = {"md5": hashlib.md5(usedforsecurity=False)} if self.item.md5 else {}
+        return {"sha256": hashlib.sha256(), **md5}
+
+    def _hash(self, data: bytes | memoryview) -> None:
+        for digest in self._digests.values():
+            digest.update(data)
+
+    def _take_in(self) -> None:
+        """Hash what was there before."""
+        most = self.total if self._expected else 0  # without a sum nothing tells a damaged part
+        with storage_errors(self._path):
+            if most is not None and os.fstat(self._file.fileno()).st_size > most:
+                self._file.truncate(0)
+            self._file.seek(0)
+        block = memoryview(bytearray(BLOCK_BYTES))
+        while self.size != most:
+            with storage_errors(self._path):
+                read = self._file.readinto(block[: None if most is None else most - self.size])
+            if not read:
+                break
+            self._hash(block[:read])
+            self.size += read
+            self.progress(read)
+        if self.total is None and self._expected and not self.difference:
+            self.total = self.size
+
+
+def _fill(
+    target: _Part,
+    left: list[Mirror],
+    reasons: dict[Mirror, str],
+    limiter: Limiter | None,
+    patience: Patience,
+) -> None:
+    """Fetch until the part is full or no mirror is left; those given up are taken out of `left`."""
+    failures = dict.fromkeys(left, 0)
+    failing_since: dict[Mirror, float] = {}
+    again_at: dict[Mirror, float] = {}
+    furthest = target.size
+    while left and not target.is_full:
+        mirror = _free_mirror(left, again_at, target.progress)
+        before, began = target.size, time.monotonic()
+        try:
+            _go_on(target, mirror, limiter, patience, max(before, furthest))
+            mirror.works()
+        except Failure as failure:
+            now = time.monotonic()
+            # A few bytes are none, or a server that gives one each time could be asked for days.
+            if target.size - max(before, furthest) >= SMALL_BLOCK_BYTES:
+                mirror.works()
+                failures[mirror] = 0
+                failing_since.pop(mirror, None)
+            failures[mirror] += 1
+            reasons[mirror] = f"{failure} ({times(failures[mirror])})"
+            # While it gives other objects to other threads, this one may come as well.
+            idle = now - max(mirror.moved_at, failing_since.setdefault(mirror, now))
+            is_over = failures[mirror] >= patience.attempts and idle >= patience.idle
+            if is_over and not failure.is_final:
+                reasons[mirror] += f", nothing new for {idle:.0f} seconds"
+            if failure.is_final or is_over:
+                left.remove(mirror)
+            if not failure.is_final:
+                mirror.hold_off(failure, patience, began=began)
+                if not failure.is_overload:  # this object may be at fault: others need not wait
+                    again_at[mirror] = now + pause_after(failure, failures[mirror], patience)
+        finally:
+            mirror.leave()
+        furthest = max(furthest, target.size)
+
+
+def _free_mirror(
+    mirrors: list[Mirror], again_at: Mapping[Mirror, float], progress: Callable[[int], None]
+) -> Mirror:
+    """Return the first mirror that may be asked now, a request to it counted in; wait for one."""
+    while True:
+        wait = SLEEP
+        for mirror in mirrors:
+            seconds = again_at.get(mirror, 0.0) - time.monotonic()
+            if seconds <= 0:
+                seconds = mirror.enter()
+            if seconds <= 0:
+                return mirror
+            wait = min(wait, seconds)
+        time.sleep(wait)
+        progress(0)
+
+
+def _go_on(
+    target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Patience, furthest: int
+) -> None:
+    """Ask a mirror once for what is missing, and append what it gives; new is what is beyond."""
+    start = target.start_at(mirror)
+    most = limiter.block_bytes if limiter else BLOCK_BYTES
+    # A block is lost if the connection breaks in it, so they are small until they come quickly.
+    size = SMALL_BLOCK_BYTES
+    with opened(mirror.url_of(target.item.path), start, patience) as stream:
+        target.begin(mirror, stream)
+        # A server that does not know ranges gives what is here once more.
+        skip = target.size - stream.start
+        while not target.is_full:
+            began = time.monotonic()
+            missing = size if target.total is None else target.total - target.size
+            block = stream.read(min(size, most, skip or missing))
+            if not block:
+                if not skip and target.end(stream):
+                    break
+                if skip and target.total is None:
+                    target.discard()
+                    raise Failure("has less than what was here, which is discarded", wait=0)
+                total = "" if target.total is None else f" of {target.total}"
+                raise Failure(f"ended after {target.size - skip}{total} bytes")
+            quick = time.monotonic() - began < QUICK_BLOCK
+            size = min(BLOCK_BYTES, 2 * size) if quick else max(SMALL_BLOCK_BYTES, size // 2)
+            if limiter:
+                limiter.take(len(block))
+            if skip:
+                skip -= len(block)
+            else:
+                target.sources.add(mirror)
+                target.append(block)
+                is_whole = target.size == target.total
+                if is_whole or target.size - furthest >= SMALL_BLOCK_BYTES:
+                    mirror.moved_at = time.monotonic()

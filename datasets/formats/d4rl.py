@@ -1,0 +1,452 @@
+"""Reads the HDF5 files of D4RL (Fu and others, 2020): one row for each step, flags where it ended.
+
+    /observations /actions          (S, n) float        /rewards            (S,)
+    /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
+    /infos/NAME                     (S, ..)             all else is left out
+
+An episode ends at a terminal, a timeout or the end of the file. A file with neither `timeouts` nor
+`next_observations` does not say where the time limit ended an episode; the environment's horizon
+does, and without it the file is refused. Where the file has no `next_observations`, what followed the last step of an episode was never recorded, and nothing is
+made up: see `read_d4rl`. The file is not trusted: it is read in bounded blocks, no link is
+followed, and only filters are used that come with HDF5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.schema import Block, Schema
+from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+
+__all__ = ["read_d4rl"]
+
+BLOCK_BYTES = 2**24
+CACHE_BYTES = 2**26
+LARGEST_CHUNK = 2**28
+LARGEST_ROW = 2**24
+LARGEST_ROW_BYTES = 2**26
+MOST_ROWS = 2**40
+MOST_INFOS = 256
+FEW_JOINTS = 10
+STEPS_PER_JOINT = 1000
+MISSING = "final_observation_missing"
+FLOATS = ("float16", "float32", "float64")
+
+
+def read_d4rl(
+    source: Path,
+    folder: Path,
+    name: str,
+    *,
+    where: str = "",
+    horizon: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[WrittenPart, str]:
+    """Write the episodes of a file into a new folder; return them, and what is to be said of them.
+
+    Terminals become terminations and timeouts truncations. An episode that the end of the file cuts
+    off is truncated there, and so is one whose next observation is not the one that follows, as where
+    two files were joined. With `next_observations` the last one of an episode is its final
+    observation. Without, an episode that no terminal ends loses its last step, whose outcome was
+    not recorded: that step's observation is the final one. One that a terminal ends keeps it with
+    a final observation of zeros, and `episodes/final_observation_missing` is true.
+
+    Args:
+        source: The file.
+        folder: Where the columns will lie, in the Zarr container.
+        name: How errors call the dataset.
+        where: How errors call the file; its path by default.
+        horizon: Steps after which the environment truncates an episode. It counts for files with
+            neither `timeouts` nor `next_observations` only.
+        progress: Called with rows done and in all.
+
+    Raises:
+        SchemaError: it is not such a file, or its observations do not follow each other, or it needs
+            a horizon.
+        IntegrityError: HDF5 cannot read it.
+        MissingExtraError: h5py is not installed.
+        StorageError: the disk is full.
+    """
+    h5py = import_h5py()
+    where = where or str(source)
+    with _reading(where):
+        if not stat.S_ISREG(source.lstat().st_mode):
+            raise SchemaError(f"{where}: expected a file, found a link or folder")
+        file = h5py.File(source, "r", rdcc_nbytes=CACHE_BYTES)
+    with file:
+        with _reading(where):
+            columns = _Columns(file, where, source.stat().st_size)
+        if not columns.needs_horizon:
+            horizon = None
+        elif horizon is None:
+            raise SchemaError(
+                f"{where}: has neither timeouts nor next_observations, so nothing says where the time "
+                "limit ended an episode; list it with the environment's limit (more than the longest "
+                "episode has, if there is none): orlog registry link .. --horizon STEPS"
+            )
+        schema = Schema(
+            observation_space=_space(
+                columns.dtypes["observations"], columns.shapes["observations"]
+            ),
+            action_space=_space(columns.dtypes["actions"], columns.shapes["actions"]),
+            reward_dtype=columns.dtypes["rewards"],
+        )
+        writer = EpisodeWriter(folder, schema, f"{name} ({where})")
+        try:
+            cutter = _Cutter(columns, writer, horizon)
+            progress(0, columns.rows)
+            for start in range(0, columns.rows, columns.block_rows):
+                stop = min(columns.rows, start + columns.block_rows)
+                with _reading(where):
+                    block = columns.read(start, stop)
+                cutter.add(block, is_last=stop == columns.rows)
+                progress(stop, columns.rows)
+            written = writer.finish()
+        finally:
+            writer.close()
+    return written, _remarks(cutter, columns)
+
+
+def _remarks(cutter: _Cutter, columns: _Columns) -> str:
+    """Return what those who use the data should know about how they were read."""
+    said = []
+    if cutter.horizon is not None:
+        said.append(
+            f"The file has no timeouts: episodes were taken to be truncated after {cutter.horizon:,} "
+            "steps."
+        )
+    if cutter.left_out:
+        said.append(
+            f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
+            "terminal ended were left out, since what followed them was not recorded."
+        )
+    if cutter.missing:
+        said.append(
+            f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
+            f"stand for it, and episodes/{MISSING} is true."
+        )
+    if cutter.joints:
+        said.append(
+            f"In {cutter.joints:,} places next_observations is not the observation that follows, and "
+            "no flag ends the episode: it was taken to be truncated there."
+        )
+    if columns.left_out:
+        said.append(f"Left out, not one row a step: {', '.join(columns.left_out)}.")
+    return " ".join(said)
+
+
+class _Columns:
+    """The columns of a file that are read, checked before a value is.
+
+    Attributes:
+        rows: Steps in the file.
+        dtypes: What numbers each column will have here, by key.
+        shapes: Shape of one row of each, by key.
+        infos: Keys of infos, by the name of the column here.
+        left_out: Keys under infos that are not one row a step.
+        block_rows: Rows to read at once.
+    """
+
+    def __init__(self, file: Any, where: str, file_bytes: int) -> None:
+        self.where = where
+        self._file_bytes = file_bytes
+        self._datasets = {key: self._find(file, key) for key in ("observations", "actions")}
+        self.rows = len(self._datasets["observations"])
+        for key in ("rewards", "terminals"):
+            self._datasets[key] = self._find(file, key)
+        for key in ("timeouts", "next_observations"):
+            if key in file.keys():  # noqa: SIM118 (`in file` would look through links)
+                self._datasets[key] = self._find(file, key)
+        self.infos: dict[str, str] = {}
+        self.left_out: list[str] = []
+        self._find_infos(file)
+        self.dtypes = {
+            key: np.dtype(one.dtype.str).newbyteorder("=") for key, one in self._datasets.items()
+        }
+        if self.dtypes["rewards"].kind in "biu":
+            self.dtypes["rewards"] = np.dtype(np.float64)
+        self.shapes = {key: tuple(one.shape[1:]) for key, one in self._datasets.items()}
+        self._check()
+        row_bytes = sum(
+            self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
+        )
+        if row_bytes > LARGEST_ROW_BYTES:
+            raise SchemaError(f"{where}: {row_bytes} bytes a step are too many")
+        self.block_rows = max(1, BLOCK_BYTES // row_bytes)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the observation after each step is known."""
+        return "next_observations" in self._datasets
+
+    @property
+    def needs_horizon(self) -> bool:
+        """Whether neither flags nor observations say where a time limit ended an episode."""
+        return not self.has_next and "timeouts" not in self._datasets
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows of all columns, with `terminals` and `timeouts` as flags."""
+        block = {}
+        for key, dataset in self._datasets.items():
+            found = np.asarray(dataset[start:stop])
+            values = found.astype(self.dtypes[key], copy=False)
+            if key == "rewards" and found.dtype.kind in "iu" and (abs(values) > 2.0**53).any():
+                raise SchemaError(f"{self.where}, rewards: integers too large for float64")
+            if key in ("rewards", "terminals", "timeouts"):
+                values = values.reshape(stop - start)
+            if key in ("terminals", "timeouts") and values.dtype != bool:
+                odd = np.flatnonzero((values != 0) & (values != 1))
+                if len(odd):
+                    raise SchemaError(
+                        f"{self.where}, {key}: expected 0 or 1, found {values[odd[0]]} at step "
+                        f"{start + odd[0]}"
+                    )
+                values = values.astype(bool)
+            block[key] = values
+        if "timeouts" not in block:
+            block["timeouts"] = np.zeros(stop - start, bool)
+        return block
+
+    def _find_infos(self, file: Any) -> None:
+        if "infos" not in file.keys():  # noqa: SIM118
+            return
+        group = _child(file, "infos", self.where)
+        if not hasattr(group, "keys"):
+            raise SchemaError(f"{self.where}, infos: expected a group")
+        if len(group) > MOST_INFOS:
+            raise SchemaError(f"{self.where}, infos: {len(group)} columns are too many")
+        for name in sorted(group.keys()):
+            key = f"infos/{name}"
+            node = _child(group, name, self.where)
+            if getattr(node, "shape", None) and node.shape[0] == self.rows:
+                self._datasets[key] = self._checked(node, key)
+                self.infos[name] = key
+            else:
+                self.left_out.append(key)
+
+    def _find(self, file: Any, key: str) -> Any:
+        return self._checked(_child(file, key, self.where), key)
+
+    def _checked(self, node: Any, key: str) -> Any:
+        """Return a dataset that can be read in bounded memory; its values lie in this file."""
+        h5py = import_h5py()
+        where = f"{self.where}, {key}"
+        if not isinstance(node, h5py.Dataset):
+            raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}")
+        shape, dtype = node.shape, node.dtype
+        if (
+            not shape
+            or not 0 < shape[0] <= MOST_ROWS
+            or not 0 < math.prod(shape[1:]) <= LARGEST_ROW
+        ):
+            raise SchemaError(f"{where}: expected one row for each step, found shape {shape}")
+        if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
+            raise SchemaError(f"{where}: expected numbers, found {dtype}")
+        stored = node.id.get_create_plist()
+        if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
+            raise SchemaError(f"{where}: its values lie outside of the file")
+        filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
+        known = {
+            h5py.h5z.FILTER_SHUFFLE,
+            h5py.h5z.FILTER_DEFLATE,
+            h5py.h5z.FILTER_FLETCHER32,
+            h5py.h5z.FILTER_LZF,
+        }
+        # Others would be looked for among plug-ins, which are programs.
+        if not filters <= known:
+            raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used")
+        # What is claimed but not stored takes no room in the file, and all there is here.
+        if node.chunks is not None:
+            claimed = math.prod(
+                -(-size // chunk) for size, chunk in zip(shape, node.chunks, strict=True)
+            )
+            whole = node.id.get_num_chunks() == claimed or not node.size
+            if math.prod(node.chunks) * dtype.itemsize > LARGEST_CHUNK:
+                raise SchemaError(f"{where}: chunks of shape {node.chunks} are too large")
+        else:
+            whole = node.id.get_storage_size() == node.nbytes
+        if not whole or node.id.get_storage_size() > self._file_bytes:
+            raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims")
+        return node
+
+    def _check(self) -> None:
+        for key, dtype in self.dtypes.items():
+            shape, where = self.shapes[key], f"{self.where}, {key}"
+            if len(self._datasets[key]) != self.rows:
+                raise SchemaError(
+                    f"{where}: expected {self.rows} rows as in observations, found "
+                    f"{len(self._datasets[key])}"
+                )
+            if key in ("observations", "actions", "next_observations") and (
+                dtype.name not in FLOATS or len(shape) != 1
+            ):
+                raise SchemaError(f"{where}: expected a row of floats, found {dtype} {shape}")
+            if key in ("rewards", "terminals", "timeouts") and shape not in ((), (1,)):
+                raise SchemaError(f"{where}: expected a number a step, found rows of {shape}")
+        if self.dtypes["rewards"].name not in FLOATS[1:]:
+            raise SchemaError(
+                f"{self.where}, rewards: expected integers, float32 or float64, found "
+                f"{self.dtypes['rewards']}"
+            )
+        if self.has_next:
+            ours = self.dtypes["observations"], self.shapes["observations"]
+            theirs = self.dtypes["next_observations"], self.shapes["next_observations"]
+            if ours != theirs:
+                raise SchemaError(
+                    f"{self.where}, next_observations: expected {ours[0]} {ours[1]} as in "
+                    f"observations, found {theirs[0]} {theirs[1]}"
+                )
+
+
+@dataclasses.dataclass
+class _Cutter:
+    """Cuts rows into episodes as they come.
+
+    The last two rows of a block are held until it is known whether their episode goes on.
+
+    Attributes:
+        horizon: Steps after which an episode is truncated; None where the file says it.
+        left_out: Steps that were left out.
+        missing: Episodes without a final observation.
+        joints: Places that no flag says an episode ends at, and the observations do.
+    """
+
+    columns: _Columns
+    writer: EpisodeWriter
+    horizon: int | None = None
+    left_out: int = 0
+    missing: int = 0
+    joints: int = 0
+    _held: Block | None = None
+    _first: int = 0  # place in the file of the first row that is held
+    _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
+
+    def add(self, block: Block, *, is_last: bool) -> None:
+        """Write what the next rows of the file complete."""
+        if self.horizon is not None:
+            block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
+        if self._held is not None:
+            block = {key: np.concatenate((self._held[key], block[key])) for key in block}
+        rows = len(block["rewards"])
+        ends = block["terminals"] | block["timeouts"]
+        if is_last:
+            ends[-1] = True
+        if self.columns.has_next:
+            self._find_joints(block, ends)
+        start = 0
+        for end in np.flatnonzero(ends).tolist():
+            self._end(block, start, end + 1)
+            start = end + 1
+        keep = min(2, rows - start)
+        if rows - start > keep:
+            self._steps(block, start, rows - keep, block["observations"][rows - keep])
+        self._held = {key: values[rows - keep :] for key, values in block.items()}
+        self._first += rows - keep
+
+    def _find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
+        """Return where episodes of the next rows of the file reach the horizon."""
+        timeouts = np.zeros(len(terminals), bool)
+        first = -self._open_steps
+        for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
+            timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
+            self._open_steps = (end - first) % horizon
+            first = end + 1
+        return timeouts
+
+    def _find_joints(self, block: Block, ends: np.ndarray) -> None:
+        """End episodes where observations do not follow each other, as where files were joined."""
+        after = np.ascontiguousarray(block["next_observations"][:-1]).view(np.uint8)
+        before = np.ascontiguousarray(block["observations"][1:]).view(np.uint8)
+        torn = np.flatnonzero((after != before).any(axis=1) & ~ends[:-1])
+        ends[torn] = True
+        self.joints += len(torn)
+        if self.joints > max(FEW_JOINTS, self.columns.rows // STEPS_PER_JOINT):
+            step = self._first + int(torn[0])
+            raise SchemaError(
+                f"{self.columns.where}, next_observations: that of step {step} is not the "
+                f"observation of step {step + 1}, and neither terminals nor timeouts end an episode "
+                f"there, as in {self.joints - len(torn)} places before: they are no next "
+                "observations"
+            )
+
+    def _end(self, block: Block, start: int, stop: int) -> None:
+        """Write the rest of an episode."""
+        is_terminal = bool(block["terminals"][stop - 1])
+        is_missing = is_terminal and not self.columns.has_next
+        if self.columns.has_next:
+            final = block["next_observations"][stop - 1]
+        elif is_terminal:
+            final = np.zeros_like(block["observations"][0])
+            self.missing += 1
+        else:
+            stop -= 1
+            final = block["observations"][stop]
+            self.left_out += 1
+            if start == stop and not self.writer.inside_episode:
+                return
+        truncated = not is_terminal or bool(block["timeouts"][stop - 1])
+        self._steps(block, start, stop, final, is_terminal, truncated)
+        metadata = {} if self.columns.has_next else {MISSING: is_missing}
+        self.writer.end_episode(seed=None, metadata=metadata)
+
+    def _steps(
+        self,
+        block: Block,
+        start: int,
+        stop: int,
+        after: np.ndarray,
+        terminated: bool = False,
+        truncated: bool = False,
+    ) -> None:
+        """Write steps of an episode, the observation after the last one, and how that ends."""
+        first = start + 1 if self.writer.inside_episode else start
+        flags = np.zeros((2, stop - start), bool)
+        flags[:, -1] = terminated, truncated
+        self.writer.add_steps(
+            observations=np.concatenate((block["observations"][first:stop], after[None])),
+            actions=block["actions"][start:stop],
+            rewards=block["rewards"][start:stop],
+            terminations=flags[0],
+            truncations=flags[1],
+            infos={name: block[key][start:stop] for name, key in self.columns.infos.items()},
+        )
+
+
+def _space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
+    """Return a space without bounds: the file does not tell any."""
+    kind: Any = dtype.type
+    return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)
+
+
+def _child(group: Any, name: str, where: str) -> Any:
+    """Return what lies in a group by that name, itself and not through a link."""
+    h5py = import_h5py()
+    if name not in group.keys():  # noqa: SIM118 (`in group` would look through links)
+        raise SchemaError(f"{where}: has no {name}; it is no file of D4RL's layout")
+    # Asked of the link alone: even looking through one could open a file elsewhere.
+    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise SchemaError(f"{where}, {name}: a link, which is not followed")
+    return group[name]
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Turn what HDF5 says about a file that it cannot read into an error that names the file."""
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        text = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as HDF5: {text}", file=where) from error

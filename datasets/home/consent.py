@@ -1,0 +1,129 @@
+"""Which environments that data name may be made: an argument can make one do anything.
+
+A simulator reads the files that its arguments name, compiles models, and grows with the maps it is
+given. So an environment with arguments other than those that its id registers is made only if
+
+- the user consents (`--trust-environment`, `trust_environment=True`),
+- the version, or an environment with these arguments, ships with orlog,
+- a registry of this machine gave the version, signed by one of that registry's keys, or
+- data were recorded on this machine in an environment with these arguments:
+
+    $ORLOG_HOME/environments/SHA-256.json      {"id": .., "kwargs": {..}}, whose SHA-256 names it
+
+Even then no path is taken from data, and no id that wraps environments of other libraries, since
+their arguments name modules to import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.origin import read_origin
+from orlog.datasets.home.registries import read_registries
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.catalogue import CATALOGUE, recorded_manifest
+from orlog.datasets.store.version import Recording
+from orlog.errors import NotFoundError, SimulatorError
+from orlog.manifests.documents import replace_json_file, sole_writer
+from orlog.manifests.environments import own_arguments
+from orlog.manifests.manifest import EnvironmentRecord, canonical_json
+
+__all__ = ["check_environment", "note_environment"]
+
+# `gymnasium.make` has such ids for environments of old Gym, dm_control, bsuite and others.
+_WRAPS_OTHERS = re.compile(r"GymV[0-9]+|compatibility", re.IGNORECASE)
+# Separators of paths and of modules, a home, and the suffix of a file.
+_PATH = re.compile(r"[/\\:]|^~|\.[A-Za-z][A-Za-z0-9]{1,4}$")
+
+
+def check_environment(dataset: Dataset, *, trust_environment: bool = False) -> EnvironmentRecord:
+    """Return the environment that a dataset names, if it may be made.
+
+    Raises:
+        NotFoundError: the dataset names no environment, or Gymnasium does not know it.
+        MissingExtraError: its package is not installed.
+        SimulatorError: its arguments need the user's consent, or are never taken from data.
+    """
+    record = dataset.environment
+    if record is None:
+        raise NotFoundError(f"{dataset.name} names no environment")
+    if _WRAPS_OTHERS.search(record.id):
+        raise SimulatorError(
+            f"{dataset.name}: environment {record.id} wraps environments of other libraries, which "
+            "its arguments name; orlog never takes that from data. Make it yourself"
+        )
+    own = own_arguments(record.id, record.kwargs)
+    for name, value in own.items():
+        if (path := _find_path(value)) is not None:
+            raise SimulatorError(
+                f"{dataset.name}: argument {name} of environment {record.id} looks like a path or "
+                f"module, {path!r:.80}, which orlog never takes from data. If you trust the file, "
+                "register an id of your own with gymnasium.register(.., kwargs=..)"
+            )
+    if own and not (trust_environment or _is_trusted(dataset, record)):
+        raise SimulatorError(
+            f"{dataset.name}: environment {record.id} has arguments from the data, "
+            f"{_shown(own)}. An argument can make a simulator read files or run on without end: if "
+            "you trust the dataset, use --trust-environment, or trust_environment=True in Python"
+        )
+    return record
+
+
+def note_environment(record: EnvironmentRecord) -> None:
+    """Note that an environment was made on this machine by its user, who recorded in it.
+
+    Raises:
+        StorageError: the note cannot be written.
+    """
+    path = _note(record)
+    if record.kwargs and not path.is_file():
+        with sole_writer(path):
+            replace_json_file(path, {"id": record.id, "kwargs": record.kwargs})
+
+
+def _note(record: EnvironmentRecord) -> Path:
+    name = hashlib.sha256(canonical_json([record.id, record.kwargs])).hexdigest()
+    return datasets_folder().parent / "environments" / f"{name}.json"
+
+
+def _is_trusted(dataset: Dataset, record: EnvironmentRecord) -> bool:
+    """Return whether orlog, a trusted signer or the user of this machine named it."""
+    ships = any(
+        (entry.recipe.environment_id, entry.recipe.environment_kwargs) == (record.id, record.kwargs)
+        for entry in CATALOGUE.values()
+    )
+    return ships or _note(record).is_file() or any(map(_vouched, dataset.selection().recordings))
+
+
+def _vouched(recording: Recording) -> bool:
+    """Return whether a version ships with orlog, or a registry of this machine signed it."""
+    manifest = recording.manifest
+    shipped = recorded_manifest(manifest.name, manifest.version)
+    if shipped is not None and shipped.digest == manifest.digest:
+        return True
+    origin = read_origin(recording.folder)
+    if origin is None or not origin.signed_by or origin.digest != manifest.digest:
+        return False
+    return any(
+        one.name == origin.registry and origin.signed_by in one.keys for one in read_registries()
+    )
+
+
+def _find_path(value: Any) -> str | None:
+    """Return the first text inside a value that could name a file or a module."""
+    if isinstance(value, str):
+        return value if _PATH.search(value) else None
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return next((found for one in value if (found := _find_path(one)) is not None), None)
+    return None
+
+
+def _shown(arguments: dict[str, Any]) -> str:
+    text = ", ".join(f"{name}={value!r:.60}" for name, value in arguments.items())
+    return text if len(text) <= 200 else f"{text[:200]}.."

@@ -1,0 +1,454 @@
+"""What this machine's home holds: what it takes, when it was last opened, and what may go.
+
+    $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    on its way out; whoever finds it ends the work
+
+Unasked only what can be downloaded again goes. A version goes in one step, under its lock: a process
+that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are shown and never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from orlog.datasets.home.folders import dataset_folders, datasets_folder, sole_access
+from orlog.datasets.home.holdings import (
+    KINDS,
+    CachedVersion,
+    Holding,
+    Kind,
+    Room,
+    all_holdings,
+    cached_versions,
+    described,
+    holdings_of,
+    is_downloaded,
+    is_orphan,
+    parse_entry,
+    pin_file,
+    seconds_unused,
+)
+from orlog.datasets.home.origin import origin_file
+from orlog.datasets.home.presence import PARTIAL_FILE, partial_folder
+from orlog.datasets.store.verify import SIGNATURE_FILE
+from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, StorageError
+from orlog.files import list_files, storage_errors, sync
+from orlog.manifests.lock import LockedDataset, find_lock, read_lock
+from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from orlog.manifests.names import DatasetName, newest_first, parse_name
+
+__all__ = [
+    "CachedVersion",
+    "GarbageReport",
+    "Kept",
+    "Removed",
+    "cached_versions",
+    "check_deletable",
+    "collect_garbage",
+    "delete_version",
+    "own_versions",
+    "pin_version",
+    "plan_deletion",
+    "total_bytes",
+    "unpin_version",
+]
+
+DAY = 86_400.0
+LARGEST_RECORD = 2**24
+
+_UNUSED = {"download": "a download that stands still", "strange": "moved aside"}
+_GONE = "is gone already"
+_TO_PUT_BACK = "is put back: a process was killed while it put another folder in its place"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed (or would be): why, and the bytes that became free by it."""
+
+    path: Path
+    why: str
+    freed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """What would have been removed, and why it was not."""
+
+    path: Path
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What `collect_garbage` did, and the bytes of all versions in one's own home after it."""
+
+    removed: list[Removed]
+    kept: list[Kept]
+    left_bytes: int
+
+
+def total_bytes() -> int:
+    """Return the bytes of all versions in one's own home, each file counted once."""
+    return Room(list(all_holdings(datasets_folder()))).size_bytes
+
+
+def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> list[DatasetName]:
+    """Return the versions in one's own home that a name means: all, or the one that it pins.
+
+    Args:
+        name: Name, perhaps with version or digest.
+        kinds: What there must be of a version.
+
+    Raises:
+        InvalidNameError: the name does not follow the grammar.
+        NotFoundError: there is none; the message says what there is instead.
+    """
+    wanted = parse_name(name)
+    folder = datasets_folder() / wanted.name
+    found = {item.version for item in holdings_of(datasets_folder(), folder) if item.kind in kinds}
+    chosen = [one for one in newest_first(found) if _is_meant(wanted, folder / one)]
+    if not chosen:
+        raise NotFoundError(_why_none(wanted))
+    return [DatasetName(wanted.name, version) for version in chosen]
+
+
+def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda: None) -> None:
+    """Let `collect_garbage` keep a version that is in one's own home, or a part of one.
+
+    Waits while another process writes the version, after one call of `on_wait`.
+
+    Raises:
+        NotFoundError: it is not there.
+        StorageError: the home cannot be written.
+    """
+    folder = _own_folder(name, version)
+    if not _is_here(folder):
+        raise NotFoundError(_why_none(DatasetName(name, version)))
+    with sole_access(folder, on_wait=on_wait), storage_errors(pin_file(folder)):
+        if not _is_here(folder):
+            raise NotFoundError(_why_none(DatasetName(name, version)))
+        pin_file(folder).touch()
+
+
+def unpin_version(name: str, version: str) -> bool:
+    """Let `collect_garbage` remove a version; return whether it was pinned.
+
+    Raises:
+        StorageError: the home cannot be written.
+    """
+    pin = pin_file(_own_folder(name, version))
+    was_pinned = pin.exists()
+    with storage_errors(pin):
+        pin.unlink(missing_ok=True)
+    return was_pinned
+
+
+def collect_garbage(
+    *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
+) -> GarbageReport:
+    """Remove what killed processes left in one's own home, and what is asked for; say what went.
+
+    Never removed: what cannot be downloaded again, pinned versions, those that the `orlog.lock` of
+    the working folder pins, those of names with an interrupted recording, and what another process
+    is writing. Versions opened within the last day stay too, unless `unused_days` is 0.
+
+    Args:
+        unused_days: Also remove downloaded versions that were not opened for so many days, and
+            interrupted downloads and files moved aside that were not changed for so long.
+        max_bytes: Then remove downloaded versions, the least recently opened first, until all
+            versions take no more than this.
+        dry_run: Only say what would go. Nothing is written; locks of others are not looked at.
+
+    Raises:
+        ValueError: a negative number.
+        ManifestError: `orlog.lock` is malformed, so it is not known what it pins.
+        StorageError: something could not be removed; all else was.
+    """
+    if min(unused_days or 0, max_bytes or 0) < 0:
+        raise ValueError("days and bytes are 0 or more")
+    items = list(all_holdings(datasets_folder()))
+    room = Room(items)
+    shelter = _make_shelter(items)
+    removed: list[Removed] = []
+    kept: list[Kept] = []
+    failures: list[StorageError] = []
+
+    def remove(item: Holding, why: str, seconds: float) -> None:
+        try:
+            refusal = (_refusal if dry_run else _remove)(item, seconds, shelter)
+        except StorageError as error:
+            failures.append(error)
+            return
+        if refusal and refusal != _GONE:
+            kept.append(Kept(item.path, refusal))
+            return
+        freed = room.remove(item)
+        if not refusal:
+            removed.append(Removed(item.path, why, freed))
+
+    for item in items:
+        if item.kind == "leftover":
+            remove(item, "left by a process that ended early", 0.0)
+    ages = {item.path: seconds_unused(item.path, item.kind) for item in items}
+    items.sort(key=lambda item: -ages[item.path])
+    may_go: set[Path] = set()
+    if unused_days is not None or max_bytes is not None:
+        may_go = {item.path for item in items if is_downloaded(item)}
+    if unused_days is not None:
+        for item in items:
+            age = ages[item.path]
+            if age >= unused_days * DAY and (item.path in may_go or item.kind in _UNUSED):
+                why = f"{_UNUSED.get(item.kind, 'not opened')} for {age / DAY:.0f} days"
+                remove(item, why, unused_days * DAY)
+    if max_bytes is not None:
+        may_go -= {one.path for one in removed} | {one.path for one in kept}
+        for item in items:
+            is_due = item.path in may_go and ages[item.path] >= DAY
+            if is_due and room.size_bytes > max_bytes:
+                remove(item, "opened least recently, and room was asked for", DAY)
+    removed += _forget_records(dry_run=dry_run)
+    if failures:
+        raise failures[0]
+    return GarbageReport(removed, kept, room.size_bytes)
+
+
+def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion], int]:
+    """Return what `delete_version` would remove of some versions, and the bytes this would free."""
+    wanted = {(one.name, one.version) for one in versions}
+    items = list(all_holdings(datasets_folder()))
+    chosen = [
+        item for item in items if (item.name, item.version) in wanted and item.kind != "recording"
+    ]
+    room = Room(items)
+    return described(chosen, items), sum(room.remove(item) for item in chosen)
+
+
+def check_deletable(name: str, version: str) -> None:
+    """Raise as `delete_version` does for what can be said beforehand; nothing is changed."""
+    folder = _own_folder(name, version)
+    if not _deletable(folder):
+        raise NotFoundError(_why_none(DatasetName(name, version)))
+    if pin_file(folder).exists():
+        raise StorageError(
+            f"{name}@{version} is pinned; to delete it run first: "
+            f"orlog cache unpin {name}@{version}"
+        )
+    if folder.is_symlink():
+        raise StorageError(f"{folder} is a link to {folder.resolve()}; remove it yourself")
+
+
+def delete_version(name: str, version: str) -> int:
+    """Remove a version from one's own home and all that lies beside it; return the bytes freed.
+
+    A version of a shared home stays, and so does an interrupted recording.
+
+    Raises:
+        NotFoundError: it is not there.
+        StorageError: it is pinned, only in a shared home, or another process is writing it; or the
+            home cannot be written.
+    """
+    check_deletable(name, version)
+    folder = _own_folder(name, version)
+    room = Room(list(all_holdings(datasets_folder())))
+    freed = 0
+    try:
+        with sole_access(folder, on_wait=_refuse_to_wait), storage_errors(folder):
+            check_deletable(name, version)
+            for item in _deletable(folder):
+                freed += room.remove(item)
+                _discard(item)
+    except _BusyError:
+        raise StorageError(
+            f"{folder}: another process is writing this version; wait for it, then delete it"
+        ) from None
+    return freed
+
+
+def _own_folder(name: str, version: str) -> Path:
+    """Return where a version lies in one's own home; InvalidNameError where these are no names."""
+    wanted = parse_name(f"{name}@{version}")
+    return datasets_folder() / wanted.name / wanted.version
+
+
+def _is_here(folder: Path) -> bool:
+    return folder.is_dir() or partial_folder(folder).is_dir()
+
+
+def _is_meant(wanted: DatasetName, folder: Path) -> bool:
+    if not wanted.digest:
+        return wanted.version in ("", folder.name)
+    for place in (folder, partial_folder(folder)):
+        with contextlib.suppress(IntegrityError, FormatVersionError):
+            if read_manifest(place / MANIFEST_FILE).digest.startswith(wanted.digest):
+                return True
+    return False
+
+
+def _why_none(wanted: DatasetName) -> str:
+    """Return why there is nothing of a version in one's own home that could be meant."""
+    others = [
+        item
+        for root in dataset_folders()
+        for item in holdings_of(root, root / wanted.name)
+        if wanted.version in ("", item.version)
+    ]
+    for item in others:
+        if item.root != datasets_folder() and item.kind == "version":
+            return f"{wanted} is in a shared home, {item.path}; whoever keeps that can change it"
+    for item in others:
+        if item.kind == "recording":
+            return (
+                f"{wanted}: there is an interrupted recording in {item.path}, which is left alone; "
+                "DatasetWriter goes on with it (resume=True) or drops it (discard=True)"
+            )
+    return f"{wanted} is not on this machine; orlog cache list shows what is"
+
+
+# --- what goes
+
+
+class _BusyError(Exception):
+    """Another process holds the lock of a version."""
+
+
+def _refuse_to_wait() -> NoReturn:
+    raise _BusyError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shelter:
+    """What keeps versions beside their own pins."""
+
+    lock_file: Path | None
+    locked: Mapping[str, LockedDataset]
+    recorded: frozenset[str]
+
+
+def _make_shelter(items: Iterable[Holding]) -> _Shelter:
+    path = find_lock()
+    return _Shelter(
+        path,
+        read_lock(path) if path is not None and path.exists() else {},
+        frozenset(item.name for item in items if item.kind == "recording"),
+    )
+
+
+def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
+    """Return why an item is not to be removed, or nothing.
+
+    Args:
+        item: The item.
+        seconds: How long it must not have been opened or changed.
+        shelter: What keeps it.
+    """
+    if not os.path.lexists(item.path):
+        return _GONE
+    if item.kind == "leftover":
+        _, rest = parse_entry(item.path.name)
+        if rest == "replaced" and not item.folder.exists():
+            return _TO_PUT_BACK
+        return "" if rest in KINDS or is_orphan(item.folder, rest) else "belongs to a version"
+    if seconds_unused(item.path, item.kind) < seconds:
+        return "was opened or changed just now"
+    if item.kind not in ("version", "partial"):
+        return ""
+    if pin_file(item.folder).exists():
+        return "is pinned: orlog cache unpin"
+    locked = shelter.locked.get(item.name)
+    if locked is not None and locked.version == item.version:
+        return f"is pinned by {shelter.lock_file}"
+    if item.name in shelter.recorded:
+        return "an interrupted recording may go on from it"
+    if not is_downloaded(item):
+        return "is not what was downloaded"
+    strangers = _strangers(item.path)
+    if strangers:
+        return f"holds files that are not part of it ({strangers[0]}): orlog verify"
+    return ""
+
+
+def _strangers(folder: Path) -> list[str]:
+    """Return the files in a version's folder that its manifest does not list."""
+    known = {MANIFEST_FILE, SIGNATURE_FILE, PARTIAL_FILE}
+    with contextlib.suppress(IntegrityError, FormatVersionError):
+        known |= {item.path for item in read_manifest(folder / MANIFEST_FILE).objects}
+    return [path for path, _ in list_files(folder) if path not in known]
+
+
+def _remove(item: Holding, seconds: float, shelter: _Shelter) -> str:
+    """Remove an item unless something speaks against it; return what does."""
+    try:
+        with (
+            sole_access(item.folder, on_wait=_refuse_to_wait),
+            storage_errors(item.path),
+        ):
+            refusal = _refusal(item, seconds, shelter)
+            if refusal == _TO_PUT_BACK:
+                item.path.rename(item.folder)
+                sync(item.path.parent)
+            return refusal or _discard(item, seconds)
+    except _BusyError:
+        return "is being written by another process"
+
+
+def _discard(item: Holding, seconds: float = 0.0) -> str:
+    """Remove an item in one step, its lock being held; return why it was not, or nothing."""
+    trash = item.folder.with_name(f".{item.version}.deleted")
+    if item.kind == "leftover":
+        _erase(item.path)
+        return ""
+    _erase(trash)
+    item.path.rename(trash)
+    # Who marked it before this instant has opened it; who comes later does not find it.
+    if seconds_unused(trash, item.kind) < seconds:
+        trash.rename(item.path)
+        return "was opened or changed just now"
+    sync(trash.parent)
+    _erase(trash)
+    if item.kind in ("version", "partial"):
+        origin_file(item.path).unlink(missing_ok=True)
+    return ""
+
+
+def _erase(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _deletable(folder: Path) -> list[Holding]:
+    """Return all that goes with a version. Leftovers go first: one of them could be put back."""
+    items = holdings_of(datasets_folder(), folder.parent)
+    found = [one for one in items if one.version == folder.name and one.kind != "recording"]
+    return sorted(found, key=lambda item: item.kind != "leftover")
+
+
+class _Record(msgspec.Struct):
+    folder: str
+
+
+def _forget_records(*, dry_run: bool) -> list[Removed]:
+    """Remove what was remembered of verified folders that are gone."""
+    forgotten = []
+    for path in sorted((datasets_folder().parent / "verified").glob("[0-9a-f]*.json")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
+            if path.stat().st_size > LARGEST_RECORD:
+                continue
+            folder = msgspec.json.decode(path.read_bytes(), type=_Record).folder
+            # A name of bytes that are no text cannot be told from the record.
+            is_name = hashlib.sha256(os.fsencode(folder)).hexdigest().startswith(path.stem)
+            if is_name and not os.path.lexists(folder):
+                size = path.stat().st_size
+                if not dry_run:
+                    path.unlink()
+                forgotten.append(Removed(path, "about a folder that is gone", size))
+    return forgotten

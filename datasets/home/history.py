@@ -1,0 +1,205 @@
+"""What became known of a dataset's versions after they were made: superseded or yanked, and why.
+
+    $ORLOG_HOME/datasets/NAME/versions.json      what this machine's users say; goes first
+    manifests/NAME/versions.json                 what ships with orlog
+
+    {"history_version": 1, "versions": {"1.0.0": {"status": "yanked", "reason": "..", "use": ".."}}}
+
+Manifests never change, so this stands beside them. A superseded version is sound, but there is a
+better one. A yanked version should not be used; it still opens when it is asked for by version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
+from orlog.datasets.home.presence import partial_versions
+from orlog.datasets.recipes.catalogue import recorded_folder, recorded_manifest
+from orlog.errors import InvalidNameError, NotFoundError
+from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
+from orlog.manifests.names import is_version, newest_first, parse_name
+
+__all__ = [
+    "VersionStatus",
+    "choose_version",
+    "clear_status",
+    "known_versions",
+    "read_history",
+    "set_status",
+    "status_message",
+]
+
+HISTORY_FILE = "versions.json"
+LONGEST_REASON = 1000
+
+
+class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What became of a version.
+
+    Attributes:
+        status: `superseded`: there is a better one. `yanked`: it should not be used.
+        reason: Why, in a sentence.
+        use: What to use instead: a version of the same dataset or a dataset's name; or nothing.
+    """
+
+    status: Literal["superseded", "yanked"]
+    reason: str
+    use: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a reason that says nothing and a `use` that names nothing.
+
+        Raises:
+            ValueError: one of the two.
+        """
+        good = self.reason.strip() and self.reason.isprintable()
+        if not good or len(self.reason) > LONGEST_REASON:
+            raise ValueError(
+                f"a version is {self.status} with a reason: one line of up to {LONGEST_REASON} "
+                f"characters, found {self.reason[:60]!r}"
+            )
+        if self.use and not is_version(self.use):
+            parse_name(self.use)
+
+
+class _History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    history_version: Literal[1]
+    versions: dict[str, VersionStatus]
+
+    def __post_init__(self) -> None:
+        for version, status in self.versions.items():
+            _check_version(version, status)
+
+
+def read_history(name: str) -> dict[str, VersionStatus]:
+    """Return what became of the versions of a dataset; versions that are not in it are fine.
+
+    Raises:
+        InvalidNameError: the name does not follow the grammar, or has a version in it.
+        ManifestError: a file is malformed.
+        FormatVersionError: a file was written by a newer orlog.
+    """
+    return {**_read(recorded_folder(_plain_name(name)) / HISTORY_FILE), **_read(_home_file(name))}
+
+
+def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
+    """Return each version that is here, in part too, or ships with orlog, newest first.
+
+    Returns:
+        Manifest, and the folder that the version or a part of it is in; None if it is not here.
+
+    Raises:
+        ManifestError: a manifest cannot be read as right.
+    """
+    shipped = [path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)]
+    folders: dict[str, Path | None] = dict.fromkeys(shipped)
+    folders |= partial_versions(name)
+    folders |= {version: version_folder(name, version) for version in installed_versions(name)}
+    found = {}
+    for version in newest_first(folders):
+        folder = folders[version]
+        manifest = (
+            recorded_manifest(name, version)
+            if folder is None
+            else read_manifest(folder / MANIFEST_FILE)
+        )
+        assert manifest is not None
+        found[version] = (manifest, folder)
+    return found
+
+
+def set_status(
+    name: str,
+    version: str,
+    status: Literal["superseded", "yanked"],
+    *,
+    reason: str,
+    use: str = "",
+) -> None:
+    """Note on this machine what became of a version, in place of what was noted before.
+
+    Raises:
+        InvalidNameError: the name, or `use`, does not follow the grammar.
+        ValueError: a wrong version or status, a missing reason, or a version to be used in place
+            of itself.
+        ManifestError: the file that is there is malformed; it stays.
+        StorageError: the file cannot be written.
+    """
+    if status not in ("superseded", "yanked"):
+        raise ValueError(f"a version is superseded or yanked, found {status!r}")
+    entry = VersionStatus(status=status, reason=reason, use=use)
+    _check_version(version, entry)
+    path = _home_file(name)
+    with sole_writer(path):
+        _write(path, {**_read(path), version: entry})
+
+
+def clear_status(name: str, version: str) -> None:
+    """Remove what was noted on this machine; what ships with orlog counts again.
+
+    Raises:
+        NotFoundError: nothing was noted here about this version.
+        InvalidNameError: the name does not follow the grammar.
+        ManifestError: the file that is there is malformed; it stays.
+        StorageError: the file cannot be written.
+    """
+    path = _home_file(name)
+    if version not in _read(path):
+        raise NotFoundError(f"{path}: nothing is noted about {name}@{version} on this machine")
+    with sole_writer(path):
+        _write(path, {key: value for key, value in _read(path).items() if key != version})
+
+
+def choose_version(versions: list[str], history: Mapping[str, VersionStatus]) -> str | None:
+    """Return the first version that is not yanked, of versions newest first; None if all are."""
+    for version in versions:
+        if version not in history or history[version].status != "yanked":
+            return version
+    return None
+
+
+def status_message(name: str, version: str, history: Mapping[str, VersionStatus]) -> str | None:
+    """Return a line that says what became of a version and what to use; None if it is fine."""
+    entry = history.get(version)
+    if entry is None:
+        return None
+    instead = f"{name}@{entry.use}" if is_version(entry.use) else entry.use
+    return f"{name}@{version} was {entry.status}: {entry.reason}" + (
+        f"; use {instead}" if instead else ""
+    )
+
+
+def _plain_name(text: str) -> str:
+    name = parse_name(text)
+    if str(name) != name.name:
+        raise InvalidNameError(f"{text}: expected a name without a version")
+    return name.name
+
+
+def _home_file(name: str) -> Path:
+    return datasets_folder() / _plain_name(name) / HISTORY_FILE
+
+
+def _check_version(version: str, entry: VersionStatus) -> None:
+    if not is_version(version):
+        raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0")
+    if entry.use == version:
+        raise ValueError(f"version {version} cannot be used in place of itself")
+
+
+def _read(path: Path) -> dict[str, VersionStatus]:
+    if not path.exists():
+        return {}
+    repair = "mend or delete the file"
+    return read_json_file(path, _History, version=("history_version", 1), repair=repair).versions
+
+
+def _write(path: Path, versions: dict[str, VersionStatus]) -> None:
+    history = _History(history_version=1, versions=versions)
+    replace_json_file(path, msgspec.to_builtins(history))

@@ -1,0 +1,150 @@
+"""One name and version means one digest, wherever a version enters a home or a registry.
+
+What a name and version mean is known from the homes of this machine, where versions lie whole or in
+part, from what ships with orlog, and from `orlog.lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from orlog.datasets.download.sources import SHIPPED, shipped_index
+from orlog.datasets.home.folders import dataset_folders
+from orlog.datasets.home.presence import partial_folder
+from orlog.datasets.recipes.catalogue import recorded_manifest
+from orlog.errors import FormatVersionError, IntegrityError, VersionExistsError
+from orlog.manifests.index import ForeignEntry
+from orlog.manifests.lock import find_lock, read_lock
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
+
+__all__ = [
+    "check_linked",
+    "check_offered",
+    "check_unchanged",
+    "check_unused",
+    "known_manifests",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Meaning:
+    where: str
+    digest: str
+
+
+def known_manifests(
+    name: str, version: str, *, shipped: bool = True
+) -> Iterator[tuple[str, Manifest]]:
+    """Yield where a version is known from, and its manifest there; unreadable ones say nothing."""
+    for root in dataset_folders():
+        folder = root / name / version
+        for place in (folder, partial_folder(folder)):
+            with contextlib.suppress(IntegrityError, FormatVersionError):
+                yield str(place), read_manifest(place / MANIFEST_FILE)
+    recorded = recorded_manifest(name, version) if shipped else None
+    if recorded is not None:
+        yield "what ships with orlog", recorded
+
+
+def check_unused(name: str, version: str) -> None:
+    """Refuse a name and version that mean something already, before new data are written for it.
+
+    Raises:
+        VersionExistsError: they do.
+    """
+    for where, known in known_manifests(name, version):
+        raise VersionExistsError(
+            f"{name}@{version} is {known.digest} already ({where}), and a version never changes: "
+            "give another version"
+        )
+    entry = _shipped_file(name, version)
+    if entry is not None:
+        raise VersionExistsError(
+            f"{name}@{version} is the file {entry.url} already, which orlog lists, and a version "
+            "never changes: give another name or version"
+        )
+
+
+def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
+    """Refuse a version whose name and version mean other bytes on this machine.
+
+    Args:
+        manifest: The version.
+        shipped: Whether what ships with orlog counts too.
+
+    Raises:
+        VersionExistsError: they do.
+    """
+    other = _find_other(manifest, shipped=shipped)
+    if other is not None:
+        raise VersionExistsError(
+            f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but {other.where} has "
+            f"it as {other.digest}; a version never changes: give this one another version (orlog "
+            "save: a new version), or delete the other one first"
+        )
+
+
+def check_offered(manifest: Manifest) -> None:
+    """Refuse a version from elsewhere whose name and version mean other bytes on this machine.
+
+    Raises:
+        IntegrityError: they do.
+    """
+    other = _find_other(manifest, shipped=True)
+    if other is not None:
+        raise IntegrityError(
+            f"{manifest.name}@{manifest.version}: {manifest.digest} is offered, but {other.where} "
+            f"has it as {other.digest}; a version never changes: ask who published it, or move the "
+            "other one away",
+            expected=other.digest,
+            found=manifest.digest,
+        )
+
+
+def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
+    """Refuse to list a file by a name and version that mean something else on this machine.
+
+    Raises:
+        VersionExistsError: they do.
+    """
+    file = _shipped_file(name, version)
+    if file is not None and (file.url, file.sha256) != (entry.url, entry.sha256):
+        raise VersionExistsError(
+            f"{name}@{version} is the file {file.url} already, which orlog lists, and a version "
+            "never changes: link the file under another name or version"
+        )
+    for where, known in known_manifests(name, version):
+        origin = known.lineage[0] if known.lineage else None
+        if origin is None or not (
+            origin.digest == f"sha256:{entry.sha256}"
+            or origin.operation.startswith(f"read {entry.format} from {entry.url}")
+        ):
+            raise VersionExistsError(
+                f"{name}@{version} is {known.digest} already ({where}), which was not read from "
+                f"{entry.url}; a version never changes: link the file under another version"
+            )
+
+
+def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
+    """Return another meaning that the name and version of a manifest have, if they have one."""
+    name, version = manifest.name, manifest.version
+    for where, known in known_manifests(name, version, shipped=shipped):
+        if known.digest != manifest.digest:
+            return _Meaning(where, known.digest)
+    entry = _shipped_file(name, version)
+    operation = manifest.lineage[0].operation if manifest.lineage else ""
+    if entry is not None and not operation.startswith(f"read {entry.format} from {entry.url}"):
+        return _Meaning("what ships with orlog", f"the file {entry.url}")
+    path = find_lock()
+    pin = read_lock(path).get(name) if path is not None and path.exists() else None
+    if pin is not None and pin.version == version and pin.digest != manifest.digest:
+        return _Meaning(str(path), pin.digest)
+    return None
+
+
+def _shipped_file(name: str, version: str) -> ForeignEntry | None:
+    """Return the foreign file that orlog itself lists by a name and version, if it lists one."""
+    entries = [shipped_index(one).foreign.get(name, {}).get(version) for one in SHIPPED]
+    return next((entry for entry in entries if entry is not None), None)

@@ -1,0 +1,75 @@
+"""Where a version on this machine was downloaded from, kept beside its folder.
+
+    $ORLOG_HOME/datasets/NAME/.VERSION.origin.json
+
+It is what `orlog repair` asks first, and what tells versions that can be had again from others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from orlog.datasets.download.sources import Source
+from orlog.manifests.documents import read_json_file, replace_json_file
+
+__all__ = ["Origin", "origin_file", "read_origin", "was_downloaded", "write_origin"]
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a version was downloaded from.
+
+    Attributes:
+        digest: Digest of its manifest then.
+        mirrors: URLs of the version's folder.
+        registry: Registry that offered it; empty if it was given by URL.
+        signed_by: Key that signed the manifest; empty where none was asked for.
+    """
+
+    origin_version: Literal[1]
+    digest: str
+    mirrors: list[str]
+    registry: str
+    signed_by: str
+
+
+def origin_file(folder: Path) -> Path:
+    """Return the file about a version's folder, which need not be there."""
+    return folder.with_name(f".{folder.name}.origin.json")
+
+
+def was_downloaded(folder: Path) -> bool:
+    """Return whether it is known where a version was downloaded from."""
+    return origin_file(folder).is_file()
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """Return where a version was downloaded from; None if it came otherwise.
+
+    Raises:
+        ManifestError: the file about it is malformed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    path = origin_file(folder)
+    if not path.is_file():
+        return None
+    repair = "delete the file, and give --mirror URL"
+    return read_json_file(path, Origin, version=("origin_version", 1), repair=repair)
+
+
+def write_origin(folder: Path, source: Source) -> None:
+    """Note where a version comes from.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    origin = Origin(
+        origin_version=1,
+        digest=source.manifest.digest,
+        mirrors=list(source.mirrors),
+        registry=source.registry,
+        signed_by=source.signed_by,
+    )
+    replace_json_file(origin_file(folder), msgspec.to_builtins(origin))

@@ -1,0 +1,356 @@
+"""Where datasets are fetched from: the registries of this machine, and what was seen of each.
+
+    $ORLOG_HOME/registries.json         {"registries": [{"name", "url", "mirrors", "keys"}, ..]}
+    $ORLOG_HOME/registries-seen.json    the newest index of each, so that no older one is taken
+
+A registry is a folder or URL; a mirror is another place with the same files. Registries are asked
+in order, and the first that has a dataset gives it. One with keys signs its index and manifests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from orlog.datasets.home.folders import datasets_folder
+from orlog.errors import NotFoundError, SignatureError, StorageError
+from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.names import did_you_mean
+from orlog.manifests.signatures import is_public_key
+
+__all__ = [
+    "Registry",
+    "add_registry",
+    "check_serial",
+    "read_registries",
+    "registries_file",
+    "remove_registry",
+    "seen_file",
+]
+
+LARGEST_SERIAL = 2**53
+LONGEST_URL = 2000
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A place that datasets are fetched from.
+
+    Attributes:
+        name: What it is called on this machine.
+        url: URL of its folder, or an absolute path; no slash at the end.
+        mirrors: Other places with the same files, to be tried in this order after `url`.
+        keys: Public keys. If there are any, its index and manifests are signed by one of them.
+    """
+
+    name: str
+    url: str
+    mirrors: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense.
+
+        Raises:
+            ValueError: the name, a URL or a key is not written as it should be, or is repeated.
+        """
+        if _NAME.fullmatch(self.name) is None:
+            raise ValueError(
+                f"{self.name[:60]!r} is not a name for a registry: expected one word of up to 40 "
+                "lower-case letters, digits, '_', '.' and '-', for example lab"
+            )
+        for url in (self.url, *self.mirrors):
+            _check_url(url)
+        for key in self.keys:
+            if not is_public_key(key):
+                raise ValueError(
+                    f"registry {self.name}: {key[:100]!r} is not a public key: expected ed25519: "
+                    "and 64 hexadecimal digits in lower case, as `orlog key show` prints them"
+                )
+        _refuse_repeated(f"registry {self.name}: URL", (self.url, *self.mirrors))
+        _refuse_repeated(f"registry {self.name}: key", self.keys)
+
+
+class _Registries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    registries_version: Literal[1]
+    registries: list[Registry]
+
+    def __post_init__(self) -> None:
+        _refuse_repeated("registry", [one.name for one in self.registries])
+        _refuse_repeated("registry with URL", [one.url for one in self.registries])
+
+
+class _SeenIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    serial: Annotated[int, Meta(ge=0, le=LARGEST_SERIAL)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    seen_version: Literal[1]
+    indexes: dict[str, _SeenIndex]
+
+
+def registries_file() -> Path:
+    """Return the file that lists the registries of this machine; it need not be there."""
+    return datasets_folder().parent / "registries.json"
+
+
+def seen_file() -> Path:
+    """Return the file that remembers the newest index of each registry; it need not be there."""
+    return datasets_folder().parent / "registries-seen.json"
+
+
+def read_registries() -> list[Registry]:
+    """Return the registries of this machine, in the order in which they are asked.
+
+    Raises:
+        ManifestError: the file is malformed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    path = registries_file()
+    if not path.exists():
+        return []
+    repair = "mend the file, or delete it and add the registries again: orlog registry add"
+    body = read_json_file(path, _Registries, version=("registries_version", 1), repair=repair)
+    return body.registries
+
+
+def add_registry(
+    name: str,
+    url: str,
+    *,
+    mirrors: Iterable[str] = (),
+    keys: Iterable[str] = (),
+    first: bool = False,
+) -> Registry:
+    """Return a registry that is new to this machine, after it was noted.
+
+    Nothing is fetched: that it can be reached shows when it is used.
+
+    Args:
+        name: What to call it here, a simple word.
+        url: A URL that fsspec knows (https, http, file, s3, hf, ..), or an existing folder.
+        mirrors: Other places with the same files.
+        keys: Public keys, one of which signs its index and manifests.
+        first: Ask it before those that are there, not after them.
+
+    Raises:
+        ValueError: an argument makes no sense, or the name or URL is there already.
+        NotFoundError: a folder is not there.
+        ManifestError: the file of the registries is malformed; it stays.
+        FormatVersionError: it was written by a newer orlog; it stays.
+        StorageError: the file cannot be written.
+    """
+    registry = Registry(
+        name=name,
+        url=_normal_url(url),
+        mirrors=tuple(map(_normal_url, mirrors)),
+        keys=tuple(keys),
+    )
+    path = registries_file()
+    with sole_writer(path):
+        others = read_registries()
+        for other in others:
+            if other.name == name or other.url == registry.url:
+                raise ValueError(
+                    f"registry {other.name} with URL {other.url} is there already; to change it "
+                    f"run: orlog registry remove {other.name}, then add it again"
+                )
+        _write(path, [registry, *others] if first else [*others, registry])
+    return registry
+
+
+def remove_registry(name: str) -> Registry:
+    """Return a registry, after it was taken off the list of this machine.
+
+    Fetched datasets stay. The serial seen stays too: added again, an older index is still refused.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        ManifestError: the file of the registries is malformed; it stays.
+        FormatVersionError: it was written by a newer orlog; it stays.
+        StorageError: the file cannot be written.
+    """
+    _find(name)
+    path = registries_file()
+    with sole_writer(path):
+        removed = _find(name)
+        _write(path, [one for one in read_registries() if one.name != name])
+    return removed
+
+
+def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
+    """Refuse an index that is older than one seen before; remember this one.
+
+    Call it when the index is known to be the registry's own: when its signature was checked, if
+    it has one. Several processes may call it at once. Where the memory cannot be written, this
+    warns and goes on.
+
+    Args:
+        registry: Where the index came from, by whatever mirror.
+        serial: Serial number that the index states.
+        index_sha256: Hex SHA-256 of its bytes.
+
+    Raises:
+        SignatureError: its serial is smaller than one seen, equal with other bytes, or absurd.
+        ManifestError: the memory is malformed; it stays.
+        FormatVersionError: it was written by a newer orlog; it stays.
+    """
+    if not 0 <= serial <= LARGEST_SERIAL:
+        raise SignatureError(
+            f"{registry.url}: expected a serial from 0 to {LARGEST_SERIAL} in its index, found "
+            f"{str(serial)[:30]}; ask who publishes it"
+        )
+    path = seen_file()
+    index = _SeenIndex(serial=serial, sha256=index_sha256)
+    if _refuse_older(registry, index, _read_seen(path)) == index:
+        return
+    try:
+        with sole_writer(path):
+            seen = _read_seen(path)
+            _refuse_older(registry, index, seen)
+            body = _Seen(seen_version=1, indexes={**seen, registry.url: index})
+            replace_json_file(path, msgspec.to_builtins(body))
+    except StorageError as error:
+        warnings.warn(
+            f"registry {registry.name}: serial {serial} of its index cannot be remembered, so an "
+            f"older index will not be noticed later: {error}",
+            stacklevel=2,
+        )
+
+
+def _refuse_older(
+    registry: Registry, index: _SeenIndex, seen: dict[str, _SeenIndex]
+) -> _SeenIndex | None:
+    """Return what was seen of a registry before, if the index is not older than that."""
+    before = seen.get(registry.url)
+    if before is None or index.serial > before.serial or index == before:
+        return before
+    advice = (
+        f"run the same command again, then ask who publishes it. Only if the registry was made "
+        f"anew, remove its entry from {seen_file()}"
+    )
+    if index.serial < before.serial:
+        raise SignatureError(
+            f"registry {registry.name} ({registry.url}): its index is older than one seen before: "
+            f"expected serial {before.serial} or more, found {index.serial}; a mirror may lag "
+            f"behind, or someone holds back news: {advice}",
+            expected=str(before.serial),
+            found=str(index.serial),
+        )
+    raise SignatureError(
+        f"registry {registry.name} ({registry.url}): two indexes have serial {index.serial}: "
+        f"expected sha256 {before.sha256}, found {index.sha256}; {advice}",
+        expected=before.sha256,
+        found=index.sha256,
+    )
+
+
+def _find(name: str) -> Registry:
+    names = {one.name: one for one in read_registries()}
+    if name not in names:
+        raise NotFoundError(
+            f"no registry is called {name[:60]!r}; orlog registry list shows them all"
+            f"{did_you_mean(name, names)}"
+        )
+    return names[name]
+
+
+def _write(path: Path, registries: list[Registry]) -> None:
+    body = _Registries(registries_version=1, registries=registries)
+    replace_json_file(path, msgspec.to_builtins(body))
+
+
+def _read_seen(path: Path) -> dict[str, _SeenIndex]:
+    if not path.exists():
+        return {}
+    repair = "mend or delete the file (then an older index is not noticed the next time)"
+    return read_json_file(path, _Seen, version=("seen_version", 1), repair=repair).indexes
+
+
+def _normal_url(text: str) -> str:
+    """Return a URL, or the absolute path of a folder, in the form that is kept."""
+    import fsspec
+
+    _check_text(text)
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        known = fsspec.available_protocols()
+        if scheme.lower() not in known:
+            raise ValueError(
+                f"{text!r}: no transport is called {scheme!r}; expected https, http, file, s3, hf "
+                f"or another that fsspec knows{did_you_mean(scheme, known)}"
+            )
+        return f"{scheme.lower()}://{rest.rstrip('/')}"
+    try:
+        folder = Path(text).expanduser().absolute()
+        is_there = folder.is_dir()
+    except (OSError, RuntimeError) as error:
+        raise NotFoundError(f"{text!r}: no such folder: {error}") from error
+    if not is_there:
+        raise NotFoundError(
+            f"{text!r}: no such folder; make it first, or write a URL with its start, for example "
+            "https://data.example.org/registry"
+        )
+    return os.path.normpath(folder)
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is neither a URL nor an absolute path in the form that is kept."""
+    _check_text(url)
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        if not Path(url).is_absolute():
+            raise ValueError(f"{url!r}: expected a URL or an absolute path")
+        return
+    if _SCHEME.fullmatch(scheme) is None or not rest or rest.endswith("/"):
+        raise ValueError(
+            f"{url!r}: expected a URL such as https://data.example.org/registry, without a slash "
+            "at the end"
+        )
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError(f"{url!r}: expected file:/// and an absolute path")
+    if scheme in ("http", "https"):
+        _check_web_url(url)
+
+
+def _check_web_url(url: str) -> None:
+    if "@" in url.split("/")[2]:
+        # Not repeated in the message, as it would hold the password.
+        raise ValueError(
+            "leave user and password out of the URL: URLs are kept in "
+            f"{registries_file()} and shown in messages"
+        )
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r}: not a URL: {error}") from error
+    if not parts.hostname or " " in url:
+        raise ValueError(f"{url!r}: expected a host, and no spaces")
+    if "?" in url or "#" in url:
+        raise ValueError(f"{url!r}: the URL of a folder has no '?' or '#' in it")
+
+
+def _check_text(url: str) -> None:
+    if not url.strip() or not url.isprintable() or len(url) > LONGEST_URL:
+        raise ValueError(
+            f"{url[:60]!r}: expected a URL or a folder, one line of up to {LONGEST_URL} characters"
+        )
+
+
+def _refuse_repeated(what: str, texts: Iterable[str]) -> None:
+    seen = set()
+    for text in texts:
+        if text in seen:
+            raise ValueError(f"{what} {text} is there twice")
+        seen.add(text)

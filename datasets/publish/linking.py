@@ -1,0 +1,71 @@
+"""Lists files of others in a registry, where they stay at their own URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from orlog.datasets.home.meaning import check_linked
+from orlog.datasets.publish.publish import Sign, change_index
+from orlog.errors import InvalidNameError
+from orlog.manifests.index import ForeignEntry
+from orlog.manifests.names import parse_name
+
+__all__ = ["foreign_entry", "link_foreign"]
+
+
+def foreign_entry(**said: str | int | None) -> ForeignEntry:
+    """Return an entry of what a user says of a file; the keys are its fields, None is not known.
+
+    Raises:
+        ValueError: a value makes no sense, or a field does not exist.
+    """
+    try:
+        return msgspec.convert(said, ForeignEntry, strict=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error.__cause__ or error)) from error
+
+
+def link_foreign(
+    target: str,
+    name: str,
+    entry: ForeignEntry,
+    *,
+    sign: Sign | None = None,
+    trusted: Collection[str] = (),
+    sign_existing: bool = False,
+    on_wait: Callable[[], None] = lambda: None,
+) -> str:
+    """List a file of others in the index of a registry, and return the registry's URL.
+
+    Nothing is fetched: whether the file is there and is as stated shows when it is used.
+
+    Args:
+        target: The registry, as for `publish_dataset`.
+        name: Name and version that the file is to have, `NAME@VERSION`.
+        entry: What is known of it.
+        sign: Gives the signature of the index; a registry whose index is signed needs it.
+        trusted: Public keys of others who sign the same registry.
+        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        on_wait: Called once if another process publishes into the same folder.
+
+    Raises:
+        InvalidNameError: the name has no version, or is none.
+        VersionExistsError: the registry, or this machine, has the version otherwise.
+        SignatureError, ManifestError, StorageError, NotFoundError: as `publish_dataset`.
+    """
+    wanted = parse_name(name)
+    if not wanted.version:
+        raise InvalidNameError(
+            f"{name}: say which version the file is, such as {wanted.name}@1.0.0"
+        )
+    check_linked(wanted.name, wanted.version, entry)
+    return change_index(
+        target,
+        lambda index: index.with_foreign(wanted.name, wanted.version, entry),
+        sign=sign,
+        trusted=trusted,
+        sign_existing=sign_existing,
+        on_wait=on_wait,
+    )

@@ -1,0 +1,313 @@
+"""Puts a stored version into a registry: a folder, an S3 bucket, or whatever fsspec can write.
+
+    1. objects, each checked against the manifest on its way
+    2. manifest.json.sig, then manifest.json      from here on readers see the version
+    3. index.json.sig, then index.json            from here on it is listed
+
+So nobody ever sees half a version, and what was interrupted is run again to go on. A `.sig` file
+keeps the signatures of what it was beside before, so it fits at each instant. Two publishers of one
+version exclude each other before they send anything: by a file lock in a folder, by a file
+`.publishing` that only one can make in a bucket. Of two with other bytes one gets an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeAlias
+
+from orlog.datasets.download.confirm import BRIEF
+from orlog.datasets.download.sources import read_index
+from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.meaning import check_unchanged
+from orlog.datasets.home.registries import read_registries
+from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
+from orlog.datasets.reading.given import Given, as_stored_folder
+from orlog.errors import (
+    OrlogError,
+    SchemaError,
+    SignatureError,
+    StorageError,
+    VersionExistsError,
+)
+from orlog.manifests.index import (
+    INDEX_FILE,
+    LARGEST_INDEX,
+    Index,
+    index_from_json,
+)
+from orlog.manifests.manifest import (
+    LARGEST_MANIFEST,
+    MANIFEST_FILE,
+    Manifest,
+    manifest_from_text,
+    not_a_version,
+    read_manifest,
+)
+from orlog.manifests.signatures import (
+    LARGEST_SIGNATURE,
+    SIGNATURE_SUFFIX,
+    SignedKind,
+    add_signature,
+    check_signature,
+    signers,
+)
+
+__all__ = ["Sign", "change_index", "publish_dataset"]
+
+Sign: TypeAlias = Callable[[bytes, SignedKind], bytes]
+"""Gives the bytes of a `.sig` file for the bytes of a file and its kind, "manifest" or "index"."""
+
+
+def publish_dataset(
+    folder: Given,
+    target: str | Path,
+    *,
+    sign: Sign | None = None,
+    trusted: Collection[str] = (),
+    sign_existing: bool = False,
+    jobs: int = 8,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> str:
+    """Put one stored version into a registry and return the URL of its folder there.
+
+    What is there already and known to be right is not sent again, so the same call goes on where
+    an interrupted one stopped. A version that is published is never changed.
+
+    Args:
+        folder: Folder of a stored version, with its manifest; or a dataset or its name. A view is
+            stored first, with `save_dataset`: what it leaves out must not be published with it.
+        target: The registry: a folder, or a URL such as `s3://bucket/prefix` and
+            `hf://datasets/USER/REPO`. Exclusive publishing needs a folder, a bucket with
+            conditional writes, or the Hugging Face Hub; elsewhere let only one publish at a time.
+        sign: Gives the signature of a file; a registry whose index is signed needs it.
+        trusted: Public keys of others who sign the same registry. The index that is there is
+            signed again only if it carries a right signature by one of them or by the own key.
+        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        jobs: Objects that are sent at a time.
+        progress: Called with bytes done and bytes in all.
+        on_wait: Called once if another process publishes into the same folder.
+
+    Raises:
+        SchemaError: it is the file of a view.
+        ManifestError: the manifest in the folder, or the index or manifest of the registry, cannot
+            be read as right.
+        IntegrityError: an object in the folder is not what the manifest says; it was not published.
+        VersionExistsError: the registry, another one that this machine knows and that answers, or
+            this machine has the version with another digest; or another publisher of it has begun.
+        SignatureError: the registry is signed and no `sign` was given, or its index is not signed
+            by a key that counts.
+        FormatVersionError: the index was written by a newer orlog.
+        MissingExtraError: the package that writes such URLs is not installed.
+        NotFoundError: nothing writes URLs of that kind.
+        StorageError: the registry cannot be read or written, or is full.
+    """
+    from orlog.datasets.loading import stored_folders
+
+    folder = as_stored_folder(folder, stored_folders)
+    if folder.is_file():
+        raise SchemaError(not_a_version(folder))
+    with unless_deleted(folder):
+        manifest = read_manifest(folder / MANIFEST_FILE)
+    check_unchanged(manifest)
+    registry = open_target(str(target))
+    _check_registries(manifest, registry.url)
+    seal = None if sign is None else _Seal(sign, trusted, sign_existing)
+    told_to_wait = _once(on_wait)
+    place = f"{manifest.name}/{manifest.version}"
+
+    def manifest_changes() -> list[Change]:
+        return _manifest_changes(registry, place, manifest, seal)
+
+    # What the index refuses is refused before anything is sent.
+    _read_index(registry, seal).index.with_version(manifest)
+    if manifest_changes():
+        with registry.sole_publisher(place, manifest.digest, told_to_wait):
+            if _published(registry, place, manifest)[0] is None:
+                with unless_deleted(folder):
+                    registry.send_objects(place, manifest.objects, folder, jobs, progress)
+            apply_changes(registry, manifest_changes, "all is sent but the manifest")
+    progress(manifest.size_bytes, manifest.size_bytes)
+    with registry.sole_index_writer(told_to_wait):
+        apply_changes(
+            registry,
+            lambda: _index_changes(registry, lambda index: index.with_version(manifest), seal),
+            "the version is published but not listed",
+        )
+    return f"{registry.url}/{place}"
+
+
+def change_index(
+    target: str,
+    change: Callable[[Index], Index],
+    *,
+    sign: Sign | None = None,
+    trusted: Collection[str] = (),
+    sign_existing: bool = False,
+    on_wait: Callable[[], None] = lambda: None,
+) -> str:
+    """Change nothing but the index of a registry, and return the registry's URL.
+
+    Args:
+        target: The registry, as for `publish_dataset`; so are the others.
+        change: Gives the next index, or the same one if there is nothing to change; called again
+            when somebody else was quicker. What it raises ends it.
+        sign: Gives the signature of the index; a registry whose index is signed needs it.
+        trusted: Public keys of others who sign the same registry.
+        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        on_wait: Called once if another process publishes into the same folder.
+
+    Raises:
+        SignatureError, ManifestError, FormatVersionError, MissingExtraError, NotFoundError,
+            StorageError: as `publish_dataset`.
+    """
+    registry = open_target(target)
+    seal = None if sign is None else _Seal(sign, trusted, sign_existing)
+    with registry.sole_index_writer(on_wait):
+        apply_changes(
+            registry, lambda: _index_changes(registry, change, seal), "its index is as it was"
+        )
+    return registry.url
+
+
+def _check_registries(manifest: Manifest, target: str) -> None:
+    """Refuse a version that another registry of this machine lists with other bytes.
+
+    One that does not answer now says nothing: publishing must not depend on all of them.
+    """
+    for registry in read_registries():
+        if target in (registry.url, f"file://{registry.url}"):
+            continue
+        try:
+            index, _ = read_index(registry, BRIEF)
+        except OrlogError:
+            continue
+        listed = index.entry(manifest.name, manifest.version)
+        if listed is not None and listed.digest != manifest.digest:
+            raise VersionExistsError(
+                f"{manifest.name}@{manifest.version}: this is {manifest.digest}, but the registry "
+                f"{registry.name} ({registry.url}) has it as {listed.digest}; a version never "
+                "changes: publish this one under another version (orlog save)"
+            )
+
+
+class _Seal:
+    """Signs files, and knows whose signatures count besides."""
+
+    def __init__(self, sign: Sign, trusted: Collection[str], sign_existing: bool) -> None:
+        self.sign = sign
+        self.sign_existing = sign_existing
+        self.keys = frozenset({*trusted, *signers(sign(b"", "manifest"))})
+
+    def is_right(self, data: bytes, kind: SignedKind, signature: bytes | None) -> bool:
+        """Return whether a signature is a right one by a key that counts."""
+        try:
+            check_signature(data, kind, signature, self.keys, "")
+        except SignatureError:
+            return False
+        return True
+
+
+def _published(registry: Target, place: str, manifest: Manifest) -> tuple[bytes | None, str]:
+    """Return the bytes of the version's manifest in the registry, if it is there, and its tag."""
+    path = f"{place}/{MANIFEST_FILE}"
+    data, tag = registry.read(path, LARGEST_MANIFEST)
+    if data is not None:
+        there = manifest_from_text(data, f"{registry.url}/{path}").digest
+        if there != manifest.digest:
+            raise VersionExistsError(
+                f"{manifest.name}@{manifest.version}: {registry.url} has it as {there}, this is "
+                f"{manifest.digest}; a version never changes: publish it under a new version"
+            )
+    return data, tag
+
+
+def _manifest_changes(
+    registry: Target, place: str, manifest: Manifest, seal: _Seal | None
+) -> list[Change]:
+    """Return what is missing of the manifest and its signature."""
+    there, tag = _published(registry, place, manifest)
+    path = f"{place}/{MANIFEST_FILE}"
+    data = manifest.to_json().encode() if there is None else there
+    old, old_tag = registry.read(path + SIGNATURE_SUFFIX, LARGEST_SIGNATURE)
+    changes = []
+    if seal is not None and not seal.is_right(data, "manifest", old):
+        signature = add_signature(seal.sign(data, "manifest"), old)
+        changes.append(Change(path + SIGNATURE_SUFFIX, signature, old_tag))
+    if there is None:
+        if seal is None and old is not None:  # of other bytes, by one who never finished
+            changes.append(Change(path + SIGNATURE_SUFFIX, None))
+        changes += [Change(path, data, tag), *registry.closing_changes(place)]
+    return changes
+
+
+@dataclasses.dataclass(frozen=True)
+class _IndexThere:
+    """The index that is there, its signatures, and whether one of them counts."""
+
+    index: Index
+    data: bytes | None
+    tag: str
+    signature: bytes | None
+    signature_tag: str
+    is_signed: bool
+
+
+def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
+    where = f"{registry.url}/{INDEX_FILE}"
+    data, tag = registry.read(INDEX_FILE, LARGEST_INDEX)
+    # Read after the index and written before, so there is a signature of what was read.
+    signature, signature_tag = registry.read(INDEX_FILE + SIGNATURE_SUFFIX, LARGEST_SIGNATURE)
+    if seal is None and signature is not None:
+        raise SignatureError(
+            f"{registry.url}: its index is signed, and without a signature readers would refuse it; "
+            "publish with the key"
+        )
+    index = Index() if data is None else index_from_json(data, where)
+    is_signed = seal is not None and data is not None and seal.is_right(data, "index", signature)
+    lists_any = bool(index.datasets or index.foreign)
+    if seal is not None and lists_any and not (is_signed or seal.sign_existing):
+        raise SignatureError(
+            f"{where}: the index that is there carries no right signature by "
+            f"{' or '.join(sorted(seal.keys))}, and to sign it would vouch for all it lists; if "
+            "another key signs this registry, name it with --trust; only if you know that every "
+            "entry is right, publish with --sign-existing"
+        )
+    return _IndexThere(index, data, tag, signature, signature_tag, is_signed)
+
+
+def _index_changes(
+    registry: Target, change: Callable[[Index], Index], seal: _Seal | None
+) -> list[Change]:
+    """Return what becomes of the index, and of its signature."""
+    there = _read_index(registry, seal)
+    data, new = there.data, change(there.index)
+    changed = data if data is not None and new is there.index else new.to_json()
+    if len(changed) > LARGEST_INDEX:
+        raise StorageError(
+            f"{registry.url}/{INDEX_FILE}: over {LARGEST_INDEX} bytes; begin another registry"
+        )
+    changes = []
+    if seal is not None and not (there.is_signed and changed == data):
+        # The index that is there stays for a moment: so do its signatures.
+        signature = there.signature
+        if data is not None and not there.is_signed:
+            signature = add_signature(seal.sign(data, "index"), signature)
+        signature = add_signature(seal.sign(changed, "index"), signature)
+        changes.append(Change(INDEX_FILE + SIGNATURE_SUFFIX, signature, there.signature_tag))
+    if changed != data:
+        changes.append(Change(INDEX_FILE, changed, there.tag))
+    return changes
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    """Return what passes on the first call only."""
+    left = [call]
+
+    def first_only() -> None:
+        if left:
+            left.pop()()
+
+    return first_only

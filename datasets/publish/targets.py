@@ -1,0 +1,484 @@
+"""Where versions are published: a folder, an S3 bucket, or whatever else fsspec writes.
+
+A target holds small files (manifest, index, signatures), which change under conditions, and the
+objects of versions, which are checked on their way. Paths in it are relative, with forward slashes.
+"""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from orlog.datasets.download.transfer import missing_backend
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    StorageError,
+    VersionExistsError,
+)
+from orlog.files import absolute_path, hash_file, sync, sync_all, sync_folders
+from orlog.manifests.index import INDEX_FILE
+from orlog.manifests.manifest import StoredObject
+from orlog.manifests.names import is_url
+
+__all__ = [
+    "Change",
+    "FolderTarget",
+    "RemoteTarget",
+    "Target",
+    "apply_changes",
+    "check_size",
+    "checked_blocks",
+    "open_target",
+    "retried",
+    "target_errors",
+]
+
+BLOCK_BYTES = 2**20
+ATTEMPTS = 30
+LONGEST_INDEX_WAIT = 60
+CLAIM_FILE = ".publishing"
+LARGEST_CLAIM = 2**10
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What becomes of a small file.
+
+    Attributes:
+        path: Where it is.
+        data: What it holds then; None if it is to be removed.
+        tag: State that it must be in, as `Target.read` told it; None if any will do.
+    """
+
+    path: str
+    data: bytes | None
+    tag: str | None = None
+
+
+class Target(abc.ABC):
+    """A place that versions are published in.
+
+    Attributes:
+        url: Its address, without a slash at the end.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abc.abstractmethod
+    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
+        """Return the content of a small file, None if there is none, and a tag of this state."""
+
+    @abc.abstractmethod
+    def apply(self, changes: Sequence[Change]) -> bool:
+        """Make changes in their order, each in one step; False at the first with another tag.
+
+        Folders rely on their locks instead of tags. A target that can makes all in one step.
+        """
+
+    @abc.abstractmethod
+    def sole_publisher(
+        self, place: str, digest: str, on_wait: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the only right to publish a version, together with publishers of the same bytes."""
+
+    def closing_changes(self, place: str) -> list[Change]:  # noqa: ARG002
+        """Return what goes with the manifest of a version, the last of its files."""
+        return []
+
+    @abc.abstractmethod
+    def sole_index_writer(
+        self, on_wait: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the only right to change the index, where that is possible."""
+
+    @abc.abstractmethod
+    def holds(self, path: str, item: StoredObject, source: Path) -> bool:
+        """Return whether an object is there with content that is known to be right."""
+
+    @abc.abstractmethod
+    def send(self, path: str, item: StoredObject, source: Path) -> None:
+        """Write an object whose bytes are checked."""
+
+    def send_objects(
+        self,
+        place: str,
+        objects: Iterable[StoredObject],
+        folder: Path,
+        jobs: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Write the objects of a folder that are not there, and wait until they are durable."""
+
+        def send(item: StoredObject) -> int:
+            path, source = f"{place}/{item.path}", folder / item.path
+            if not self.holds(path, item, source):
+                self.send(path, item, source)
+            return item.size_bytes
+
+        done, total = 0, sum(item.size_bytes for item in objects)
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            try:
+                sent = [pool.submit(send, item) for item in objects]
+                for future in concurrent.futures.as_completed(sent):
+                    done += future.result()
+                    progress(done, total)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def open_target(target: str) -> Target:
+    """Return the target that a folder or URL names.
+
+    Raises:
+        MissingExtraError: the package that writes such URLs is not installed.
+        NotFoundError: nothing writes URLs of that kind, or there is no such repository.
+        StorageError: it is a web server, or cannot be reached.
+    """
+    if not is_url(target):
+        return FolderTarget(absolute_path(target))
+    scheme = target.partition("://")[0]
+    if scheme in ("http", "https"):
+        raise StorageError(
+            f"{target}: a web server cannot be written; publish to the folder or bucket it serves"
+        )
+    url = target.rstrip("/")
+    if not is_url(url):
+        raise NotFoundError(f"{target}: names no folder or bucket")
+    import fsspec
+
+    try:
+        # A fresh one: what is cached may know old credentials, servers and listings.
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except Exception as error:  # each transport under fsspec has errors of its own
+        raise NotFoundError(f"{target}: cannot be opened: {error}") from error
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    if "file" in protocols:
+        return FolderTarget(Path(root))
+    if "s3" in protocols:
+        from orlog.datasets.publish.bucket import BucketTarget
+
+        return BucketTarget(system, root, url)
+    if "hf" in protocols and not root.startswith("buckets/"):
+        from orlog.datasets.publish.hub import HubTarget
+
+        return HubTarget(system, root, url)
+    return RemoteTarget(system, root, url)
+
+
+def apply_changes(
+    target: Target, changes_now: Callable[[], Sequence[Change]], what_is_left: str
+) -> None:
+    """Make the changes that are wanted right then, again for as long as others come before.
+
+    Raises:
+        StorageError: others came before each time; the message says what is left to do.
+    """
+
+    def attempt() -> bool:
+        changes = changes_now()
+        return not changes or target.apply(changes)
+
+    retried(attempt, f"{target.url}: {what_is_left}")
+
+
+def retried(attempt: Callable[[], bool], where: str) -> None:
+    """Attempt again what others came before, after waits that grow.
+
+    Raises:
+        StorageError: it was never true.
+    """
+    for number in range(ATTEMPTS):
+        if attempt():
+            return
+        time.sleep(random.uniform(0, min(2.0, 0.02 * 2**number)))  # noqa: S311 (no secret)
+    raise StorageError(
+        f"{where}: others changed the registry {ATTEMPTS} times meanwhile; run the same command again"
+    )
+
+
+def checked_blocks(path: Path, item: StoredObject, block_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes of an object; raises IntegrityError at the end if they are not right."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while size <= item.size_bytes and (block := file.read(block_bytes)):
+                size += len(block)
+                digest.update(block)
+                yield block
+        problem = f"{size} bytes with sha256 {digest.hexdigest()}"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if (size, digest.hexdigest()) != (item.size_bytes, item.sha256):
+        raise IntegrityError(
+            f"{path}: expected {item.size_bytes} bytes with sha256 {item.sha256}, found {problem}; it "
+            "was not published: run orlog verify, then orlog repair",
+            file=item.path,
+            expected=item.sha256,
+            found=digest.hexdigest(),
+        )
+
+
+class FolderTarget(Target):
+    """A registry in a folder of this machine. Each file is written beside its place and renamed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"file://{root.as_posix()}")
+        self.root = root
+
+    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
+        """Read a file; states have no tags here, as a lock is held."""
+        with target_errors(self.root / path):
+            try:
+                with (self.root / path).open("rb") as file:
+                    data = file.read(largest + 1)
+            except FileNotFoundError:
+                return None, ""
+        check_size(len(data), largest, self.root / path)
+        return data, ""
+
+    def apply(self, changes: Sequence[Change]) -> bool:
+        """Rename each new file over the old one."""
+        for change in changes:
+            file = self.root / change.path
+            if change.data is not None:
+                self._replace(change.path, [change.data])
+            with target_errors(file):
+                if change.data is None:
+                    file.unlink(missing_ok=True)
+                sync(file.parent)
+        return True
+
+    @contextlib.contextmanager
+    def sole_publisher(
+        self,
+        place: str,
+        digest: str,  # noqa: ARG002
+        on_wait: Callable[[], None],
+    ) -> Iterator[None]:
+        """Hold the lock of the version."""
+        folder = self.root / place
+        with self._locked(folder, on_wait):
+            with target_errors(folder):
+                folder.mkdir(exist_ok=True)
+            yield
+
+    def sole_index_writer(
+        self, on_wait: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the index."""
+        return self._locked(self.root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
+
+    def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
+        """Hash what is there."""
+        file = self.root / path
+        with target_errors(file):
+            return (
+                file.is_file()
+                and file.stat().st_size == item.size_bytes
+                and hash_file(file) == item.sha256
+            )
+
+    def send(self, path: str, item: StoredObject, source: Path) -> None:
+        """Write it beside its place and rename it."""
+        self._replace(path, checked_blocks(source, item, BLOCK_BYTES))
+
+    def send_objects(
+        self,
+        place: str,
+        objects: Iterable[StoredObject],
+        folder: Path,
+        jobs: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Write what is not there, and make files and folders durable."""
+        super().send_objects(place, objects, folder, jobs, progress)
+        with target_errors(self.root / place):
+            sync_folders(self.root / place)
+            above = (self.root / place).parents
+            sync_all(one for one in above if one == self.root or one.is_relative_to(self.root))
+
+    @contextlib.contextmanager
+    def _locked(
+        self, path: Path, on_wait: Callable[[], None], *, longest_wait: float = -1
+    ) -> Iterator[None]:
+        with target_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path.with_name(f".{path.name}.lock"))
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                on_wait()
+                lock.acquire(timeout=longest_wait)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _replace(self, path: str, blocks: Iterable[bytes]) -> None:
+        file = self.root / path
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        with target_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with unfinished.open("wb") as opened:
+                    for block in blocks:
+                        opened.write(block)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                unfinished.replace(file)
+            finally:
+                unfinished.unlink(missing_ok=True)
+
+
+class RemoteTarget(Target):
+    """A registry that fsspec writes, without promises about two publishers at once."""
+
+    def __init__(self, system: Any, root: str, url: str) -> None:
+        super().__init__(url)
+        self.system = system
+        self.root = root.rstrip("/")
+
+    def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
+        """Read a file; its tag says only whether it is there."""
+        with target_errors(f"{self.url}/{path}"):
+            try:
+                return self._load(path, largest)
+            except FileNotFoundError:
+                return None, ""
+
+    def apply(self, changes: Sequence[Change]) -> bool:
+        """Write one file after the other."""
+        for change in changes:
+            with target_errors(f"{self.url}/{change.path}"):
+                if change.data is None:
+                    self._remove(change.path)
+                elif not self._write(change.path, change.data, change.tag):
+                    return False
+        return True
+
+    def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
+        """Believe nothing: this system keeps no sums."""
+        return False
+
+    def send(self, path: str, item: StoredObject, source: Path) -> None:
+        """Send a file that was read and found right just before."""
+        for _ in checked_blocks(source, item, BLOCK_BYTES):
+            pass
+        with target_errors(f"{self.url}/{path}"):
+            self.system.put_file(str(source), f"{self.root}/{path}")
+
+    @contextlib.contextmanager
+    def sole_publisher(
+        self,
+        place: str,
+        digest: str,
+        on_wait: Callable[[], None],  # noqa: ARG002 (nobody waits)
+    ) -> Iterator[None]:
+        """Claim the version; the claim outlives this process, so the same bytes can go on from it.
+
+        It is removed once the manifest is there, which then says the same.
+        """
+        (release,) = self.closing_changes(place)
+        claim = release.path
+        ours = digest.encode()
+
+        def to_claim() -> list[Change]:
+            claimed, tag = self.read(claim, LARGEST_CLAIM)
+            if claimed is None:
+                return [Change(claim, ours, tag)]
+            if claimed == ours:
+                return []
+            raise VersionExistsError(
+                f"{self.url}/{place}: another publisher has begun to publish it as "
+                f"{claimed.decode(errors='replace')}, this is {digest}; if that one has given up, "
+                f"remove {self.url}/{claim} and run the same command again"
+            )
+
+        apply_changes(self, to_claim, "nothing was published")
+        try:
+            yield
+        except VersionExistsError:
+            self.apply([release])
+            raise
+        self.apply([release])
+
+    def closing_changes(self, place: str) -> list[Change]:
+        """Remove the claim."""
+        return [Change(f"{place}/{CLAIM_FILE}", None)]
+
+    def sole_index_writer(
+        self,
+        on_wait: Callable[[], None],  # noqa: ARG002
+    ) -> contextlib.AbstractContextManager[None]:
+        """Hold nothing: this system has no locks."""
+        return contextlib.nullcontext()
+
+    def _write(self, path: str, data: bytes, tag: str | None) -> bool:
+        """Write a small file unless it has another tag; this system can only see whether it is."""
+        if tag == "":
+            self.system.invalidate_cache()
+            if self.system.exists(f"{self.root}/{path}"):
+                return False
+        self.system.pipe_file(f"{self.root}/{path}", data)
+        return True
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.system.rm_file(f"{self.root}/{path}")
+
+    def _load(self, path: str, largest: int) -> tuple[bytes, str]:
+        """Return the content of a file and the tag of this state of it."""
+        self.system.invalidate_cache()
+        size = self.system.info(f"{self.root}/{path}")["size"] or 0
+        check_size(size, largest, f"{self.url}/{path}")
+        return (self.system.cat_file(f"{self.root}/{path}", 0, size) if size else b""), "there"
+
+
+def check_size(size: int, largest: int, where: Path | str) -> None:
+    """Refuse a small file that is too large for what it should be."""
+    if size > largest:
+        raise ManifestError(f"{where}: over {largest} bytes is too large for what it should be")
+
+
+@contextlib.contextmanager
+def target_errors(where: Path | str) -> Iterator[None]:
+    """Turn what goes wrong with a registry into a StorageError that names the file and says why."""
+    try:
+        yield
+    except OrlogError:
+        raise
+    except Exception as error:  # each transport under fsspec has errors of its own
+        number = error.errno if isinstance(error, OSError) else None
+        reason = str(error) or type(error).__name__
+        if isinstance(error, PermissionError):
+            advice = "no permission: check the credentials and who may write there"
+        elif isinstance(error, FileNotFoundError):
+            advice = "no such bucket or folder: make it first, or check the name"
+        elif number in (errno.ENOSPC, errno.EDQUOT):
+            advice = "the disk is full: free some space"
+        else:
+            advice = "see whether it is there and can be reached"
+        raise StorageError(
+            f"{where}: {reason}; {advice}, then run the same command again, which goes on from what was "
+            "sent",
+            errno=number,
+        ) from error

@@ -1,0 +1,469 @@
+"""`Dataset`: episodes of one version, or of a view of several, opened for reading."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Block, Schema
+from orlog.datasets.columns.values import concatenate_blocks, slice_block
+from orlog.datasets.reading.selection import (
+    Selection,
+    check_range,
+    check_rows,
+    has_offsets,
+    placed,
+    row_ends,
+    seeded_order,
+)
+from orlog.datasets.store.version import Recording
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
+from orlog.manifests.names import did_you_mean
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.views import Operation
+
+__all__ = ["Dataset"]
+
+BLOCK_BYTES = 2**24
+
+
+class Dataset:
+    """Episodes opened for reading: a stored version, or a view. `load_dataset` makes it.
+
+    `ds[i]` is an `Episode`; `ds[a:b]`, `ds[[3, 1]]` and a mask are views. Views copy nothing,
+    compose, have a digest of their own and work wherever a dataset does.
+
+    Attributes:
+        digest: `sha256:..`; of the manifest for a stored version, of parents and operation for a
+            view.
+        schema: The columns.
+        operation: How a view came to be, as saved; None for a stored version.
+        parents: What a view was made of.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+        """Open the version stored in `folder`; its manifest may have been read before.
+
+        Raises:
+            IntegrityError: an object is missing, cut or altered, or columns do not agree.
+            FormatVersionError: it was written by a newer orlog.
+        """
+        recording = Recording(folder, manifest)
+        self.digest = recording.digest
+        self.schema: Schema = recording.schema
+        self.operation: Operation | None = None
+        self.parents: tuple[Dataset, ...] = ()
+        self._recordings: tuple[Recording, ...] = (recording,)
+        self._selection: Selection | None = None
+        self._view_file: Path | None = None
+
+    @classmethod
+    def view(
+        cls,
+        parents: Sequence[Dataset],
+        operation: Operation,
+        digest: str,
+        selection: Selection,
+        schema: Schema | None = None,
+    ) -> Dataset:
+        """Return a view; `orlog.datasets.reading.views` checks what goes in here."""
+        made = cls.__new__(cls)
+        made.digest = digest
+        made.schema = schema or parents[0].schema
+        made.operation = operation
+        made.parents = tuple(parents)
+        made._recordings = selection.recordings
+        made._selection = selection
+        made._view_file = None
+        return made
+
+    def __repr__(self) -> str:
+        """Return name, version, totals and the start of the digest."""
+        kind = "" if self.operation is None else f", {next(iter(self.operation))} view"
+        return (
+            f"Dataset({self.name}@{self.version}{kind}, {self.total_episodes:,} episodes, "
+            f"{self.total_steps:,} steps, {self.digest[:19]})"
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Folder of a stored version; file of a saved view.
+
+        Raises:
+            NotFoundError: a view that is saved nowhere.
+        """
+        if self._selection is None:
+            return self._recordings[0].folder
+        if self._view_file is None:
+            raise NotFoundError(
+                f"this view of {self.name} is saved nowhere; call .save(path) first"
+            )
+        return self._view_file
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the stored version; of a view, that of what it was first made of."""
+        return self._recordings[0].manifest
+
+    @property
+    def name(self) -> str:
+        """Name without version; of a view, that of what it was first made of."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        """Content version; of a view, that of what it was first made of."""
+        return self.manifest.version
+
+    @property
+    def environment(self) -> EnvironmentRecord | None:
+        """What recorded the data; None where it is not known, or differs between parts of a view."""
+        records = [recording.manifest.environment for recording in self._recordings]
+        return records[0] if all(record == records[0] for record in records) else None
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of observations."""
+        return self.schema.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Gymnasium space of actions."""
+        return self.schema.action_space
+
+    @property
+    def lineage(self) -> list[Parent]:
+        """What it was derived from: recorded for a stored version, its parents for a view."""
+        if self.operation is None:
+            return self.manifest.lineage
+        from orlog.datasets.reading.views import operation_text
+
+        text = operation_text(self.operation)
+        return [Parent(digest=parent.digest, operation=text) for parent in self.parents]
+
+    @functools.cached_property
+    def columns(self) -> list[str]:
+        """Names of all stored columns, sorted."""
+        return sorted(self.schema.columns())
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes E."""
+        if self._selection is None:
+            return self.manifest.total_episodes
+        return len(self._selection.index)
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps S."""
+        if self._selection is None:
+            return self.manifest.total_steps
+        return int(self.episode_lengths.sum())
+
+    @functools.cached_property
+    def episode_lengths(self) -> np.ndarray:
+        """Steps of each episode, (E,) int64."""
+        if self._selection is None:
+            return self._recordings[0].lengths
+        lengths = self._selection.lengths()
+        lengths.flags.writeable = False
+        return lengths
+
+    @functools.cached_property
+    def episode_starts(self) -> np.ndarray:
+        """First step of each episode, (E,) int64. Its first observation is row start + index."""
+        starts: np.ndarray = self.episode_lengths.cumsum() - self.episode_lengths
+        starts.flags.writeable = False
+        return starts
+
+    @property
+    def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
+        """Component of each episode and weight of each component; None unless steps are weighted."""
+        if self._selection is None or not self._selection.weights:
+            return None
+        return self._selection.component, self._selection.weights
+
+    def column(
+        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column, all by default.
+
+        Args:
+            name: Name of the column.
+            start: First row.
+            stop: Row behind the last one.
+            out: Where they go: a contiguous, writeable array of their shape and type. Memory that
+                was used before takes them faster than new one, which is the default.
+
+        Raises:
+            NotFoundError: there is no such column.
+            IndexError: there are no such rows.
+            ValueError: they do not fit `out`, or it is read-only.
+            TypeError: `out` is no array.
+            IntegrityError: an object is damaged.
+        """
+        self._check_column(name)
+        if self._selection is None:
+            recording = self._recordings[0]
+            stop = self._check_target(name, start, stop, recording.rows(name), out)
+            return recording.read(name, start, stop, out=out)
+        if has_offsets(name):
+            values = self._selection.read(name, np.arange(self.total_episodes))
+            stop = self._check_target(name, start, stop, len(values), out)
+            return placed(values[start:stop], out)
+        ends = row_ends(name, self.episode_lengths)
+        stop = self._check_target(name, start, stop, int(ends[-1]) if len(ends) else 0, out)
+        return self._selection.read_range(name, ends, start, stop, out)
+
+    def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for.
+
+        Each costs the decoding of its chunk: cheap for images, whose chunks hold one frame or a few.
+
+        Raises:
+            NotFoundError: there is no such column.
+            IndexError: there is no such row.
+            IntegrityError: an object is damaged.
+        """
+        self._check_column(name)
+        rows = np.asarray(rows, np.int64)
+        if self._selection is None:
+            return self._recordings[0].read_rows(name, rows)
+        if has_offsets(name):
+            values = self.column(name)
+            check_rows(name, rows, len(values))
+            return values.take(rows, axis=0)
+        return self._selection.read_rows(name, row_ends(name, self.episode_lengths), rows)
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return self.total_episodes
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> Dataset: ...
+    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
+        """Return one episode, or a view of several: a slice, positions or a mask.
+
+        Raises:
+            IndexError: there is no such episode.
+            IntegrityError: an object is damaged.
+        """
+        if not isinstance(index, int | np.integer):
+            from orlog.datasets.reading.views import select_episodes
+
+            return select_episodes(self, index)
+        if not -self.total_episodes <= index < self.total_episodes:
+            raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
+        position = int(index) % self.total_episodes
+        return self._episode(self._block(np.array([position])), position)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Yield every episode in order."""
+        return self.iterate_episodes()
+
+    def iterate_episodes(self, episodes: Iterable[int] | None = None) -> Iterator[Episode]:
+        """Yield episodes by position, all by default, reading neighbors together."""
+        wanted = (
+            np.arange(self.total_episodes)
+            if episodes is None
+            else np.array([self._position(index) for index in episodes], np.int64)
+        )
+        done = 0
+        for block, lengths in self.blocks(wanted):
+            for position in range(len(lengths)):
+                one = slice_block(block, lengths, position, position + 1)
+                yield self._episode(one, int(wanted[done + position]))
+            done += len(lengths)
+
+    def sample_episodes(self, count: int, *, seed: int) -> list[Episode]:
+        """Return different random episodes; equal seeds give equal episodes.
+
+        Raises:
+            ValueError: there are fewer episodes than that.
+        """
+        if not 0 <= count <= self.total_episodes:
+            raise ValueError(f"{self.name}: {count} episodes of {self.total_episodes}")
+        drawn = seeded_order(seed, self.total_episodes)[:count]
+        return list(self.iterate_episodes(drawn.tolist()))
+
+    def blocks(self, episodes: np.ndarray | None = None) -> Iterator[tuple[Block, np.ndarray]]:
+        """Yield (columns, lengths) of whole episodes: some 16 MiB, and at least one, at a time."""
+        wanted = np.arange(self.total_episodes) if episodes is None else episodes
+        lengths = self.episode_lengths[wanted]
+        total_bytes = sum(
+            column.rows * max(1, int(np.prod(column.shape))) * np.dtype(column.dtype).itemsize
+            for recording in self._recordings
+            for column in recording.manifest.columns
+        )
+        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._recordings))
+        steps_per_block = max(1, int(BLOCK_BYTES / step_bytes))
+        block_of = lengths.cumsum() // steps_per_block
+        edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            yield self._block(wanted[first:last]), lengths[first:last]
+
+    def filter_episodes(self, condition: str | Callable[[Episode], bool]) -> Dataset:
+        """Return a view of the episodes that fulfill a condition.
+
+        Args:
+            condition: An expression on columns of episodes, such as `returns > 100 and lengths
+                >= 50`, which is saved with the view; or a function of an episode, of which the
+                resulting positions are saved.
+
+        Raises:
+            SchemaError: the expression cannot be read, or names no column of episodes.
+        """
+        from orlog.datasets.reading.views import filter_episodes
+
+        return filter_episodes(self, condition)
+
+    def top_episodes(self, percent: float, *, by: str = "returns") -> Dataset:
+        """Return a view of the best episodes: the highest `percent` by a column of episodes.
+
+        Raises:
+            ValueError: percent does not lie in (0, 100].
+        """
+        from orlog.datasets.reading.views import top_episodes
+
+        return top_episodes(self, percent, by=by)
+
+    def select_columns(self, columns: Sequence[str]) -> Dataset:
+        """Return a view with fewer columns: of a Dict of observations, `infos/` and `episodes/`.
+
+        Actions, rewards, ends, lengths, returns and seeds always stay.
+
+        Raises:
+            NotFoundError: there is no such column.
+        """
+        from orlog.datasets.reading.views import select_columns
+
+        return select_columns(self, columns)
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Save a view as a small JSON file that `load_dataset` opens; return its path.
+
+        Args:
+            path: The file. The same view may be there already.
+            replace: Whether another view that is there may be replaced. Other files never are.
+
+        Raises:
+            ValueError: this is a stored version, not a view.
+            VersionExistsError: another view, or a file of another kind, is there.
+            StorageError: the file cannot be written.
+        """
+        from orlog.datasets.reading.views import save_view
+
+        self._view_file = save_view(self, Path(path), replace=replace)
+        return self._view_file
+
+    def recover_environment(self, *, trust_environment: bool = False) -> gymnasium.Env[Any, Any]:
+        """Make the environment that recorded the data, from an id that Gymnasium registers.
+
+        Args:
+            trust_environment: Consent to arguments that come with the data. Versions that ship with
+                orlog, that a registry's key signed or that were recorded on this machine need none.
+
+        Raises:
+            NotFoundError: the data name no environment, or Gymnasium does not know it.
+            MissingExtraError: its package is not installed.
+            SimulatorError: its arguments need consent, or it cannot be made.
+        """
+        from orlog.datasets.home.consent import check_environment
+        from orlog.manifests.environments import make_environment
+
+        record = check_environment(self, trust_environment=trust_environment)
+        return make_environment(
+            record.id, record.kwargs, max_episode_steps=record.max_episode_steps
+        )
+
+    def selection(self) -> Selection:
+        """Return the episodes as positions in stored versions."""
+        if self._selection is not None:
+            return self._selection
+        count = self.total_episodes
+        zeros = np.zeros(count, np.int64)
+        return Selection(
+            recordings=self._recordings, source=zeros, index=np.arange(count), component=zeros
+        )
+
+    def _check_column(self, name: str) -> None:
+        if name in self.columns:
+            return
+        if any(column.startswith(f"{name}@") for column in self.columns):
+            raise NotFoundError(
+                f"{self.name}: column {name!r} has values of any length, such as texts or lists, "
+                f"which are read by episode: {_by_episode(name)}"
+            )
+        raise NotFoundError(
+            f"{self.name}: no column {name!r}"
+            + did_you_mean(name, self.columns)
+            + f" It has: {', '.join(self.columns)}"
+        )
+
+    def _position(self, index: int) -> int:
+        if not -self.total_episodes <= index < self.total_episodes:
+            raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
+        return index % self.total_episodes
+
+    def _runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
+        """Yield (recording, its episodes) for each run of episodes of one recording."""
+        if self._selection is None:
+            return iter([(self._recordings[0], episodes)])
+        return self._selection.runs(episodes)
+
+    def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
+        """Return the row behind the last one wanted, of so many, if all of them fit `out`.
+
+        Decoders write to its address, whatever it is: it must hold these rows, and may change.
+        """
+        stop = rows if stop is None else stop
+        check_range(name, start, stop, rows)
+        if out is None:
+            return stop
+        spec = self.schema.columns()[name]
+        shape = (stop - start, *spec.shape)
+        where = f"{self.name}: column {name}: rows {start} to {stop} go into a"
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"{where} NumPy array, found {type(out).__name__}")
+        contiguous, writeable = out.flags.c_contiguous, out.flags.writeable
+        if (out.shape, out.dtype) != (shape, spec.dtype) or not (contiguous and writeable):
+            raise ValueError(
+                f"{where} contiguous, writeable {spec.dtype} array of {shape}, found {out.dtype} of "
+                f"{out.shape}{'' if contiguous else ', not contiguous'}"
+                f"{'' if writeable else ', read-only'}"
+            )
+        return stop
+
+    def _block(self, episodes: np.ndarray) -> Block:
+        blocks = [
+            recording.read_block(some, self.columns) for recording, some in self._runs(episodes)
+        ]
+        return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
+
+    def _episode(self, block: Block, index: int) -> Episode:
+        try:
+            return self.schema.episode_of(block, index)
+        except (SchemaError, UnicodeDecodeError) as error:
+            raise IntegrityError(f"{self.name}: values that make no sense: {error}") from error
+
+
+def _by_episode(name: str) -> str:
+    """Return where an episode has the values of a column, as code."""
+    root, _, key = name.partition("/")
+    if root == "infos":
+        return f'ds[0].infos["{key}"]'
+    if root == "episodes":
+        return f'ds[0].metadata["{key}"]'
+    if root == "observations":
+        return "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"
+    return f"ds[0].{root.partition('@')[0]}"

@@ -1,0 +1,93 @@
+"""What callers give to mean a dataset: a name, a path or a `Dataset`, taken alike everywhere.
+
+Modules that `load_dataset` stands on take these too, so it is imported inside of functions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from orlog.errors import SchemaError
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
+__all__ = ["Given", "as_dataset", "as_name", "as_stored_folder", "wrong_type"]
+
+Given: TypeAlias = Union[str, Path, "Dataset"]
+"""A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
+
+_EXPECTED = "a dataset's name such as 'pointmaze/umaze-v1', a path, or a Dataset"
+
+
+def wrong_type(parameter: str, expected: str, value: object) -> TypeError:
+    """Return the error about an argument of a type that is not taken."""
+    return TypeError(f"{parameter} must be {expected}, found {type(value).__name__} {value!r:.80}.")
+
+
+def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
+    """Return the dataset that is meant; one that is open already is returned as it is.
+
+    Raises:
+        TypeError: neither a name, nor a path, nor a dataset.
+        OrlogError: as `load_dataset`.
+    """
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.reading.dataset import Dataset
+
+    if isinstance(given, Dataset):
+        return given
+    if not isinstance(given, str | Path):
+        raise wrong_type(parameter, _EXPECTED, given)
+    return load_dataset(given)
+
+
+def as_stored_folder(
+    given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
+) -> Path:
+    """Return the folder of the one stored version that is meant.
+
+    Args:
+        given: A path is taken as it is, whatever lies there.
+        find: Gives the folders that a name stands for, as `loading.stored_folders` does.
+        parameter: How errors call the argument.
+
+    Raises:
+        TypeError: neither a name, nor a path, nor a dataset.
+        SchemaError: a view, which is stored as several versions or as a part of one.
+        OrlogError: as `find` raises.
+    """
+    from orlog.datasets.loading import as_folder
+    from orlog.datasets.reading.dataset import Dataset
+
+    if isinstance(given, Dataset):
+        if given.operation is not None:
+            raise SchemaError(
+                f"{given.name}: a view has no folder of its own; save_dataset stores it as a version."
+            )
+        return given.folder
+    if isinstance(given, Path):
+        return given
+    if not isinstance(given, str):
+        raise wrong_type(parameter, _EXPECTED, given)
+    path = as_folder(given)
+    return find(given)[0] if path is None else path
+
+
+def as_name(given: Given, parameter: str = "name") -> str:
+    """Return the name that is meant, of a `Dataset` with its version.
+
+    Raises:
+        TypeError: neither a name nor a dataset.
+    """
+    from orlog.datasets.reading.dataset import Dataset
+
+    if isinstance(given, Dataset):
+        return f"{given.name}@{given.version}"
+    if not isinstance(given, str):
+        raise wrong_type(
+            parameter, "a dataset's name such as 'pointmaze/umaze-v1' or a Dataset", given
+        )
+    return given

@@ -1,0 +1,183 @@
+"""`Selection`: chosen episodes of stored versions, their rows, and their order by a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from orlog.datasets.columns.values import axis_of, offsets_of
+from orlog.datasets.store.version import Recording
+
+__all__ = [
+    "Selection",
+    "check_range",
+    "check_rows",
+    "episode_blocks",
+    "has_offsets",
+    "placed",
+    "row_ends",
+    "seeded_order",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The episodes of a view, in its order.
+
+    Attributes:
+        recordings: Where episodes come from.
+        source: Which of these, for each episode.
+        index: Which episode of it.
+        component: Which component of a weighted mixture each episode belongs to; all 0 without one.
+        weights: Probability that a sampled step comes from a component; empty without a mixture.
+    """
+
+    recordings: tuple[Recording, ...]
+    source: np.ndarray
+    index: np.ndarray
+    component: np.ndarray
+    weights: tuple[float, ...] = ()
+
+    def take(self, episodes: np.ndarray) -> Selection:
+        """Return these episodes, by position, in this order."""
+        return dataclasses.replace(
+            self,
+            source=self.source[episodes],
+            index=self.index[episodes],
+            component=self.component[episodes],
+        )
+
+    def lengths(self) -> np.ndarray:
+        """Return the steps of each episode, (E,) int64."""
+        lengths = np.empty(len(self.index), np.int64)
+        for number, recording in enumerate(self.recordings):
+            inside = self.source == number
+            lengths[inside] = recording.lengths[self.index[inside]]
+        return lengths
+
+    def runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
+        """Yield (recording, its episodes) for each run of episodes of one recording."""
+        source, index = self.source[episodes], self.index[episodes]
+        edges = [*np.flatnonzero(np.diff(source, prepend=-1)).tolist(), len(episodes)]
+        for first, last in itertools.pairwise(edges):
+            yield self.recordings[source[first]], index[first:last]
+
+    def read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return a column's rows of some episodes; in `out`, if it is given, unless offsets.
+
+        Raises:
+            IntegrityError: an object is damaged.
+        """
+        pieces = []
+        counted = rows = 0
+        for recording, some in self.runs(episodes):
+            place = None if out is None else out[rows : rows + recording.count_rows(name, some)]
+            values = recording.read_episodes(name, some, out=place)
+            rows += len(values)
+            if name.endswith("@offsets") and len(values):
+                values = values + counted
+                counted = int(values[-1])
+            pieces.append(values)
+        if out is not None:
+            return out
+        if not pieces:
+            return self.recordings[0].read(name, 0, 0)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def read_range(
+        self, name: str, ends: np.ndarray, start: int, stop: int, out: np.ndarray | None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column whose `row_ends` these are.
+
+        Raises:
+            IntegrityError: an object is damaged.
+        """
+        first, last = np.searchsorted(ends, [start, stop - 1], "right")
+        episodes = np.arange(first, last + 1 if start < stop else first)
+        before = int(ends[first - 1]) if first else 0
+        if out is not None and len(episodes) and (start, stop) == (before, ends[last]):
+            return self.read(name, episodes, out)
+        return placed(self.read(name, episodes)[start - before : stop - before], out)
+
+    def read_rows(self, name: str, ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column whose `row_ends` these are.
+
+        Raises:
+            IndexError: there is no such row.
+            IntegrityError: an object is damaged.
+        """
+        check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
+        episode = np.searchsorted(ends, rows, "right")
+        into = rows - np.where(episode > 0, ends[episode - 1], 0)
+        spec = self.recordings[0].schema.columns()[name]
+        out = np.empty((len(rows), *spec.shape), spec.dtype)
+        source, index = self.source[episode], self.index[episode]
+        for number, recording in enumerate(self.recordings):
+            inside = source == number
+            if inside.any():
+                first = recording.first_rows(name, index[inside])
+                out[inside] = recording.read_rows(name, first + into[inside])
+        return out
+
+
+def seeded_order(seed: int, count: int) -> np.ndarray:
+    """Return a random order of `count` things, a pure function of the seed.
+
+    Sorts raw words of Philox, which are fixed for good, while NumPy's own permutations may change
+    between its versions; and saved splits must not.
+
+    Raises:
+        ValueError: the seed is negative.
+    """
+    if seed < 0:
+        raise ValueError(f"a seed is not negative, found {seed}")
+    key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
+    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+
+
+def has_offsets(name: str) -> bool:
+    """Return whether a column is of values of any length, whose rows no episode's length tells."""
+    return name.endswith("@offsets") or offsets_of(name) is not None
+
+
+def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
+    """Return the row behind the last one of each episode in a column that no offsets count."""
+    more = {"step": 0, "observation": 1}
+    axis = axis_of(name)
+    rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
+    ends: np.ndarray = rows.cumsum()
+    return ends
+
+
+def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the first episode of each block of whole episodes, and their number behind these.
+
+    Args:
+        ends: A row that grows from episode to episode.
+        rows: How many of these a block spans, unless an episode is longer.
+    """
+    return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
+
+
+def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """Return values, in `out` if it is given."""
+    if out is None:
+        return values
+    out[:] = values
+    return out
+
+
+def check_range(name: str, start: int, stop: int, rows: int) -> None:
+    """Raise IndexError unless a column of so many rows has these."""
+    if not 0 <= start <= stop <= rows:
+        raise IndexError(f"{name}: rows {start} to {stop} of {rows}")
+
+
+def check_rows(name: str, rows: np.ndarray, count: int) -> None:
+    """Raise IndexError unless a column of so many rows has all of these."""
+    if len(rows) and not (rows.min() >= 0 and rows.max() < count):
+        raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {count}")

@@ -1,0 +1,236 @@
+"""Builds a dataset of the catalogue from its recipe, crash-safely, with any number of processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.home.folders import datasets_folder, publish, unfinished_folder, version_folder
+from orlog.datasets.home.meaning import check_unchanged
+from orlog.datasets.reading.given import as_name
+from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry, recorded_manifest
+from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.datasets.store.version import Recording
+from orlog.errors import IntegrityError, NotFoundError
+from orlog.files import storage_errors, sync_folders, write_durably
+from orlog.manifests.environments import environment_versions, make_environment
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    EnvironmentRecord,
+    Manifest,
+    RecipeRecord,
+    read_manifest,
+)
+from orlog.manifests.names import DatasetName, did_you_mean, parse_name
+from orlog.processes import map_in_order, process_pool
+
+if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
+
+__all__ = ["build_dataset", "builds", "compare_with_recorded"]
+
+EPISODES_PER_TASK = 20
+
+
+def build_dataset(
+    name: str | Dataset,
+    *,
+    workers: int = 1,
+    replace: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
+    """Build a dataset of the catalogue and return its folder; one that is there is left alone.
+
+    The bytes do not depend on `workers`. An interruption at any instant leaves nothing that looks
+    finished. Two processes that build the same dataset build it once.
+
+    Args:
+        name: Name, with or without version.
+        workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
+        replace: Build again even if the version is there, and put the new one in its place, which
+            must have the same digest.
+        progress: Called with steps done and steps in all.
+        on_wait: Called once if another process is building the same version.
+
+    Raises:
+        NotFoundError: the catalogue has no such name or version.
+        MissingExtraError: the recipe's environment is not installed.
+        StorageError: the disk is full.
+        VersionExistsError: the version is here with another digest; it stays.
+        IntegrityError: a digest was asked for, and the recipe gave another one here.
+    """
+    wanted = parse_name(as_name(name))
+    entry = CATALOGUE.get(wanted.name)
+    if entry is None:
+        raise NotFoundError(
+            f"the catalogue has no recipe for {wanted.name}"
+            + (did_you_mean(wanted.name, CATALOGUE) or ".")
+            + f" Run: orlog download {wanted.name}, if a registry has it; orlog list shows what can "
+            "be built"
+        )
+    if not builds(wanted):
+        raise NotFoundError(
+            f"{wanted}: the recipe of this orlog builds version {entry.version}; run: orlog build "
+            f"{wanted.name}"
+        )
+    destination = datasets_folder() / wanted.name / entry.version
+    here = version_folder(wanted.name, entry.version)
+    if (here / MANIFEST_FILE).is_file() and not replace:
+        return here
+    with unfinished_folder(destination, on_wait=on_wait) as folder:
+        if not (destination / MANIFEST_FILE).is_file() or replace:
+            built = _build(folder, wanted.name, entry, workers, progress)
+            # Other versions of packages give other bytes than the recorded ones. That is said, and
+            # such a build is of use here; but it is never published under this version.
+            check_unchanged(read_manifest(built / MANIFEST_FILE), shipped=False)
+            publish(built, destination)
+    found = read_manifest(destination / MANIFEST_FILE).digest
+    if not found.startswith(wanted.digest):
+        raise IntegrityError(
+            f"{wanted}: its recipe gave {found} here, and not the digest that was asked for; "
+            "another processor or other versions of packages can do that",
+            expected=wanted.digest,
+            found=found,
+        )
+    return destination
+
+
+def builds(wanted: DatasetName) -> bool:
+    """Return whether this orlog has a recipe for the version, or the digest, that is wanted."""
+    entry = CATALOGUE.get(wanted.name)
+    if entry is None or wanted.version not in ("", entry.version):
+        return False
+    if not wanted.digest:
+        return True
+    recorded = recorded_manifest(wanted.name)
+    return recorded is not None and recorded.digest.startswith(wanted.digest)
+
+
+def _build(
+    folder: Path,
+    name: str,
+    entry: CatalogueEntry,
+    workers: int,
+    progress: Callable[[int, int], None],
+) -> Path:
+    recipe = entry.recipe
+    with (
+        storage_errors(Path(tempfile.gettempdir())),  # MuJoCo reads mazes from a temporary file
+        make_environment(recipe.environment_id, recipe.environment_kwargs) as env,
+    ):
+        observation_space, action_space = env.observation_space, env.action_space
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+    assert limit is not None
+    episodes = _with_progress(_episodes(entry, limit, workers), recipe.steps, progress)
+    store = folder / "store"
+    schema = Schema(observation_space=observation_space, action_space=action_space)
+    writer = EpisodeWriter(store, schema, f"{name}@{entry.version}")
+    try:
+        for episode in episodes:
+            writer.add_episode(episode)
+        written = writer.finish()
+    finally:
+        writer.close()
+    manifest = make_manifest(
+        written.schema,
+        [written.part],
+        written.objects,
+        name=name,
+        version=entry.version,
+        container="zarr",
+        non_finite=written.non_finite,
+        outside=written.outside,
+        description=entry.description,
+        license=entry.license,
+        environment=EnvironmentRecord(
+            id=recipe.environment_id,
+            kwargs=recipe.environment_kwargs,
+            max_episode_steps=limit,
+            versions=environment_versions(recipe.environment_id),
+        ),
+        behavior_policy=recipe.behavior_policy,
+        recipe=_recipe_record(recipe),
+    )
+    path = store / MANIFEST_FILE
+    with storage_errors(path):
+        write_durably(path, manifest.to_json().encode())
+        sync_folders(store)
+    problems = Recording(store).check_values()
+    if problems:
+        raise IntegrityError(
+            f"{name}: what was written does not decode to what was made: {problems[0]}; the memory "
+            "or a codec is at fault. Nothing was kept; run the same command again",
+            file=problems[0].file,
+            expected=problems[0].expected,
+            found=problems[0].found,
+        )
+    return store
+
+
+def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episode]:
+    count = len(entry.recipe.lengths(limit))
+    if workers == 1:
+        yield from entry.recipe.episodes(0, count)
+        return
+    firsts = range(0, count, EPISODES_PER_TASK)
+    make = functools.partial(_some_episodes, entry, count)
+    with process_pool(workers) as pool:
+        for some in map_in_order(pool, make, firsts, ahead=4 * workers):
+            yield from some
+
+
+def _some_episodes(entry: CatalogueEntry, count: int, first: int) -> list[Episode]:
+    return list(entry.recipe.episodes(first, min(count, first + EPISODES_PER_TASK)))
+
+
+def _with_progress(
+    episodes: Iterator[Episode], total: int, progress: Callable[[int, int], None]
+) -> Iterator[Episode]:
+    done = 0
+    progress(0, total)
+    for episode in episodes:
+        yield episode
+        done += len(episode)
+        progress(done, total)
+
+
+def _recipe_record(recipe: Any) -> RecipeRecord:
+    parameters = {
+        field.name: list(value)
+        if isinstance(value := getattr(recipe, field.name), tuple)
+        else value
+        for field in dataclasses.fields(recipe)
+        if field.name != "seed"
+    }
+    return RecipeRecord(
+        name=recipe.name, version=recipe.version, parameters=parameters, seed=recipe.seed
+    )
+
+
+def compare_with_recorded(manifest: Manifest) -> str:
+    """Say in a line how a built dataset compares with the one that was recorded."""
+    recorded = recorded_manifest(manifest.name, manifest.version)
+    if recorded is None:
+        return "no build of it is recorded"
+    if recorded.digest == manifest.digest:
+        return "the same digest as the recorded build"
+    ours = {column.name: column.blake3 for column in manifest.columns}
+    theirs = {column.name: column.blake3 for column in recorded.columns}
+    if ours == theirs:
+        return (
+            f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "
+            "with other versions of packages"
+        )
+    different = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+    return (
+        f"NOT the recorded build ({recorded.digest[:19]}): {len(different)} columns have other "
+        f"values ({', '.join(different[:3])}); another processor or other versions of packages can "
+        "do that"
+    )

@@ -1,0 +1,382 @@
+"""Writes episodes into the columns of one part, and makes the manifest of a version of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.columns.bounds import bounds_of, refuse_outside
+from orlog.datasets.columns.episode import Columns, Episode, as_infos
+from orlog.datasets.columns.schema import (
+    FLAGS,
+    Block,
+    Schema,
+    check_flags,
+    count_rewards,
+    return_of,
+)
+from orlog.datasets.columns.values import axis_of, offsets_of
+from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.errors import SchemaError
+from orlog.manifests.manifest import (
+    MANIFEST_VERSION,
+    STORE_FORMAT,
+    Column,
+    Container,
+    EnvironmentRecord,
+    Manifest,
+    Outside,
+    Parent,
+    Part,
+    PartColumn,
+    RecipeRecord,
+    StoredObject,
+    combined_blake3,
+)
+from orlog.manifests.names import did_you_mean
+from orlog.manifests.spaces import space_to_json
+
+__all__ = ["EpisodeWriter", "WrittenPart", "make_manifest"]
+
+REWARDS_IN_MEMORY = 2**21
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """A part that is on the disk.
+
+    Attributes:
+        schema: Its columns.
+        part: Totals, and rows and BLAKE3 of each column.
+        objects: Its files, by path inside its folder.
+        non_finite: How many numbers of a column are not finite, where any are.
+        outside: Which numbers of a column are outside of their Box, where any are.
+    """
+
+    schema: Schema
+    part: Part
+    objects: list[StoredObject]
+    non_finite: dict[str, int]
+    outside: dict[str, Outside] = dataclasses.field(default_factory=dict)
+
+
+class EpisodeWriter:
+    """Streams episodes into a new folder in the Zarr container, in bounded memory.
+
+    Attributes:
+        schema: The columns; extra ones are known once the first episode has ended.
+        episodes: Whole episodes so far.
+        steps: Steps of these.
+        container: What writes the columns.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        name: str,
+        *,
+        encodings: Mapping[str, Encoding] | None = None,
+        first_decides: bool = True,
+        strict: bool = False,
+    ) -> None:
+        """Make the folder.
+
+        Args:
+            folder: Where the columns will lie.
+            schema: The columns.
+            name: How errors call the dataset.
+            encodings: How to store some columns.
+            first_decides: Whether the first episode may add columns, or the schema is complete.
+            strict: Refuse numbers outside of their Box, which else are counted.
+        """
+        schema.check(name)
+        self.schema = schema
+        self.episodes = 0
+        self.steps = 0
+        bounds = bounds_of(schema.observation_space, schema.action_space)
+        self.container = ZarrWriter(folder, encodings, bounds)
+        self._refused = bounds if strict else {}
+        self._name = name
+        self._encoded = set(encodings or {})
+        self._first_decides = first_decides
+        self._open_steps = 0
+        self._open_rewards: list[np.ndarray] = []
+        self._held_rewards = 0
+        self._open_return = 0.0
+        self._at_end = False
+
+    @property
+    def inside_episode(self) -> bool:
+        """Whether steps were added that no `end_episode` has closed."""
+        return self._open_steps > 0
+
+    def add_episode(self, episode: Episode) -> None:
+        """Write a whole episode.
+
+        Raises:
+            SchemaError: it does not fit; nothing of it was written.
+            StorageError: the disk is full.
+        """
+        where = self._where()
+        if self.inside_episode:
+            raise SchemaError(f"{where}: has steps already; end_episode closes it first")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0:
+            schema = schema.with_extras(episode.infos, episode.metadata, where)
+        block = schema.block_of(episode, where)
+        refuse_outside(block, self._refused, where, {})
+        self._check_encodings(schema, where)
+        self.schema = schema
+        self.add_block(block, np.array([len(episode)]))
+
+    def add_steps(
+        self,
+        *,
+        observations: Columns,
+        actions: Columns,
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write some steps of an episode; its first ones bring one observation more than steps.
+
+        Raises:
+            SchemaError: they do not fit; nothing of them was written.
+            StorageError: the disk is full.
+        """
+        where = self._where()
+        count = count_rewards(rewards, where)
+        if count == 0:
+            raise SchemaError(f"{where}: add_steps was given no steps")
+        if self._at_end:
+            raise SchemaError(f"{where}: step {self._open_steps} comes after the episode's end")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0 and not self.inside_episode:
+            schema = schema.with_extras(as_infos(infos), {}, where)
+        expected = count + (0 if self.inside_episode else 1)
+        block = schema.step_rows(
+            where,
+            observations=(observations, expected),
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos,
+        )
+        check_flags(block, where)
+        if self._refused:
+            first = self._open_steps
+            rows = {
+                name: first + (axis_of(name) == "observation" and first > 0)
+                for name in self._refused
+            }
+            refuse_outside(block, self._refused, where, rows)
+        self.schema = schema
+        self._append(block)
+        self._open_steps += count
+        self._add_rewards(block["rewards"])
+        self._at_end = any(bool(block[name][-1]) for name in FLAGS)
+
+    def end_episode(self, *, seed: int | None, metadata: Mapping[str, Any]) -> None:
+        """Close the episode whose steps were added.
+
+        Raises:
+            SchemaError: there are none, or seed or metadata do not fit.
+        """
+        where = self._where()
+        if not self.inside_episode:
+            raise SchemaError(f"{where}: has no steps")
+        schema = self.schema
+        if self._first_decides and self.episodes == 0:
+            schema = schema.with_extras({}, metadata, where)
+        total = self._open_return + return_of(np.concatenate(self._open_rewards))
+        rows = schema.episode_rows(where, self._open_steps, total, seed, metadata)
+        self._check_encodings(schema, where)
+        self.schema = schema
+        self._append(rows)
+        self.episodes += 1
+        self.steps += self._open_steps
+        self._close_open()
+
+    def discard_open(self, ended: Mapping[str, int]) -> bool:
+        """Drop the open episode's rows from memory; return false where some are on the disk.
+
+        Args:
+            ended: Rows of each column when the last episode ended.
+
+        Raises:
+            SchemaError: no episode is open.
+        """
+        if not self.inside_episode:
+            raise SchemaError(f"{self._where()}: has no steps that could be discarded")
+        columns = self.container.columns
+        # A first episode may have brought columns, which then have to go too.
+        if self.episodes == 0 or any(
+            column.handed_rows > ended.get(name, 0) for name, column in columns.items()
+        ):
+            return False
+        for name, column in columns.items():
+            column.drop_from(ended.get(name, 0))
+        self._close_open()
+        return True
+
+    def _close_open(self) -> None:
+        self._open_steps, self._open_return = 0, 0.0
+        self._open_rewards, self._held_rewards = [], 0
+        self._at_end = False
+
+    def add_block(self, block: Block, lengths: np.ndarray) -> None:
+        """Write whole episodes that fit the schema already, with their lengths."""
+        self._append(block)
+        self.episodes += len(lengths)
+        self.steps += int(lengths.sum())
+
+    def finish(self) -> WrittenPart:
+        """Write what is left and return what became of it.
+
+        Raises:
+            SchemaError: an episode is open, or there is none.
+            StorageError: the disk is full.
+        """
+        if self.inside_episode:
+            raise SchemaError(f"{self._where()}: is not ended; call end_episode first")
+        if self.episodes == 0:
+            raise SchemaError(f"{self._name}: a dataset needs at least one episode")
+        written, groups = self.container.finish()
+        return WrittenPart(
+            schema=self.schema,
+            part=Part(
+                episodes=self.episodes,
+                steps=self.steps,
+                columns={
+                    one.spec.name: PartColumn(rows=one.rows, blake3=one.blake3) for one in written
+                },
+            ),
+            objects=sorted(
+                [*groups, *(item for one in written for item in one.objects)],
+                key=lambda item: item.path,
+            ),
+            non_finite={one.spec.name: one.non_finite for one in written if one.non_finite},
+            outside={one.spec.name: one.outside for one in written if one.outside is not None},
+        )
+
+    def close(self) -> None:
+        """Stop writing; what was not written is dropped."""
+        self.container.close()
+
+    def _append(self, block: Block) -> None:
+        """Append rows, offsets moved behind what was written before."""
+        columns = self.container.columns
+        if not block.keys() <= columns.keys():
+            specs = self.schema.columns()
+            for name in sorted(block.keys() - columns.keys()):
+                self.container.add_column(specs[name])
+        moved = dict(block)
+        for name in block:
+            offsets = offsets_of(name)
+            if offsets is not None:
+                moved[offsets] = block[offsets] + columns[name].rows
+        self.container.append(moved)
+
+    def _add_rewards(self, rewards: np.ndarray) -> None:
+        """Keep rewards to be summed at once, as for a whole episode, while they are not too many."""
+        self._open_rewards.append(rewards.copy())
+        self._held_rewards += len(rewards)
+        if self._held_rewards > REWARDS_IN_MEMORY:
+            self._open_return += return_of(np.concatenate(self._open_rewards))
+            self._open_rewards, self._held_rewards = [rewards[:0]], 0
+
+    def _check_encodings(self, schema: Schema, where: str) -> None:
+        unknown = sorted(self._encoded - schema.columns().keys()) if self.episodes == 0 else []
+        if unknown:
+            raise SchemaError(
+                f"{where}: an encoding is given for {unknown[0]!r}, which is no column"
+                + did_you_mean(unknown[0], schema.columns())
+            )
+
+    def _where(self) -> str:
+        return f"{self._name}, episode {self.episodes}"
+
+
+def make_manifest(
+    schema: Schema,
+    parts: Sequence[Part],
+    objects: Iterable[StoredObject],
+    *,
+    name: str,
+    version: str,
+    container: Container,
+    non_finite: dict[str, int],
+    outside: Mapping[str, Outside] | None = None,
+    description: str = "",
+    license: str = "",  # noqa: A002 (the word of the manifest)
+    environment: EnvironmentRecord | None = None,
+    behavior_policy: str = "",
+    recipe: RecipeRecord | None = None,
+    lineage: Sequence[Parent] = (),
+    changes: str = "",
+) -> Manifest:
+    """Return the manifest of a version that these parts make up.
+
+    Args:
+        schema: Columns of every part.
+        parts: At least one, in order.
+        objects: All files, paths inside the version's folder, in any order.
+        name: Name without version.
+        version: Content version.
+        container: How objects hold columns.
+        non_finite: How many numbers of a column are not finite, where any are.
+        outside: Which numbers of a column are outside of their Box, where any are.
+        description: What the data are.
+        license: SPDX identifier.
+        environment: What recorded the data.
+        behavior_policy: What chose the actions.
+        recipe: What built the data.
+        lineage: Datasets that this one was derived from.
+        changes: What is new against the version before.
+    """
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        name=name,
+        version=version,
+        description=description,
+        license=license,
+        container=container,
+        format_version=STORE_FORMAT,
+        total_episodes=sum(part.episodes for part in parts),
+        total_steps=sum(part.steps for part in parts),
+        observation_space=space_to_json(schema.observation_space),
+        action_space=space_to_json(schema.action_space),
+        environment=environment,
+        behavior_policy=behavior_policy,
+        recipe=recipe,
+        lineage=list(lineage),
+        columns=_columns(schema, parts),
+        objects=sorted(objects, key=lambda item: item.path),
+        parts=list(parts) if len(parts) > 1 else [],
+        variable_columns=dict(schema.variable),
+        non_finite=non_finite,
+        outside_bounds=dict(outside or {}),
+        changes=changes,
+    )
+
+
+def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
+    """Return the columns of a version that these parts make up, sorted by name."""
+    return [
+        Column(
+            name=name,
+            dtype=spec.dtype.name,
+            shape=list(spec.shape),
+            rows=sum(part.columns[name].rows for part in parts),
+            blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
+        )
+        for name, spec in sorted(schema.columns().items())
+    ]

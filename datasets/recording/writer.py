@@ -1,0 +1,599 @@
+"""`DatasetWriter`: records a new version of a dataset, or appends to one, and survives a kill.
+
+    $ORLOG_HOME/datasets/NAME/.VERSION.recording/journal.json     what is acknowledged
+                                                 pending-N        rows that fill no shard yet
+                                                 part/            full shards
+    $ORLOG_HOME/datasets/NAME/VERSION/                            appears whole, at the end
+
+What was acknowledged is on the disk: full shards, and the rows behind them beside the journal. A
+journal replaces the one before in one step. Going on means reading back what it lists and dropping
+the rest. An appended version shares the files of the version before it (hard links) and adds a part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import gymnasium
+import numpy as np
+from filelock import FileLock, Timeout
+
+from orlog.datasets.columns.bounds import merge_outside
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.home.consent import note_environment
+from orlog.datasets.home.folders import datasets_folder, publish_new, share_objects, version_folder
+from orlog.datasets.home.meaning import check_unchanged, check_unused
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset, wrong_type
+from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart, make_manifest
+from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
+from orlog.datasets.store.encoding import Encoding
+from orlog.errors import (
+    IntegrityError,
+    InvalidNameError,
+    SchemaError,
+    StorageError,
+    VersionExistsError,
+)
+from orlog.files import (
+    link_or_copy,
+    storage_errors,
+    sync,
+    sync_folders,
+    write_durably,
+)
+from orlog.manifests.environments import environment_record
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    Container,
+    Manifest,
+    Parent,
+    Part,
+    PartColumn,
+    StoredObject,
+    manifest_from_json,
+    parse_json,
+    part_folder,
+    parts_of,
+)
+from orlog.manifests.names import parse_name
+from orlog.manifests.spaces import storable_space
+
+__all__ = ["DatasetWriter"]
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class DatasetWriter:
+    """Records episodes into a new version of a dataset under ORLOG_HOME, in bounded memory.
+
+    As a context manager it finishes the version at the end, and keeps what was acknowledged after
+    an error. `add_episode` takes whole episodes, `add_steps` and `end_episode` episodes of any
+    length. `checkpoint` acknowledges: a process killed later loses nothing from before it. It runs
+    by itself when an episode ends and a minute has passed.
+
+    Attributes:
+        folder: Where the finished version lies, or will lie.
+        total_episodes: Whole episodes so far, those of a resumed recording among them; of an
+            appended version the new ones only.
+        total_steps: Steps of these.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        observation_space: gymnasium.Space[Any] | None = None,
+        action_space: gymnasium.Space[Any] | None = None,
+        environment: gymnasium.Env[Any, Any] | None = None,
+        version: str = "1.0.0",
+        reward_dtype: Any = np.float64,
+        description: str = "",
+        license: str = "",  # noqa: A002 (the word of the manifest)
+        behavior_policy: str = "",
+        changes: str = "",
+        container: Container = "zarr",
+        encodings: Mapping[str, Encoding] | None = None,
+        resume: bool = False,
+        discard: bool = False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        strict: bool = False,
+    ) -> None:
+        """Start a version, or go on with one that was interrupted.
+
+        Args:
+            name: Name of the dataset without version, for example `lab/arm-v1`.
+            observation_space: Space of observations; taken from `environment` if it is given.
+            action_space: Space of actions; likewise.
+            environment: What the data are recorded in. Id, arguments and versions of packages are
+                kept, so that policies can be scored in it.
+            version: Content version, `major.minor.patch`.
+            reward_dtype: float32 or float64.
+            description: What the data are, in a sentence or two.
+            license: SPDX identifier.
+            behavior_policy: What chose the actions.
+            changes: What is new against the version before.
+            container: `zarr`, or `hdf5` for a single file.
+            encodings: Chunks and codecs of some columns; see `orlog.datasets.store.encoding`.
+            resume: Go on with an interrupted recording of this version, if there is one.
+            discard: Drop an interrupted recording of this version, if there is one.
+            checkpoint_seconds: Time between acknowledgements that nobody asked for.
+            strict: Refuse observations and actions outside of their Box. Else they are recorded and
+                counted in the manifest, `orlog show` shows them and training warns of them. What is
+                not a number is never refused.
+
+        Raises:
+            VersionExistsError: the version is there; versions are never overwritten.
+            StorageError: an interrupted recording is there and neither resumed nor discarded, or
+                another process is writing this version.
+            SchemaError: spaces are missing or cannot be stored.
+            InvalidNameError: the name is none, or has a version in it.
+        """
+        for parameter, space in (
+            ("observation_space", observation_space),
+            ("action_space", action_space),
+        ):
+            if space is not None and not isinstance(space, gymnasium.Space):
+                raise wrong_type(parameter, "a space of Gymnasium", space)
+        if environment is not None and not isinstance(environment, gymnasium.Env):
+            raise wrong_type("environment", "an environment that gymnasium.make gave", environment)
+        if environment is not None:
+            observation_space = observation_space or environment.observation_space
+            action_space = action_space or environment.action_space
+        if observation_space is None or action_space is None:
+            raise SchemaError(f"{name}: give observation_space and action_space, or an environment")
+        if np.dtype(reward_dtype) not in (np.float32, np.float64):
+            raise SchemaError(f"{name}: reward_dtype is float32 or float64, found {reward_dtype}")
+        schema = Schema(
+            observation_space=storable_space(observation_space),
+            action_space=storable_space(action_space),
+            reward_dtype=np.dtype(reward_dtype),
+        )
+        record = None if environment is None else environment_record(environment)
+        facts: dict[str, Any] = {
+            "description": description,
+            "license": license,
+            "behavior_policy": behavior_policy,
+            "environment": record,
+            "changes": changes,
+            "lineage": [],
+        }
+        self._start(
+            name,
+            version,
+            schema,
+            facts,
+            container,
+            encodings,
+            None,
+            resume,
+            discard,
+            checkpoint_seconds,
+            strict,
+        )
+        if record is not None:
+            note_environment(record)
+
+    @classmethod
+    def append(
+        cls,
+        dataset: Given,
+        *,
+        version: str | None = None,
+        changes: str = "",
+        encodings: Mapping[str, Encoding] | None = None,
+        resume: bool = False,
+        discard: bool = False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        strict: bool = False,
+    ) -> DatasetWriter:
+        """Start a version that holds everything of `dataset`, and episodes behind it.
+
+        The files of `dataset` are shared, not copied. Without a `version` the minor one grows by
+        one. Other arguments and errors are those of `DatasetWriter`.
+        """
+        dataset = as_dataset(dataset)
+        if dataset.operation is not None:
+            raise SchemaError(
+                f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version"
+            )
+        base = dataset.manifest
+        major, minor, _ = base.version.split(".")
+        facts = {
+            "description": base.description,
+            "license": base.license,
+            "behavior_policy": base.behavior_policy,
+            "environment": base.environment,
+            "changes": changes,
+            "lineage": [Parent(digest=dataset.digest, operation="append")],
+        }
+        writer = cls.__new__(cls)
+        writer._start(
+            base.name,
+            version or f"{major}.{int(minor) + 1}.0",
+            dataset.schema,
+            facts,
+            base.container,
+            encodings,
+            dataset,
+            resume,
+            discard,
+            checkpoint_seconds,
+            strict,
+        )
+        return writer
+
+    def _start(
+        self,
+        name: str,
+        version: str,
+        schema: Schema,
+        facts: dict[str, Any],
+        container: Container,
+        encodings: Mapping[str, Encoding] | None,
+        base: Dataset | None,
+        resume: bool,
+        discard: bool,
+        checkpoint_seconds: float,
+        strict: bool,
+    ) -> None:
+        if not isinstance(name, str):
+            raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
+        if "@" in name:
+            raise InvalidNameError(
+                f"{name!r:.99}: what is recorded is named without its version; give it as version="
+            )
+        wanted = parse_name(f"{name}@{version}")
+        self.name, self.version = wanted.name, wanted.version
+        self.folder = datasets_folder() / wanted.name / version
+        self._base, self._container, self._facts = base, container, facts
+        self._recording = self.folder.with_name(f".{version}.recording")
+        self._checkpoint_seconds = checkpoint_seconds
+        self._acknowledged = 0
+        self._journal_number = 0
+        self._done = False
+        self._lock = _locked(self.folder)
+        try:
+            if discard:
+                with storage_errors(self._recording):
+                    shutil.rmtree(self._recording, ignore_errors=True)
+            self._refuse_existing()
+            self._check_facts(schema)
+            if container == "hdf5":
+                from orlog.datasets.store.hdf5 import import_h5py
+
+                import_h5py()
+            journal = read_journal(self._recording)
+            if journal is not None and not resume:
+                self._refuse_interrupted(journal["episodes"])
+            self._new_writer = functools.partial(
+                EpisodeWriter,
+                self._recording / "part",
+                schema,
+                str(wanted),
+                encodings=encodings,
+                first_decides=base is None,
+                strict=strict,
+            )
+            self._writer = self._new_writer()
+            self._ended: dict[str, int] = {}
+            self._header = {
+                "name": self.name,
+                "version": self.version,
+                "container": container,
+                "base": "" if base is None else base.digest,
+                "schema": schema_json(schema),
+            }
+            if journal is not None:
+                self._resume(journal)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._next_checkpoint = time.monotonic() + checkpoint_seconds
+
+    def __repr__(self) -> str:
+        """Return name, version and what was recorded so far."""
+        return (
+            f"DatasetWriter({self.name}@{self.version}, {self.total_episodes:,} episodes, "
+            f"{self.total_steps:,} steps)"
+        )
+
+    @property
+    def total_episodes(self) -> int:
+        """Whole episodes so far, without those of the version that is appended to."""
+        return self._writer.episodes
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of these episodes."""
+        return self._writer.steps
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Finish the version, or after an error acknowledge what is whole and stop."""
+        try:
+            if kind is None and not self._done:
+                self.finish()
+            elif not self._done and self._writer.episodes > 0:
+                with contextlib.suppress(StorageError, IntegrityError):
+                    self.checkpoint()
+        finally:
+            self.close()
+
+    def add_episode(self, episode: Episode) -> None:
+        """Add a whole episode.
+
+        Raises:
+            SchemaError: it does not fit; nothing of it was written.
+            StorageError: the disk is full; what was acknowledged is kept.
+        """
+        self._check_open()
+        self._writer.add_episode(episode)
+        self._episode_ended()
+
+    def add_steps(
+        self,
+        *,
+        observations: Columns,
+        actions: Columns,
+        rewards: np.ndarray | Sequence[float],
+        terminations: np.ndarray | Sequence[bool],
+        truncations: np.ndarray | Sequence[bool],
+        infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Add n steps to the open episode, or open one.
+
+        The first call of an episode brings n + 1 observations, the one after reset first; later
+        calls bring n, each what followed its action. Lists of numbers and flags, and a list with a
+        dict of infos for each step, are taken where nothing is lost. Raises as `add_episode` does.
+        """
+        self._check_open()
+        self._writer.add_steps(
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos or {},
+        )
+
+    def end_episode(
+        self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Close the open episode, which may end without a flag where the recording just stops.
+
+        Raises:
+            SchemaError: no episode is open, or seed or metadata do not fit.
+        """
+        self._check_open()
+        self._writer.end_episode(seed=seed, metadata=metadata or {})
+        self._episode_ended()
+
+    def discard_episode(self) -> None:
+        """Drop the steps of the open episode, a failed run of a robot for example.
+
+        Costs nothing while the episode is shorter than a shard; else what was recorded before is
+        read back from the disk.
+
+        Raises:
+            SchemaError: no episode is open.
+            StorageError: the disk is full; what was acknowledged is kept.
+        """
+        self._check_open()
+        if self._writer.discard_open(self._ended):
+            return
+        self.checkpoint()
+        self._writer.close()
+        journal = read_journal(self._recording)
+        if journal is None:
+            shutil.rmtree(self._recording / "part")
+        self._writer = self._new_writer()
+        if journal is not None:
+            self._ended = restore(self._recording, journal, self._writer)
+            self.checkpoint()
+
+    def checkpoint(self) -> int:
+        """Acknowledge: make every whole episode durable, and return their number.
+
+        Costs one write of at most a shard (16 MiB) per column.
+
+        Raises:
+            StorageError: the disk is full; what was acknowledged before is kept.
+        """
+        self._check_open()
+        with storage_errors(self._recording):
+            self._writer.container.flush()
+        if self._writer.episodes > 0:
+            self._acknowledge()
+        self._next_checkpoint = time.monotonic() + self._checkpoint_seconds
+        return self._acknowledged
+
+    def _acknowledge(self) -> None:
+        """Write down that all whole episodes are on the disk; full shards must be."""
+        with storage_errors(self._recording):
+            sync_folders(self._recording / "part")
+            self._journal_number += 1
+            write_journal(
+                self._recording, self._journal_number, self._header, self._writer, self._ended
+            )
+            sync(self._recording)
+        self._acknowledged = self._writer.episodes
+
+    def finish(self) -> Path:
+        """Write the rest, put the version in its place in one step, and return its folder.
+
+        Raises:
+            SchemaError: an episode is open, or there is none.
+            VersionExistsError: the version came to be meanwhile.
+            StorageError: the disk is full; what was acknowledged is kept.
+        """
+        self._check_open()
+        if self._writer.inside_episode or self._writer.episodes == 0:
+            self._writer.finish()
+        if self._acknowledged < self._writer.episodes and self._acknowledged > 0:
+            self.checkpoint()
+        written = self._writer.finish()
+        store = self._recording / "store"
+        try:
+            with storage_errors(store):
+                shutil.rmtree(store, ignore_errors=True)
+                manifest = self._make_version(store, written)
+                write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+                sync_folders(store)
+                self._refuse_existing()
+                check_unchanged(manifest)
+                publish_new(store, self.folder)
+        except BaseException:
+            # All rows are on the disk, so a recording that was never acknowledged can be now.
+            if self._acknowledged < self._writer.episodes:
+                with contextlib.suppress(StorageError):
+                    self._acknowledge()
+            raise
+        shutil.rmtree(self._recording, ignore_errors=True)
+        self._done = True
+        self.close()
+        return self.folder
+
+    def close(self) -> None:
+        """Stop; what was acknowledged stays, for `resume=True`."""
+        if not self._done:
+            self._done = True
+            self._writer.close()
+            if self._acknowledged == 0:
+                shutil.rmtree(self._recording, ignore_errors=True)
+        self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise ValueError(f"{self.name}@{self.version}: this writer is closed")
+
+    def _refuse_existing(self) -> None:
+        folder = version_folder(self.name, self.version)
+        if folder.exists():
+            raise VersionExistsError(
+                f"{self.name}@{self.version} is in {folder} already; versions are never "
+                'overwritten: give another version= (as "1.1.0"), or run: '
+                f"orlog delete {self.name}@{self.version}"
+            )
+        check_unused(self.name, self.version)
+
+    def _check_facts(self, schema: Schema) -> None:
+        """Refuse at once what the manifest could not say at the end."""
+        nothing = PartColumn(rows=0, blake3="0" * 64)
+        part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
+        try:
+            manifest = make_manifest(
+                schema,
+                [part],
+                [],
+                name=self.name,
+                version=self.version,
+                container=self._container,
+                non_finite={},
+                **self._facts,
+            )
+            manifest_from_json(parse_json(manifest.to_json()), f"{self.name}@{self.version}")
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"{self.name}@{self.version}: {error}") from error
+
+    def _refuse_interrupted(self, episodes: int) -> NoReturn:
+        raise StorageError(
+            f"{self._recording}: an interrupted recording of {self.name}@{self.version} is here, "
+            f"with {episodes} episodes acknowledged; resume=True goes on with it, discard=True "
+            "drops it"
+        )
+
+    def _resume(self, journal: dict[str, Any]) -> None:
+        if journal["header"] != self._header:
+            raise SchemaError(
+                f"{self._recording}: the interrupted recording of {self.name}@{self.version} has "
+                "other spaces, another container or another version before it; give the same, or "
+                "discard=True"
+            )
+        self._ended = restore(self._recording, journal, self._writer)
+        self._journal_number = journal["pending"]
+        self._acknowledged = journal["episodes"]
+        # Acknowledged rows in a shard that a dropped episode filled: it will be written anew.
+        if any(state["on_disk"] for state in journal["columns"].values()):
+            self.checkpoint()
+
+    def _episode_ended(self) -> None:
+        self._ended = {name: column.rows for name, column in self._writer.container.columns.items()}
+        if time.monotonic() >= self._next_checkpoint:
+            self.checkpoint()
+
+    def _make_version(self, store: Path, written: WrittenPart) -> Manifest:
+        """Lay out the version's folder: the base's files, and the new part."""
+        base = None if self._base is None else self._base.manifest
+        parts = [] if base is None else parts_of(base)
+        prefix = part_folder(len(parts))
+        target = store / prefix
+        if self._container == "hdf5":
+            from orlog.datasets.store.hdf5 import write_hdf5
+
+            objects = write_hdf5(self._recording / "part", target, written)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Linked, not moved: a kill before the version is in place leaves the recording whole.
+            _link_tree(self._recording / "part", target, written.objects)
+            objects = written.objects
+        listed = [
+            StoredObject(path=prefix + one.path, size_bytes=one.size_bytes, sha256=one.sha256)
+            for one in objects
+        ]
+        share_objects(store, listed)
+        if base is not None:
+            assert self._base is not None
+            _link_tree(self._base.folder, store, base.objects)
+            listed += base.objects
+        parts.append(written.part)
+        counts = dict(written.non_finite)
+        for name, count in (base.non_finite if base is not None else {}).items():
+            counts[name] = counts.get(name, 0) + count
+        return make_manifest(
+            written.schema,
+            parts,
+            listed,
+            name=self.name,
+            version=self.version,
+            container=self._container,
+            non_finite=counts,
+            outside=merge_outside([{} if base is None else base.outside_bounds, written.outside]),
+            **self._facts,
+        )
+
+
+def _locked(folder: Path) -> FileLock:
+    with storage_errors(folder.parent):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise StorageError(
+                f"{folder}: another process is writing this version; wait for it, or choose "
+                "another version"
+            ) from None
+    return lock
+
+
+def _link_tree(source: Path, target: Path, objects: list[StoredObject]) -> None:
+    """Give objects a second name under another folder, or a copy where links are not possible."""
+    for item in objects:
+        link_or_copy(source / item.path, target / item.path)

@@ -1,0 +1,421 @@
+"""A stored version of a dataset, opened: its manifest, its columns, and its parts read as one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from orlog.datasets.columns.schema import Block, Schema, expected_rows, schema_of
+from orlog.datasets.columns.values import ColumnSpec, axis_of, offsets_of
+from orlog.datasets.home.deletion import FolderSeen
+from orlog.datasets.home.presence import present_objects
+from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
+from orlog.datasets.store.zarr_reader import LARGEST_METADATA, ZarrReader
+from orlog.errors import IntegrityError, ManifestError, SchemaError
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    Column,
+    Manifest,
+    StoredObject,
+    part_folder,
+    parts_of,
+    read_manifest,
+)
+
+__all__ = ["Recording", "schema_of_manifest"]
+
+GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
+WINDOW_BYTES = 2**26
+
+
+class Recording:
+    """One version of a dataset in its folder, or what was downloaded of one.
+
+    Opening checks the manifest's digest, place and size of every object, the bytes of all
+    metadata, and that columns, spaces, totals and lengths agree. Rows are checked as they are read.
+
+    Attributes:
+        folder: Where it lies.
+        manifest: Everything known about it.
+        digest: `sha256:..` of the manifest.
+        schema: Its columns.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
+        """Open the version in `folder`; its manifest may have been read before.
+
+        Raises:
+            IntegrityError: an object is missing, cut or altered, or columns do not agree.
+            NotFoundError: the version was deleted while it was opened.
+            FormatVersionError: it was written by a newer orlog.
+        """
+        self.folder = folder
+        self._seen = FolderSeen(folder)
+        try:
+            self._open(manifest)
+        except IntegrityError as error:
+            self._seen.check(error)
+            raise
+
+    def _open(self, manifest: Manifest | None) -> None:
+        folder = self.folder
+        self.manifest = manifest or read_manifest(folder / MANIFEST_FILE)
+        self.digest = self.manifest.digest
+        self._columns = {column.name: column for column in self.manifest.columns}
+        self.schema = schema_of_manifest(self.manifest, folder)
+        self._first_rows = {
+            column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
+        }
+        present = present_objects(folder, self.manifest)
+        # What lies between two wanted rows may not be here.
+        self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
+        _check_objects(folder, present)
+        self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
+        self._check_lengths()
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Steps of each episode, (E,) int64."""
+        lengths = self.read("episodes/lengths")
+        lengths.flags.writeable = False
+        return lengths
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """First step of each episode, (E,) int64."""
+        starts: np.ndarray = self.lengths.cumsum() - self.lengths
+        starts.flags.writeable = False
+        return starts
+
+    def rows(self, name: str) -> int:
+        """Return the number of rows of a column."""
+        return self._columns[name].rows
+
+    def read(
+        self, name: str, start: int = 0, stop: int | None = None, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given.
+
+        Raises:
+            IntegrityError: an object is missing, cut or damaged.
+            NotFoundError: the version was deleted since it was opened.
+        """
+        column = self._columns[name]
+        stop = column.rows if stop is None else stop
+        if not 0 <= start <= stop <= column.rows:
+            raise IndexError(f"{name}: rows {start} to {stop} of {column.rows}")
+        if len(self._readers) == 1 and start < stop:
+            with _named(self._seen, 0):
+                return self._readers[0].read(name, start, stop, out=out)
+        if out is None:
+            out = np.empty((stop - start, *column.shape), column.dtype)
+        firsts = self._first_rows[name]
+        for part, reader in enumerate(self._readers):
+            first, last = max(start, firsts[part]), min(stop, firsts[part + 1])
+            if first < last:
+                values = out[first - start : last - start]
+                with _named(self._seen, part):
+                    reader.read(name, first - firsts[part], last - firsts[part], out=values)
+                values[...] = self._rebased(name, part, values)
+        return out
+
+    def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return any rows of a column, in the order asked for.
+
+        Raises:
+            IntegrityError: an object is missing, cut or damaged.
+            NotFoundError: the version was deleted since it was opened.
+        """
+        column = self._columns[name]
+        if len(rows) and not (rows.min() >= 0 and rows.max() < column.rows):
+            raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {column.rows}")
+        firsts = self._first_rows[name]
+        if len(self._readers) == 1:
+            with _named(self._seen, 0):
+                return self._readers[0].read_rows(name, rows)
+        out = np.empty((len(rows), *column.shape), column.dtype)
+        for part, reader in enumerate(self._readers):
+            inside = (rows >= firsts[part]) & (rows < firsts[part + 1])
+            if inside.any():
+                with _named(self._seen, part):
+                    values = reader.read_rows(name, rows[inside] - firsts[part])
+                out[inside] = self._rebased(name, part, values)
+        return out
+
+    def read_episodes(
+        self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the rows of some episodes, one after the other; offsets count from their first.
+
+        Args:
+            name: The column.
+            episodes: Which episodes.
+            out: Where rows that are no offsets go; a new array by default.
+
+        Raises:
+            IntegrityError: an object is damaged, or offsets do not count the values.
+        """
+        starts, stops = self._row_ranges(name, episodes)
+        values = self._read_ranges(name, starts, stops, out)
+        if not name.endswith("@offsets"):
+            return values
+        counts = stops - starts
+        before = self._end_before(name, starts)
+        ends = self._end_before(name, stops)
+        shift: np.ndarray = before - ((ends - before).cumsum() - (ends - before))
+        rebased: np.ndarray = values - np.repeat(shift, counts)
+        return rebased
+
+    def first_rows(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        """Return the first row of each of some episodes in a column."""
+        return self._row_ranges(name, episodes)[0]
+
+    def count_rows(self, name: str, episodes: np.ndarray) -> int:
+        """Return the number of rows of some episodes in a column."""
+        starts, stops = self._row_ranges(name, episodes)
+        return int((stops - starts).sum())
+
+    def read_block(self, episodes: np.ndarray, names: list[str]) -> Block:
+        """Return the rows of some episodes in several columns."""
+        return {name: self.read_episodes(name, episodes) for name in names}
+
+    def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
+        """Decode every value and compare each column with its BLAKE3 in the manifest.
+
+        Finds what sums of files cannot: values that a codec or the memory changed before they were
+        stored. Memory is constant. `progress` is called with bytes of values since its last call.
+
+        Returns:
+            What is wrong, by column of each part; nothing if all is right.
+        """
+        problems = []
+        for number, (part, reader) in enumerate(
+            zip(parts_of(self.manifest), self._readers, strict=True)
+        ):
+            for name, column in part.columns.items():
+                where = f"{part_folder(number)}{name}"
+                try:
+                    found = hash_values(reader, _spec(self._columns[name]), column.rows, progress)
+                except IntegrityError as error:
+                    self._seen.check(error)
+                    problems.append(
+                        Problem(where, "damaged", f"blake3 {column.blake3}", str(error))
+                    )
+                    continue
+                if found != column.blake3:
+                    problems.append(
+                        Problem(where, "other values", f"blake3 {column.blake3}", f"blake3 {found}")
+                    )
+        return problems
+
+    def _row_ranges(self, name: str, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return first row and row behind the last one of each episode in a column."""
+        offsets = offsets_of(name)
+        if offsets is not None:
+            starts, stops = self._row_ranges(offsets, episodes)
+            starts, stops = self._end_before(offsets, starts), self._end_before(offsets, stops)
+            rows = self._columns[name].rows
+            if (starts > stops).any() or (len(stops) and (starts.min() < 0 or stops.max() > rows)):
+                raise IntegrityError(
+                    f"{self.folder}: column {offsets} does not count the {rows} rows of {name}",
+                    file=offsets,
+                )
+            return starts, stops
+        axis = axis_of(name)
+        if axis == "episode":
+            return episodes, episodes + 1
+        starts = self.starts[episodes]
+        stops = starts + self.lengths[episodes]
+        if axis == "observation":
+            return starts + episodes, stops + episodes + 1
+        return starts, stops
+
+    def _end_before(self, offsets: str, rows: np.ndarray) -> np.ndarray:
+        """Return where the values before some rows of offsets end."""
+        ends = self.read_rows(offsets, np.maximum(rows - 1, 0)) if rows.any() else rows
+        return np.where(rows > 0, ends, 0)
+
+    def _read_ranges(
+        self, name: str, starts: np.ndarray, stops: np.ndarray, out: np.ndarray | None
+    ) -> np.ndarray:
+        """Return ranges of rows, one after the other, reading neighbors together."""
+        column = self._columns[name]
+        if len(starts) == 0:
+            return self.read(name, 0, 0, out=out)
+        if (starts[1:] == stops[:-1]).all():
+            return self.read(name, int(starts[0]), int(stops[-1]), out=out)
+        counts = stops - starts
+        positions = counts.cumsum() - counts
+        if out is None:
+            out = np.empty((int(counts.sum()), *column.shape), column.dtype)
+        row_bytes = max(1, out.nbytes // max(1, len(out)))
+        for window in _windows(
+            starts, stops, self._gap_bytes // row_bytes, WINDOW_BYTES // row_bytes
+        ):
+            first = int(starts[window[0]])
+            if len(window) == 1:
+                place = int(positions[window[0]])
+                values = out[place : place + int(counts[window[0]])]
+                self.read(name, first, first + len(values), out=values)
+                continue
+            values = self.read(name, first, int(stops[window].max()))
+            local = np.arange(int(counts[window].sum()))
+            begins = counts[window].cumsum() - counts[window]
+            local -= np.repeat(begins, counts[window])
+            source = local + np.repeat(starts[window] - first, counts[window])
+            target = local + np.repeat(positions[window], counts[window])
+            out[target] = values[source]
+        return out
+
+    def _rebased(self, name: str, part: int, values: np.ndarray) -> np.ndarray:
+        """Let offsets of a part count from the first value of the first part."""
+        if part == 0 or not name.endswith("@offsets"):
+            return values
+        counted = next(other for other in self._columns if offsets_of(other) == name)
+        return values + self._first_rows[counted][part]
+
+    def _open_part(self, part: int) -> Reader:
+        prefix = part_folder(part)
+        rows = {
+            _spec(column): self._first_rows[column.name][part + 1]
+            - self._first_rows[column.name][part]
+            for column in self.manifest.columns
+        }
+        sizes = {
+            item.path.removeprefix(prefix): item.size_bytes
+            for item in self.manifest.objects
+            if item.path.startswith(prefix)
+        }
+        if self.manifest.container == "hdf5":
+            from orlog.datasets.store.hdf5 import Hdf5Reader
+
+            with _named(self._seen, part):
+                return Hdf5Reader(self.folder / prefix, rows)
+        reader = ZarrReader(self.folder / prefix, rows, sizes)
+        for spec in rows:
+            if f"{spec.name}/zarr.json" not in sizes:
+                raise ManifestError(
+                    f"{self.folder}: column {prefix}{spec.name} has no metadata among the "
+                    "manifest's objects",
+                    file=MANIFEST_FILE,
+                )
+            with _named(self._seen, part):
+                reader.check_shards(spec.name)
+        return reader
+
+    def _check_lengths(self) -> None:
+        steps = self.manifest.total_steps
+        lengths = self.lengths
+        # No single length above the total: sums of larger ones could wrap around to it.
+        if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
+            raise IntegrityError(
+                f"{self.folder}: column episodes/lengths: expected at least one step in each "
+                f"episode and {steps} in all, found {int(self.lengths.sum())}",
+                file="episodes/lengths",
+                expected=str(steps),
+                found=str(int(self.lengths.sum())),
+            )
+
+
+class _named:  # noqa: N801 (reads as a statement)
+    """Put the folder before an integrity error, and what to do after it, unless it was deleted."""
+
+    def __init__(self, seen: FolderSeen, part: int) -> None:
+        self.seen = seen
+        self.prefix = part_folder(part)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, IntegrityError):
+            self.seen.check(error)
+            folder = self.seen.folder
+            raise IntegrityError(
+                f"{folder / self.prefix}: {error}; run: orlog verify {folder}",
+                file=self.prefix + error.file,
+                expected=error.expected,
+                found=error.found,
+            ) from error
+
+
+def _spec(column: Column) -> ColumnSpec:
+    return ColumnSpec(column.name, np.dtype(column.dtype), tuple(column.shape))
+
+
+def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
+    """Return the schema of a version, having compared columns with spaces and totals.
+
+    Raises:
+        ManifestError: they do not agree; `folder` is named.
+    """
+    for column in manifest.columns:
+        if offsets_of(column.name) is not None:
+            continue
+        for part in parts_of(manifest):
+            rows = expected_rows(column.name, part.episodes, part.steps)
+            found = part.columns[column.name].rows
+            if found != rows:
+                raise ManifestError(
+                    f"{folder}: column {column.name}: the totals ask for {rows} rows, the manifest "
+                    f"lists {found}",
+                    file=MANIFEST_FILE,
+                    expected=str(rows),
+                    found=str(found),
+                )
+    try:
+        return schema_of(
+            *manifest.spaces,
+            [_spec(column) for column in manifest.columns],
+            manifest.variable_columns,
+        )
+    except SchemaError as error:
+        raise ManifestError(f"{folder}: {error}", file=MANIFEST_FILE) from error
+
+
+def _first_rows(manifest: Manifest, column: Column) -> list[int]:
+    """Return the first row of each part in a column, and the number of all rows behind them."""
+    firsts = [0]
+    for part in manifest.parts:
+        firsts.append(firsts[-1] + part.columns[column.name].rows)
+    return firsts if manifest.parts else [0, column.rows]
+
+
+def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> list[np.ndarray]:
+    """Group ranges that lie near each other; returns positions of ranges, in order of starts."""
+    order = np.argsort(starts, kind="stable")
+    windows: list[np.ndarray] = []
+    first = 0
+    begin, end = int(starts[order[0]]), int(stops[order[0]])
+    for position in range(1, len(order)):
+        start, stop = int(starts[order[position]]), int(stops[order[position]])
+        if start - end > gap or stop - begin > longest:
+            windows.append(order[first:position])
+            first, begin, end = position, start, stop
+        end = max(end, stop)
+    return [*windows, order[first:]]
+
+
+def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
+    """Check that every object is there with its size, and the bytes of Zarr's metadata."""
+    problem = check_places(folder, objects)
+    metadata = [item for item in objects if item.path.endswith("zarr.json")]
+    for item in metadata:
+        if item.size_bytes > LARGEST_METADATA:
+            raise ManifestError(
+                f"{folder}: {item.path}: expected at most {LARGEST_METADATA} bytes of metadata, "
+                f"found {item.size_bytes}",
+                file=item.path,
+            )
+        problem = problem or check_bytes(folder, item)
+    if problem is not None:
+        raise IntegrityError(
+            f"{folder}: {problem.file}: expected {problem.expected}, found {problem.found}; "
+            f"run: orlog verify {folder}",
+            file=problem.file,
+            expected=problem.expected,
+            found=problem.found,
+        )

@@ -1,0 +1,368 @@
+"""A dataset's transitions as one float32 matrix in memory, nothing stored twice.
+
+    row of step t of episode e  =  t + e           columns: | observation | action | r | term | trunc |
+                                                            |<--- width -------------------------->|
+    the row behind an episode's last step holds its final observation and zeros
+
+A transition is `width + observation` numbers in a row of memory: its own row and the observation at
+the start of the next. One gather over an overlapping view therefore gives a whole batch, with half
+of the memory that stored next observations would take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from orlog.datasets.columns.bounds import warn_of_outside
+from orlog.datasets.columns.summaries import fields_summary
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.alias import AliasTable
+from orlog.loaders.arrays.filling import Leaf as Leaf
+from orlog.loaders.arrays.filling import fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.gathering import gather_rows
+from orlog.loaders.arrays.step_table import StepTable
+
+__all__ = [
+    "Arrays",
+    "Leaf",
+    "Mixture",
+    "as_arrays",
+    "choose_items",
+    "missing_finals",
+    "mixture_of",
+    "read_arrays",
+    "refuse_missing_finals",
+]
+
+MISSING_FINALS = "episodes/final_observation_missing"
+_BLOCK_BYTES = 2**25  # read at a time: what is decoded takes little memory beside the arrays
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """The components of a weighted mixture of datasets.
+
+    Attributes:
+        steps: Every step, component by component.
+        first: Where each component starts in `steps`.
+        sizes: Number of steps of each component.
+        up_to: Sum of the weights up to and with each component; the last one is 1.
+    """
+
+    steps: Int64[np.ndarray, " steps"]
+    first: Int64[np.ndarray, " components"]
+    sizes: Int64[np.ndarray, " components"]
+    up_to: Float64[np.ndarray, " components"]
+
+    def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
+        """Return a step for each row: one number for the component and one inside of it."""
+        component = np.searchsorted(self.up_to, uniform[:, 0], side="right")
+        inside = (uniform[:, 1] * self.sizes[component]).astype(np.int64)
+        steps: np.ndarray = np.take(self.steps, self.first[component] + inside)
+        return steps
+
+
+def choose_items(
+    mixture: Mixture | AliasTable | None, count: int, uniform: Float64[np.ndarray, "items draws"]
+) -> Int64[np.ndarray, " items"]:
+    """Return one of `count` for each row of uniform numbers: two where weighted, else one."""
+    if mixture is None:
+        items: np.ndarray = (uniform[:, 0] * count).astype(np.int64)
+        return items
+    return mixture.choose(uniform)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Arrays:
+    """The steps of a dataset in memory, one row each, and one for each final observation.
+
+    Attributes:
+        rows: The matrix drawn above.
+        lengths: Steps of each episode, 1 or more.
+        obs_dim: Numbers of observations in the matrix, flattened.
+        action_dim: Numbers of actions in the matrix, flattened.
+        mixture: How steps are weighted; None where each is as likely as any other.
+        name: Name of the dataset, for messages.
+        digest: Its digest.
+        others: Columns that are not packed as float32 (images, integers), by name, aligned to
+            the same rows; those of steps hold zeros at final observations.
+        texts: Distinct texts of each of `others` that is a text, whose numbers are places in them;
+            in the order in which they first occur.
+        observation_leaves: How observations are given, where not as one flat vector: by key, the
+            column in `others`, or place and shape in the matrix. The key is empty where the
+            observation space is a single leaf.
+        parts: Where each part of observations lies that are given as one flat vector, by key.
+        missing_finals: Episodes whose final observation was never recorded, zeros standing for it.
+            All of them end by a termination, so no value behind it is ever needed.
+    """
+
+    rows: Float32[Tensor, "steps_and_episodes width"]
+    lengths: Int64[np.ndarray, " episodes"]
+    obs_dim: int
+    action_dim: int
+    mixture: Mixture | AliasTable | None = None
+    name: str = ""
+    digest: str = ""
+    others: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    texts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    observation_leaves: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
+    parts: Mapping[str, Leaf] = dataclasses.field(default_factory=dict)
+    missing_finals: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return name, digest, totals and what there is, shapes and dtypes in place of values."""
+        fields = {
+            "name": self.name,
+            "digest": self.digest[:19],
+            "episodes": len(self.lengths),
+            "rows": self.rows,
+            "obs_dim": self.obs_dim,
+            "action_dim": self.action_dim,
+            "others": self.others,
+        }
+        return fields_summary(type(self).__name__, fields)
+
+    def __post_init__(self) -> None:
+        """Check what gathers rely on: they read memory by these numbers.
+
+        Raises:
+            ValueError: the rows are not those of such episodes.
+        """
+        expected = int(self.lengths.sum()) + len(self.lengths), self.obs_dim + self.action_dim + 3
+        rows = self.rows
+        if rows.dtype is not torch.float32 or rows.shape != expected or not rows.is_contiguous():
+            raise ValueError(
+                f"{self.name}: expected contiguous float32 rows of shape {expected} for "
+                f"{len(self.lengths)} episodes of {expected[0] - len(self.lengths)} steps, found "
+                f"{rows.dtype} {tuple(rows.shape)} with strides {rows.stride()}"
+            )
+        if not (len(self.lengths) and (self.lengths > 0).all()):
+            raise ValueError(f"{self.name}: expected one or more episodes of 1 or more steps")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether observations and actions are flat vectors of float32."""
+        return not self.observation_leaves and not self.others
+
+    @property
+    def transitions(self) -> Float32[Tensor, "steps_and_episodes width_and_obs"]:
+        """The overlapping view; its last row is left out, since nothing follows it."""
+        return self.windows(1, self.obs_dim)
+
+    @property
+    def behind_ends(self) -> Float32[Tensor, "steps_and_episodes two_and_obs"]:
+        """The end flags of each row, and the observation of the next: side by side in memory."""
+        count, width = self.rows.shape
+        first = self.rows.storage_offset() + width - 2
+        return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), first)
+
+    def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
+        """Return the overlapping view of `length` rows each, and `more` numbers of the next."""
+        count, width = self.rows.shape
+        kept = max(0, count - length + (not more))
+        return self.rows.as_strided((kept, length * width + more), (width, 1))
+
+    @functools.cached_property
+    def step_table(self) -> StepTable:
+        """Where steps lie."""
+        return StepTable(self.lengths)
+
+    @functools.cached_property
+    def total_steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self.lengths.sum())
+
+    @functools.cached_property
+    def first_rows(self) -> Int64[np.ndarray, " episodes"]:
+        """Row of each episode's first step."""
+        rows: np.ndarray = self.final_rows - self.lengths
+        return rows
+
+    @functools.cached_property
+    def final_rows(self) -> Int64[np.ndarray, " episodes"]:
+        """Row of each episode's final observation."""
+        rows: np.ndarray = np.cumsum(self.lengths + 1) - 1
+        return rows
+
+    def choose_steps(
+        self, uniform: Float64[np.ndarray, "items draws"]
+    ) -> Int64[np.ndarray, " items"]:
+        """Return a random step for each row of uniform numbers, as the mixture says if any."""
+        return choose_items(self.mixture, self.total_steps, uniform)
+
+    def step_rows(self, first: int = 0, last: int | None = None) -> Int64[np.ndarray, " steps"]:
+        """Return the rows of all steps, or of steps `first` to `last - 1`: 8 bytes a step."""
+        return self.step_table.take(np.arange(first, self.total_steps if last is None else last))
+
+    @property
+    def columns(self) -> dict[str, slice]:
+        """Places of the packed columns in a row of the matrix."""
+        ends = [self.obs_dim, self.action_dim, 1, 1, 1]
+        stops = np.cumsum(ends).tolist()
+        names = ("observations", "actions", "rewards", "terminations", "truncations")
+        return {
+            name: slice(stop - size, stop)
+            for name, size, stop in zip(names, ends, stops, strict=True)
+        }
+
+    def observations(self, rows: Int64[Tensor, " batch"]) -> Tensor | dict[str, Tensor]:
+        """Return the observations of some rows: flat float32, or a tensor by key."""
+        if not self.observation_leaves:
+            return gather_rows(self.rows[:, : self.obs_dim], rows)
+        found = {key: self.leaf(leaf, rows) for key, leaf in self.observation_leaves.items()}
+        return found.get("", found)
+
+    def actions(self, rows: Int64[Tensor, " batch"]) -> Tensor:
+        """Return the actions of some rows: flat float32, or integers."""
+        if "actions" in self.others:
+            return gather_rows(self.others["actions"], rows)
+        return gather_rows(self.rows[:, self.columns["actions"]], rows)
+
+    def leaf(self, leaf: Leaf, rows: Int64[Tensor, " batch"]) -> Tensor:
+        """Return one part of the observations of some rows, `[batch, ...]`."""
+        if leaf.column:
+            return gather_rows(self.others[leaf.column], rows)
+        return gather_rows(self.rows[:, leaf.place], rows).reshape(len(rows), *leaf.shape)
+
+    def to(self, device: torch.device | str) -> Arrays:
+        """Return the same on another device; batches are gathered there."""
+        return dataclasses.replace(
+            self,
+            rows=self.rows.to(device),
+            others={name: values.to(device) for name, values in self.others.items()},
+        )
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Say that rows are read one after the other meanwhile, as for statistics."""
+        yield
+
+    def observation_statistics(
+        self,
+    ) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
+        """Return mean and standard deviation over the observation of every step."""
+        total = np.zeros(self.obs_dim)
+        squares = np.zeros(self.obs_dim)
+        matrix = self.rows.cpu().numpy()
+        blocks = [
+            (one, min(one + 65536, self.total_steps)) for one in range(0, self.total_steps, 65536)
+        ]
+        # Two passes in blocks of float64: a sum of float32 over millions of rows would drift.
+        with self.in_order():
+            for block in blocks:
+                total += matrix[self.step_rows(*block), : self.obs_dim].sum(0, dtype=np.float64)
+            mean = total / self.total_steps
+            for block in blocks:
+                apart = matrix[self.step_rows(*block), : self.obs_dim] - mean
+                squares += np.square(apart).sum(0)
+        std = np.sqrt(squares / self.total_steps)
+        return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
+
+
+def as_arrays(data: Given | Arrays) -> Arrays:
+    """Return the arrays that are meant; a dataset, or what a name or path stands for, is read."""
+    return data if isinstance(data, Arrays) else read_arrays(as_dataset(data, "data"))
+
+
+def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
+    """Read a dataset's steps into memory: floats into one float32 matrix, all else as it is.
+
+    Observations and actions of Box spaces with floats or small integers are packed and given as
+    flat vectors. Where an observation has images (uint8 of three dimensions) or other spaces,
+    observations are given by key, or as they are where there is but one. Discrete, MultiDiscrete
+    and MultiBinary actions are integers. Of texts the places in `Arrays.texts` are given, int64.
+
+    Args:
+        dataset: What to read.
+        allow_non_finite: Take NaN and infinity as they are.
+
+    Raises:
+        SchemaError: a space whose values are no numbers of a fixed shape, numbers that are not
+            finite, or end flags inside an episode.
+        IntegrityError: an object is damaged.
+    """
+    layout = layout_of(dataset)
+    warn_of_outside(dataset)
+    arrays = {
+        name: np.zeros((layout.rows, *shape), dtype)
+        for name, (shape, dtype) in layout.forms.items()
+    }
+    for first, last in layout.ranges("", _BLOCK_BYTES):
+        place = fill_matrix(dataset, layout, first, last, arrays[""][first:last])
+        if place and not allow_non_finite:
+            raise not_finite(dataset, place)
+    for name in layout.others:
+        for first, last in layout.ranges(name, _BLOCK_BYTES):
+            fill_other(dataset, layout, name, first, last, arrays[name][first:last])
+    return Arrays(
+        rows=torch.from_numpy(arrays.pop("")),
+        lengths=dataset.episode_lengths,
+        obs_dim=layout.obs_dim,
+        action_dim=layout.action_dim,
+        mixture=mixture_of(dataset),
+        name=dataset.name,
+        digest=dataset.digest,
+        others={name: torch.from_numpy(values) for name, values in arrays.items()},
+        texts=layout.texts,
+        observation_leaves=layout.observation_leaves,
+        parts=layout.parts,
+        missing_finals=missing_finals(dataset),
+    )
+
+
+def missing_finals(dataset: Dataset) -> tuple[int, ...]:
+    """Return the episodes of which a foreign file had no final observation (`datasets/foreign.py`)."""
+    if MISSING_FINALS not in dataset.columns:
+        return ()
+    return tuple(np.flatnonzero(dataset.column(MISSING_FINALS)).tolist())
+
+
+def refuse_missing_finals(arrays: Arrays, what: str) -> None:
+    """Refuse to give zeros for observations that were never recorded.
+
+    Raises:
+        SchemaError: an episode has no final observation.
+    """
+    if arrays.missing_finals:
+        raise SchemaError(
+            f"{arrays.name}: the final observation of {len(arrays.missing_finals)} episodes was "
+            f"never recorded (episode {arrays.missing_finals[0]} is the first), and {what} would give "
+            'zeros for it; leave them out: ds.filter_episodes("final_observation_missing == 0")'
+        )
+
+
+def mixture_of(dataset: Dataset) -> Mixture | None:
+    """Return how a dataset's steps are weighted; None where they are not.
+
+    Raises:
+        SchemaError: a component has weight but no steps left.
+    """
+    if dataset.mixture is None:
+        return None
+    component, weights = dataset.mixture
+    of_step = np.repeat(component, dataset.episode_lengths)
+    sizes = np.bincount(of_step, minlength=len(weights))
+    if ((sizes == 0) & (np.array(weights) > 0)).any():
+        empty = int(((sizes == 0) & (np.array(weights) > 0)).argmax())
+        raise SchemaError(
+            f"{dataset.name}: component {empty} of the mixture has weight {weights[empty]:g} but no "
+            "steps left; filter before combine_datasets, or leave it out"
+        )
+    up_to = np.cumsum(weights)
+    up_to /= up_to[-1]
+    return Mixture(
+        steps=np.argsort(of_step, kind="stable"),
+        first=sizes.cumsum() - sizes,
+        sizes=sizes,
+        up_to=up_to,
+    )

@@ -1,0 +1,356 @@
+"""How a dataset's columns become the rows of `Arrays`, any range of rows at a time.
+
+Filling a range touches only the columns that are sampled and no more rows than it fills, so a
+dataset of any size is read in bounded memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from jaxtyping import Int64
+
+from orlog.datasets.columns.values import ColumnSpec, axis_of
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.texts import TextTable
+from orlog.manifests.spaces import leaf_keys, leaf_spaces
+
+__all__ = ["Layout", "Leaf", "fill_matrix", "fill_other", "layout_of", "not_finite"]
+
+ALLOW_NON_FINITE = (
+    "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
+)
+_MOST_EXACT = 2**24  # integers up to this are all numbers of float32
+_FLAGS = ("terminations", "truncations")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """Where a part of an observation is: a column by name, or a place and shape in the matrix."""
+
+    column: str = ""
+    first: int = 0
+    shape: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> slice:
+        """Its numbers in a row of the matrix."""
+        return slice(self.first, self.first + math.prod(self.shape))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the columns of a dataset lie in its `Arrays`.
+
+    Attributes:
+        packed: First place of each column in a row of the matrix, by name.
+        others: Columns that are kept as they are, by name; texts as int64 places in their table.
+        tables: Tables of those of `others` that are texts, filled as these are read.
+        obs_dim: Numbers of observations in the matrix.
+        action_dim: Numbers of actions in the matrix.
+        observation_leaves: As in `Arrays`.
+        parts: As in `Arrays`.
+        first_rows: Row of each episode's first step.
+        final_rows: Row of each episode's final observation.
+    """
+
+    packed: Mapping[str, slice]
+    others: Mapping[str, ColumnSpec]
+    tables: Mapping[str, TextTable]
+    obs_dim: int
+    action_dim: int
+    observation_leaves: Mapping[str, Leaf]
+    parts: Mapping[str, Leaf]
+    first_rows: Int64[np.ndarray, " episodes"]
+    final_rows: Int64[np.ndarray, " episodes"]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix: steps and final observations."""
+        return int(self.final_rows[-1]) + 1
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of the matrix."""
+        return self.obs_dim + self.action_dim + 3
+
+    @property
+    def row_bytes(self) -> Mapping[str, int]:
+        """Bytes of a row of each of `others`, and of the matrix by the empty name."""
+        kept = {
+            name: one.dtype.itemsize * math.prod(one.shape) for name, one in self.others.items()
+        }
+        return {"": 4 * self.width, **kept}
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all rows, and of the table of steps."""
+        return self.rows * sum(self.row_bytes.values()) + self.rows - len(self.final_rows)
+
+    @property
+    def forms(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape of a row, and type, of each of `others`, and of the matrix by the empty name."""
+        kept = {name: (one.shape, one.dtype) for name, one in self.others.items()}
+        return {"": ((self.width,), np.dtype(np.float32)), **kept}
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """Distinct texts by column, in order of their places; known once all rows were filled."""
+        return {name: table.texts for name, table in self.tables.items()}
+
+    def ranges(self, name: str, limit_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of ranges of rows that cover all.
+
+        Args:
+            name: A name of `row_bytes`.
+            limit_bytes: What a range takes at most, unless it is a single row.
+        """
+        # A power of two, as chunks are: then most chunks are decoded for one range only.
+        count = 1 << (max(1, limit_bytes // max(1, self.row_bytes[name])).bit_length() - 1)
+        for first in range(0, self.rows, count):
+            yield first, min(first + count, self.rows)
+
+    def step_rows(self, first: int, last: int) -> Int64[np.ndarray, " steps"]:
+        """Return which of some rows are steps."""
+        inside = np.searchsorted(self.final_rows, [first, last])
+        return np.delete(np.arange(first, last), self.final_rows[slice(*inside)] - first)
+
+    def place_of(self, row: int) -> tuple[int, int]:
+        """Return episode of a row, and which of its steps it is."""
+        episode = int(np.searchsorted(self.first_rows, row, "right")) - 1
+        return episode, row - int(self.first_rows[episode])
+
+
+def layout_of(dataset: Dataset) -> Layout:
+    """Return how a dataset's columns are laid out; `read_arrays` says which are packed.
+
+    Raises:
+        SchemaError: there are no steps, or a space whose values are no numbers of a fixed shape.
+        TypeError: no dataset.
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"expected a dataset, as orlog.load_dataset gives it, found {type(dataset).__name__}"
+        )
+    if dataset.total_steps == 0:
+        raise SchemaError(
+            f"{dataset.name}: no steps to sample from in {dataset.total_episodes} episodes; if it is "
+            "a view, what it was filtered by leaves nothing"
+        )
+    obs = [
+        _kept_form(dataset, *one) for one in leaf_spaces(dataset.observation_space, "observations")
+    ]
+    actions = [_kept_form(dataset, *one) for one in leaf_spaces(dataset.action_space, "actions")]
+    packed_actions = [one for one in actions if one.is_packed]
+    if packed_actions and len(packed_actions) < len(actions):
+        raise SchemaError(
+            f"{dataset.name}: actions of floats and integers together are not sampled"
+        )
+    if len(actions) > 1 and not packed_actions:
+        raise SchemaError(f"{dataset.name}: several integer actions in one are not sampled")
+    specs = dataset.schema.columns()
+    packed: dict[str, slice] = {}
+    others: dict[str, ColumnSpec] = {}
+    tables: dict[str, TextTable] = {}
+    leaves: dict[str, Leaf] = {}
+    position = 0
+    for one, keys in zip(obs, leaf_keys(dataset.observation_space), strict=True):
+        key = "/".join(map(str, keys))
+        if key in leaves:
+            raise SchemaError(f"{dataset.name}: two parts of observations are both called {key!r}")
+        if one.is_packed:
+            packed[one.name] = slice(position, position + one.size)
+            leaves[key] = Leaf(first=position, shape=one.shape)
+            position += one.size
+        else:
+            dtype = np.dtype(np.int64) if one.is_text else specs[one.name].dtype
+            others[one.name] = ColumnSpec(one.name, dtype, one.shape)
+            if one.is_text:
+                tables[one.name] = TextTable(one.name)
+            leaves[key] = Leaf(column=one.name)
+    obs_dim = position
+    for one in actions:
+        if one.is_packed:
+            packed[one.name] = slice(position, position + one.size)
+            position += one.size
+        else:
+            others["actions"] = ColumnSpec(one.name, np.dtype(np.int64), one.shape)
+            if one.is_text:
+                tables["actions"] = TextTable(one.name)
+    action_dim = position - obs_dim
+    for name in ("rewards", *_FLAGS):
+        packed[name] = slice(position, position + 1)
+        position += 1
+    is_vector = not any(one.column for one in leaves.values())
+    first_rows = dataset.episode_starts + np.arange(dataset.total_episodes)
+    return Layout(
+        packed=packed,
+        others=others,
+        tables=tables,
+        obs_dim=obs_dim,
+        action_dim=action_dim,
+        observation_leaves={} if is_vector else leaves,
+        parts=leaves if is_vector else {},
+        first_rows=first_rows,
+        final_rows=first_rows + dataset.episode_lengths,
+    )
+
+
+def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix: np.ndarray) -> str:
+    """Read rows `first` to `last - 1` of the matrix into an array of zeros.
+
+    Args:
+        dataset: What to read.
+        layout: Its layout.
+        first: First row.
+        last: Row behind the last one.
+        matrix: Where they go, float32 `[last - first, width]`.
+
+    Returns:
+        Where the first number that is not finite stands, as text; empty where all are finite.
+
+    Raises:
+        SchemaError: end flags inside an episode, or integers that float32 would round.
+        IntegrityError: an object is damaged.
+    """
+    step_rows = layout.step_rows(first, last)
+    inside = step_rows - first
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
+        for name, place in layout.packed.items():
+            values = _read(dataset, layout, name, first, last, None)
+            values = values.reshape(len(values), place.stop - place.start)
+            is_observation = axis_of(name) == "observation"
+            if name in _FLAGS:
+                _check_flags(dataset, layout, name, step_rows[values[:, 0] != 0])
+            elif values.dtype.kind in "iu":
+                _check_exact(dataset, layout, name, values, first if is_observation else step_rows)
+            if is_observation:
+                matrix[:, place] = values
+            else:
+                matrix[inside, place] = values
+    finite = np.isfinite(matrix)
+    if finite.all():
+        return ""
+    row, number = np.unravel_index(int(finite.argmin()), finite.shape)
+    column = next(name for name, place in layout.packed.items() if number < place.stop)
+    episode, step = layout.place_of(first + int(row))
+    return f"column {column}, episode {episode}, step {step}"
+
+
+def fill_other(
+    dataset: Dataset, layout: Layout, name: str, first: int, last: int, out: np.ndarray
+) -> None:
+    """Read rows `first` to `last - 1` of one of `layout.others` into an array of zeros.
+
+    Texts are to be read in the order of rows: so their places are those of first occurrence.
+
+    Raises:
+        IntegrityError: an object is damaged.
+    """
+    column = layout.others[name].name
+    table = layout.tables.get(name)
+    if axis_of(column) == "observation" and table is None:
+        dataset.column(column, first, last, out=out)
+        return
+    values = _read(dataset, layout, column, first, last, table)
+    if axis_of(column) == "observation":
+        out[:] = values
+    else:
+        out[layout.step_rows(first, last) - first] = values
+
+
+def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> SchemaError:
+    """Return what to raise about a number that is not finite.
+
+    Args:
+        dataset: What was read.
+        place: What `fill_matrix` returned.
+        switch: What lets such numbers in.
+    """
+    return SchemaError(
+        f"{dataset.name}: a number that is not finite in float32 in {place}; leave the episode out "
+        f"(ds.filter_episodes), or take such numbers as they are: {switch}"
+    )
+
+
+def _read(
+    dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None
+) -> np.ndarray:
+    """Return what a column holds for a range of rows; of texts, their places in the table."""
+    if axis_of(column) != "observation":
+        before = np.searchsorted(layout.final_rows, [first, last])
+        first, last = first - int(before[0]), last - int(before[1])
+    return table.read(dataset, first, last) if table else dataset.column(column, first, last)
+
+
+def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarray) -> None:
+    """An episode ends where a flag is true, so a flag elsewhere would leak the next episode."""
+    episode = np.searchsorted(layout.first_rows, flagged, "right") - 1
+    wrong = flagged[flagged + 1 != layout.final_rows[episode]]
+    if len(wrong):
+        where, step = layout.place_of(int(wrong[0]))
+        raise SchemaError(
+            f"{dataset.name}: column {name} is true at step {step} of episode {where}, which goes on"
+        )
+
+
+def _check_exact(
+    dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int
+) -> None:
+    """Refuse integers beyond those that float32 tells from their neighbors.
+
+    Args:
+        dataset: What is read.
+        layout: Its layout.
+        name: The column.
+        values: Some rows of it.
+        rows: Which rows these are: each one, or the first of as many.
+    """
+    if values.dtype.itemsize <= 2 or not values.size:
+        return
+    if values.min() >= -_MOST_EXACT and values.max() <= _MOST_EXACT:
+        return
+    wrong = (values < -_MOST_EXACT) | (values > _MOST_EXACT)
+    row, number = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    place = rows + int(row) if isinstance(rows, int) else int(rows[row])
+    episode, step = layout.place_of(place)
+    raise SchemaError(
+        f"{dataset.name}: column {name}, episode {episode}, step {step}: {values[row, number]} is "
+        "an integer that float32 would round; sample a view without the column (select_columns)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    shape: tuple[int, ...]
+    is_packed: bool
+    is_text: bool = False
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _Column:
+    """Return how the column of a leaf is kept."""
+    match leaf:
+        case gymnasium.spaces.Box():
+            is_image = leaf.dtype == np.uint8 and len(leaf.shape) >= 2
+            return _Column(name, leaf.shape, not is_image)
+        case gymnasium.spaces.Discrete():
+            return _Column(name, (), False)
+        case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            return _Column(name, leaf.shape or (), False)
+        case gymnasium.spaces.Text():
+            return _Column(name, (), False, is_text=True)
+    raise SchemaError(
+        f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are no numbers of "
+        "a fixed shape and no texts; sample a view without it (select_columns)"
+    )

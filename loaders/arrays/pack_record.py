@@ -1,0 +1,303 @@
+"""What a pack's `pack.json` says of its files, and how it is checked against them.
+
+A record is refused unless it describes one pack: then no row lies outside of a file's map.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import blake3
+import msgspec
+import numpy as np
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.verify import Problem
+from orlog.errors import IntegrityError
+from orlog.files import too_many_files
+from orlog.loaders.arrays.arrays import Mixture
+from orlog.loaders.arrays.filling import Layout, Leaf
+from orlog.loaders.arrays.pack_cache import RECORD_FILE
+from orlog.manifests.documents import read_json_file
+
+__all__ = [
+    "PACK_VERSION",
+    "PackFile",
+    "PackLeaf",
+    "PackMixture",
+    "PackRecord",
+    "damaged_pack",
+    "describe_pack",
+    "file_forms",
+    "find_problems",
+    "is_pack",
+    "leaves_of",
+    "read_record",
+]
+
+PACK_VERSION: Final = 2
+
+_REPAIR = "remove the folder: the pack is made anew when it is next asked for"
+_SUFFIXES = {"float32": "f32", "int64": "i64", "uint8": "u8"}
+
+HASHED_AT_ONCE = 2**22  # bytes: enough for several threads
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|32|64))$")]
+
+
+class PackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A file: little-endian numbers, row by row; `column` is empty for those that all packs have."""
+
+    name: str
+    column: str
+    dtype: _Dtype
+    shape: tuple[_Count, ...]
+    blake3: str
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class PackLeaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`Leaf` as it is recorded."""
+
+    column: str
+    first: _Count
+    shape: tuple[_Count, ...]
+
+
+class PackMixture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`Mixture` as it is recorded, without its steps, which are a file."""
+
+    first: tuple[_Count, ...]
+    sizes: tuple[_Count, ...]
+    up_to: tuple[float, ...]
+
+
+class PackRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `pack.json` holds.
+
+    Attributes:
+        pack_version: Version of this layout.
+        name: Name of the dataset.
+        digest: Its digest.
+        sources: Digests of the stored versions that it is made of, sorted.
+        non_finite: Where the first number that is not finite stands; empty where all are finite.
+        obs_dim: As in `Arrays`, and so are those below.
+        action_dim: ..
+        texts: ..
+        observation_leaves: ..
+        parts: ..
+        mixture: ..
+        files: All files but this one.
+    """
+
+    pack_version: Literal[2]
+    name: str
+    digest: str
+    sources: tuple[str, ...]
+    non_finite: str
+    obs_dim: _Count
+    action_dim: _Count
+    texts: dict[str, tuple[str, ...]]
+    observation_leaves: dict[str, PackLeaf]
+    parts: dict[str, PackLeaf]
+    mixture: PackMixture | None
+    files: tuple[PackFile, ...]
+
+
+def is_pack(folder: Path) -> bool:
+    """Return whether a folder holds a pack that may be read."""
+    path = folder / RECORD_FILE
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb"):
+            return True
+    except OSError:  # in a folder of ORLOG_SHARED, of someone who keeps it for themselves
+        return False
+
+
+def describe_pack(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
+    """Return what a dataset's record says but for its files; texts as far as they were read."""
+    return PackRecord(
+        pack_version=PACK_VERSION,
+        name=dataset.name,
+        digest=dataset.digest,
+        sources=tuple(sorted({one.digest for one in dataset.selection().recordings})),
+        non_finite="",
+        obs_dim=layout.obs_dim,
+        action_dim=layout.action_dim,
+        texts=layout.texts,
+        observation_leaves=_recorded_leaves(layout.observation_leaves),
+        parts=_recorded_leaves(layout.parts),
+        mixture=None
+        if mixture is None
+        else PackMixture(
+            first=tuple(mixture.first.tolist()),
+            sizes=tuple(mixture.sizes.tolist()),
+            up_to=tuple(mixture.up_to.tolist()),
+        ),
+        files=(),
+    )
+
+
+def file_forms(
+    layout: Layout, mixture: Mixture | None
+) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
+    """Return name, column, dtype and shape of each file, in the order of the record."""
+    count = layout.rows
+    integers, floats = np.dtype(np.int64), np.dtype(np.float32)
+    episodes = len(layout.first_rows)
+    files: list[tuple[str, str, np.dtype[Any], tuple[int, ...]]] = [
+        ("rows.f32", "", floats, (count, layout.width)),
+        ("since.u8", "", np.dtype(np.uint8), (count - episodes,)),
+        ("lengths.i64", "", integers, (episodes,)),
+    ]
+    for number, (name, spec) in enumerate(layout.others.items()):
+        suffix = _SUFFIXES.get(str(spec.dtype), str(spec.dtype))
+        files.append((f"other{number}.{suffix}", name, spec.dtype, (count, *spec.shape)))
+    if mixture is not None:
+        files.append(("mixture.i64", "", integers, mixture.steps.shape))
+    return files
+
+
+def read_record(folder: Path, digest: str = "") -> PackRecord:
+    """Return the record of a pack.
+
+    Args:
+        folder: The pack.
+        digest: Of the dataset that it should be of; any that fits the folder's name by default.
+
+    Raises:
+        ManifestError: there is none, or it is malformed.
+        IntegrityError: it is of another dataset, or does not describe one pack.
+    """
+    record = read_json_file(
+        folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR
+    )
+    wanted = digest or f"sha256:{folder.name.partition('-')[0]}"
+    if not record.digest.startswith(wanted):
+        what = f"expected the pack of {wanted}, found that of {record.digest}"
+        raise damaged_pack(folder, RECORD_FILE, what, expected=wanted, found=record.digest)
+    if not all(re.fullmatch(r"[a-z_]+\d*\.[a-z]+\d*", one.name) for one in record.files):
+        raise damaged_pack(folder, RECORD_FILE, "a file has a strange name")
+    if not _is_one_pack(record):
+        raise damaged_pack(folder, RECORD_FILE, "does not describe one pack")
+    return record
+
+
+def damaged_pack(
+    folder: Path, file: str, what: str, *, expected: str = "", found: str = ""
+) -> IntegrityError:
+    """Return what to raise about a file of a pack that is not as it was made."""
+    return IntegrityError(
+        f"{folder}: {file}: {what}; {_REPAIR}", file=file, expected=expected, found=found
+    )
+
+
+def find_problems(
+    folder: Path, record: PackRecord, progress: Callable[[int], None]
+) -> list[Problem]:
+    """Return which files are not what the record says, having hashed every byte."""
+    return [
+        problem
+        for one in record.files
+        if (problem := _find_problem(folder / one.name, one, progress)) is not None
+    ]
+
+
+def _find_problem(path: Path, one: PackFile, progress: Callable[[int], None]) -> Problem | None:
+    try:
+        if not path.is_file():
+            return Problem(one.name, "missing", f"{one.size} bytes", "no file")
+        if (size := path.stat().st_size) != one.size:
+            return Problem(one.name, "wrong size", f"{one.size} bytes", f"{size} bytes")
+        digest = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        with path.open("rb", buffering=0) as file:
+            buffer = memoryview(bytearray(min(HASHED_AT_ONCE, one.size + 1)))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                progress(count)
+    except OSError as error:
+        if (limit := too_many_files(path, error)) is not None:
+            raise limit from error
+        found = f"an error: {error.strerror or error}"
+        return Problem(one.name, "unreadable", f"blake3 {one.blake3}", found)
+    if digest.hexdigest() == one.blake3:
+        return None
+    return Problem(
+        one.name,
+        "damaged",
+        f"blake3 {one.blake3}",
+        f"blake3 {digest.hexdigest()}",
+        column=one.column or None,
+    )
+
+
+def _recorded_leaves(leaves: Mapping[str, Leaf]) -> dict[str, PackLeaf]:
+    """Return leaves as they are recorded."""
+    return {
+        key: PackLeaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
+        for key, leaf in leaves.items()
+    }
+
+
+def leaves_of(recorded: Mapping[str, PackLeaf]) -> dict[str, Leaf]:
+    """Return the leaves that were recorded."""
+    return {
+        key: Leaf(column=leaf.column, first=leaf.first, shape=leaf.shape)
+        for key, leaf in recorded.items()
+    }
+
+
+def _is_one_pack(record: PackRecord) -> bool:
+    """Return whether the files are those of one pack, and all else lies inside of them."""
+    forms = {one.name: (one.dtype, one.shape) for one in record.files}
+    # What has more dimensions than one, or is not there, is not equal to what is expected.
+    episodes, steps = (
+        math.prod(forms.get(name, ("", ()))[1]) for name in ("lengths.i64", "since.u8")
+    )
+    rows = steps + episodes
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {
+        "rows.f32": ("float32", (rows, record.obs_dim + record.action_dim + 3)),
+        "since.u8": ("uint8", (steps,)),
+        "lengths.i64": ("int64", (episodes,)),
+    }
+    if record.mixture is not None:
+        expected["mixture.i64"] = ("int64", (steps,))
+    others = [one for one in record.files if one.column]
+    columns = {one.column for one in others}
+    leaves = [*record.observation_leaves.values(), *record.parts.values()]
+    return (
+        1 <= episodes <= steps
+        and {name: form for name, form in forms.items() if name in expected} == expected
+        and len(expected) + len(columns) == len(forms) == len(record.files)
+        and all(one.shape[:1] == (rows,) for one in others)
+        and record.texts.keys() <= columns
+        and all(
+            leaf.column in columns
+            if leaf.column
+            else leaf.first + math.prod(leaf.shape) <= record.obs_dim
+            for leaf in leaves
+        )
+        and (record.mixture is None or _is_of_steps(record.mixture, steps))
+    )
+
+
+def _is_of_steps(mixture: PackMixture, steps: int) -> bool:
+    """Return whether what a mixture chooses always is one of so many steps."""
+    return (
+        len(mixture.first) == len(mixture.sizes) == len(mixture.up_to)
+        and mixture.up_to[-1:] == (1.0,)
+        and all(
+            first + size <= steps for first, size in zip(mixture.first, mixture.sizes, strict=True)
+        )
+    )

@@ -1,0 +1,502 @@
+"""A dataset's `Arrays` as files that are mapped into memory: for datasets larger than RAM.
+
+    $ORLOG_HOME/packs/<first 32 hex digits of the digest>-2/
+        rows.f32         the matrix of `Arrays`, little-endian
+        since.u8         the table of steps
+        lengths.i64      steps of each episode
+        mixture.i64      steps by component, of a weighted mixture only
+        other0.u8, ..    columns that are not packed
+        pack.json        what they hold; size and BLAKE3 of each
+
+A pack is made once per digest, a block at a time, and appears whole or not at all; processes share
+its pages. It is opened copy-on-write: what a process writes into its tensors stays its own. Pages
+that were read are clean: they count in a process's resident size (RssFile), yet the system takes
+them back whenever memory is short. Only anonymous memory (RssAnon) is really taken, and of that a
+pack needs some bytes an episode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import logging
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import blake3
+import msgspec
+import numpy as np
+import torch
+
+from orlog.datasets.columns.bounds import warn_of_outside
+from orlog.datasets.home.folders import dataset_folders, publish, unfinished_folder
+from orlog.datasets.home.verified import Stamp, stamp_of
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.verify import Problem
+from orlog.errors import FormatVersionError, IntegrityError, SchemaError, StorageError
+from orlog.files import (
+    little_endian_bytes,
+    storage_errors,
+    sync,
+    too_many_files,
+    write_durably,
+)
+from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, mixture_of
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.gathering import expect_on_disk
+from orlog.loaders.arrays.memory import available_memory
+from orlog.loaders.arrays.pack_cache import (
+    RECORD_FILE,
+    HeldPack,
+    discard_pack,
+    hold_pack,
+    packs_folder,
+)
+from orlog.loaders.arrays.pack_checks import find_damage, is_trusted, trust
+from orlog.loaders.arrays.pack_record import (
+    PACK_VERSION,
+    PackFile,
+    PackRecord,
+    damaged_pack,
+    describe_pack,
+    file_forms,
+    find_problems,
+    is_pack,
+    leaves_of,
+    read_record,
+)
+from orlog.loaders.arrays.step_table import StepTable, count_since
+from orlog.manifests.documents import LARGEST_FILE
+
+__all__ = ["MappedArrays", "is_packed", "open_pack", "pack_folder", "verify_pack"]
+
+BLOCK_BYTES = 2**24
+# Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+_logger = logging.getLogger("orlog")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MappedArrays(Arrays):
+    """`Arrays` whose tensors are maps of a pack's files. `open_pack` makes it.
+
+    Pickling it, as for a worker process, writes the folder's path and what was since replaced, and
+    the other process maps the same files.
+
+    Attributes:
+        folder: The pack.
+        opened: What each field was when the pack was opened, and the table of steps.
+    """
+
+    folder: Path
+    opened: Mapping[str, Any] = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def step_table(self) -> StepTable:
+        """Where steps lie."""
+        # From the file, since making it takes memory for each step.
+        is_same = self.lengths is self.opened["lengths"]
+        return StepTable(self.lengths, self.opened["since"] if is_same else None)
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Have the pages behind those that are asked for read too, which else would come one by one."""
+        mapped, advice = self.opened["map"], self.opened["advice"]
+        is_mapped = self.rows is self.opened["rows"] and hasattr(mapped, "madvise")
+        if is_mapped:
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+        try:
+            yield
+        finally:
+            if is_mapped:
+                mapped.madvise(advice)
+
+    def to(self, device: torch.device | str) -> Arrays:
+        """Return the same on another device; on the CPU that is this."""
+        if torch.device(device).type == "cpu":
+            return self
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(Arrays)}
+        return Arrays(**fields).to(device)
+
+    def __reduce__(self) -> tuple[Callable[..., MappedArrays], tuple[object, ...]]:
+        """Say how to open the same pack elsewhere."""
+        changed = {
+            one.name: getattr(self, one.name)
+            for one in dataclasses.fields(Arrays)
+            if getattr(self, one.name) is not self.opened[one.name]
+        }
+        checked = self.opened["stamps"], self.opened["record_blake3"]
+        return _reopen, (self.folder, self.opened["digest"], changed, *checked)
+
+
+def pack_folder(dataset: Dataset) -> Path:
+    """Return the folder that a dataset's pack is in, or would be put in.
+
+    A pack in one of the homes of ORLOG_SHARED serves as one's own does.
+    """
+    return next(filter(is_pack, _folders(dataset)), _own_folder(dataset))
+
+
+def is_packed(dataset: Dataset) -> bool:
+    """Return whether a dataset's pack is on this machine."""
+    return is_pack(pack_folder(dataset))
+
+
+def open_pack(
+    dataset: Dataset,
+    *,
+    allow_non_finite: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> MappedArrays:
+    """Map a dataset's pack into memory, having made and verified it if there is none.
+
+    Equal to `read_arrays`, bit for bit. A pack is checked once (`loaders/pack_checks.py`) and then
+    known by the times of its files; `verify_pack` reads every byte again. A damaged one is made
+    anew, and one of a shared home that is not what the dataset holds is left alone and one's own
+    made; the logger `orlog` warns of both. Processes that ask for the same pack at once make it
+    once. Making it takes the memory of one block, and 8 bytes a step for a weighted mixture; of a
+    view with reordered episodes, that of the episodes which a block touches.
+
+    Args:
+        dataset: What to read.
+        allow_non_finite: Take NaN and infinity as they are.
+        progress: Called with the bytes written since its last call.
+
+    Raises:
+        SchemaError: as `orlog.transitions`.
+        IntegrityError: an object of the dataset is damaged.
+        StorageError: the disk is full or cannot be written or read.
+    """
+    own, opened = _own_folder(dataset), None
+    for folder in filter(is_pack, _folders(dataset)):
+        opened = opened or _open_checked(dataset, folder)
+    while opened is None:
+        with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
+            is_new = not is_pack(own)  # nobody made it while this process waited
+            if is_new:
+                _make(dataset, unfinished, allow_non_finite, progress)
+                publish(unfinished, own)
+        opened = _open_checked(dataset, own, is_new=is_new)
+    warn_of_outside(dataset)
+    arrays, record = opened
+    if record.non_finite and not allow_non_finite:
+        raise not_finite(dataset, record.non_finite)
+    return dataclasses.replace(arrays, name=dataset.name, missing_finals=missing_finals(dataset))
+
+
+def verify_pack(
+    dataset: Dataset, progress: Callable[[int], None] = lambda _: None
+) -> list[Problem]:
+    """Hash every byte of a dataset's pack; a damaged one is to be removed, and is then made anew.
+
+    Args:
+        dataset: Whose pack.
+        progress: Called with the bytes read since its last call.
+
+    Returns:
+        What is wrong, by file; nothing if all is right.
+
+    Raises:
+        IntegrityError: there is no pack, or its record cannot be read as one.
+    """
+    folder = pack_folder(dataset)
+    return find_problems(folder, read_record(folder, dataset.digest), progress)
+
+
+def _own_folder(dataset: Dataset) -> Path:
+    return packs_folder() / f"{dataset.digest.removeprefix('sha256:')[:32]}-{PACK_VERSION}"
+
+
+def _folders(dataset: Dataset) -> list[Path]:
+    """Return where a dataset's pack may lie: in one's own home first."""
+    own = _own_folder(dataset)
+    shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
+    return list(dict.fromkeys([own, *shared]))
+
+
+def _open_checked(
+    dataset: Dataset, folder: Path, *, is_new: bool = False
+) -> tuple[MappedArrays, PackRecord] | None:
+    """Open a pack that is what the dataset holds; None where there is none (any more).
+
+    Args:
+        dataset: Whose pack.
+        folder: Where it lies.
+        is_new: Whether this process has just made and read it.
+
+    Raises:
+        IntegrityError: an object of the dataset is damaged.
+        StorageError: a damaged pack cannot be removed.
+    """
+    held = hold_pack(folder)
+    if held is None:
+        return None
+    before = time.time_ns()
+    is_own = folder.parent == packs_folder()
+    try:
+        arrays, record = _open(folder, dataset.digest, held)
+    except (IntegrityError, FormatVersionError) as error:
+        what = str(error)
+    else:
+        stamps = arrays.opened["stamps"]
+        if is_trusted(folder, dataset.digest, stamps):
+            return arrays, record
+        problem = None
+        if not is_new:
+            problem = find_damage(
+                dataset, folder, record, arrays.opened["maps"], is_own=is_own, limit=BLOCK_BYTES
+            )
+        if problem is None:
+            trust(folder, dataset.digest, stamps, before)
+            return arrays, record
+        what = f"{folder}: {problem}"
+    if is_own:
+        _logger.warning("%s: its pack is damaged and is made anew: %s", dataset.name, what)
+        discard_pack(folder, held)
+    else:
+        _logger.warning(
+            "%s: the pack in a shared home is not what the dataset holds, so one is made in %s: %s",
+            dataset.name,
+            packs_folder(),
+            what,
+        )
+    return None
+
+
+def _make(
+    dataset: Dataset, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
+) -> None:
+    """Write a pack into an empty folder and read it back."""
+    layout = layout_of(dataset)
+    mixture = mixture_of(dataset)
+    _check_room(dataset, folder, layout)
+    non_finite = ""
+    with storage_errors(folder), contextlib.ExitStack() as opened:
+        writers = {
+            name: opened.enter_context(_Writer(folder, name, column, dtype, shape))
+            for name, column, dtype, shape in file_forms(layout, mixture)
+        }
+        others = [one for one in writers.values() if one.column]
+        # Texts first: only they can make a record that is refused, after hours of writing.
+        for writer in [one for one in others if one.column in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
+        record = describe_pack(dataset, layout, mixture)
+        _encode(record)
+        for first, last in layout.ranges("", BLOCK_BYTES):
+            matrix = np.zeros((last - first, layout.width), np.float32)
+            place = fill_matrix(dataset, layout, first, last, matrix)
+            if place and not allow_non_finite:
+                raise not_finite(dataset, place)
+            non_finite = non_finite or place
+            progress(writers["rows.f32"].write(matrix))
+        for writer in [one for one in others if one.column not in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
+        writers["lengths.i64"].write(dataset.episode_lengths)
+        for since in count_since(dataset.episode_lengths):
+            progress(writers["since.u8"].write(since))
+        if mixture is not None:
+            writers["mixture.i64"].write(mixture.steps)
+        files = tuple(writer.finish() for writer in writers.values())
+        record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
+        write_durably(folder / RECORD_FILE, _encode(record))
+        sync(folder)
+    for problem in find_problems(folder, record, lambda _: None):
+        raise IntegrityError(
+            f"{folder}: {problem}; the disk or memory changed what was written: try another disk",
+            file=problem.file,
+            expected=problem.expected,
+            found=problem.found,
+        )
+
+
+def _write_other(
+    dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
+) -> None:
+    """Write one column: each has its own size of chunks, and decodes them once."""
+    spec = layout.others[writer.column]
+    for first, last in layout.ranges(writer.column, BLOCK_BYTES):
+        values = np.zeros((last - first, *spec.shape), spec.dtype)
+        fill_other(dataset, layout, writer.column, first, last, values)
+        progress(writer.write(values))
+
+
+def _encode(record: PackRecord) -> bytes:
+    encoded = msgspec.json.format(msgspec.json.encode(record))
+    if len(encoded) > LARGEST_FILE:
+        raise SchemaError(
+            f"{record.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
+            f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
+        )
+    return encoded
+
+
+class _Writer:
+    """Writes one file of a pack, hashing what goes by; used with `with`."""
+
+    def __init__(
+        self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> None:
+        self.name = name
+        self.column = column
+        self._dtype, self._shape = dtype, shape
+        self._digest = blake3.blake3()
+        self._file: BinaryIO = (folder / name).open("wb", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, values: np.ndarray) -> int:
+        """Append values; return their bytes."""
+        data = little_endian_bytes(values)
+        self._digest.update(data)
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:])
+        return written
+
+    def finish(self) -> PackFile:
+        """Make the file durable and describe it."""
+        os.fsync(self._file.fileno())
+        return PackFile(
+            name=self.name,
+            column=self.column,
+            dtype=str(self._dtype),
+            shape=self._shape,
+            blake3=self._digest.hexdigest(),
+        )
+
+
+def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if layout.total_bytes > free:
+        raise StorageError(
+            f"{dataset.name}: a pack takes {layout.total_bytes:,} bytes and {folder.parent} has "
+            f"{free:,} left; free some, set ORLOG_HOME to another disk, or use stream_transitions, "
+            "which needs no room",
+            errno=errno.ENOSPC,
+        )
+
+
+def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
+    """Map the files of a pack that is held, having checked their sizes and not their bytes."""
+    stamps: dict[str, Stamp] = {}
+    with contextlib.suppress(OSError):  # from before it is read; that says what is wrong with it
+        stamps[RECORD_FILE] = stamp_of((folder / RECORD_FILE).stat())
+    record = read_record(folder, digest)
+    # For what does not stay in memory, reading the pages behind those asked for is wasted.
+    is_large = sum(one.size for one in record.files) > available_memory() // 2
+    advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
+    maps: dict[str, np.ndarray] = {}
+    mapped: dict[str, mmap.mmap | None] = {}
+    for one in record.files:
+        maps[one.name], mapped[one.name], stamps[one.name] = _map(folder, one, advice)
+    if is_large:
+        for values in maps.values():
+            expect_on_disk(values)
+    mixture = record.mixture
+    fields: dict[str, Any] = {
+        "rows": torch.from_numpy(maps["rows.f32"]),
+        "lengths": maps["lengths.i64"],
+        "obs_dim": record.obs_dim,
+        "action_dim": record.action_dim,
+        "mixture": mixture
+        and Mixture(
+            steps=maps["mixture.i64"],
+            first=np.array(mixture.first, np.int64),
+            sizes=np.array(mixture.sizes, np.int64),
+            up_to=np.array(mixture.up_to, np.float64),
+        ),
+        "name": record.name,
+        "digest": record.digest,
+        "others": {
+            one.column: torch.from_numpy(maps[one.name]) for one in record.files if one.column
+        },
+        "texts": record.texts,
+        "observation_leaves": leaves_of(record.observation_leaves),
+        "parts": leaves_of(record.parts),
+    }
+    # Fields that `Arrays` has beyond these keep their defaults.
+    try:
+        plain = Arrays(**fields)
+    except ValueError as error:
+        raise damaged_pack(folder, "lengths.i64", str(error)) from error
+    opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
+    opened |= {"since": maps["since.u8"], "maps": maps, "stamps": stamps}
+    opened |= {"record_blake3": blake3.blake3(msgspec.json.encode(record)).hexdigest()}
+    opened |= {"held": held, "map": mapped["rows.f32"], "advice": advice}
+    return MappedArrays(**vars(plain), folder=folder, opened=opened), record
+
+
+def _reopen(
+    folder: Path,
+    digest: str,
+    changed: Mapping[str, Any],
+    stamps: Mapping[str, Stamp],
+    record_blake3: str,
+) -> MappedArrays:
+    """Open a pack that another process has checked."""
+    arrays, record = _open(folder, digest, hold_pack(folder))
+    # Files that were copied or made anew since are hashed: their record is as good as it was.
+    if arrays.opened["stamps"] != stamps:
+        if arrays.opened["record_blake3"] != record_blake3:
+            raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")
+        for problem in find_problems(folder, record, lambda _: None):
+            raise damaged_pack(folder, problem.file, str(problem))
+    return dataclasses.replace(arrays, **changed) if changed else arrays
+
+
+def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None, Stamp]:
+    """Map a file copy-on-write, with the system told how its pages will be asked for."""
+    path = folder / one.name
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
+            if size != one.size:
+                raise damaged_pack(
+                    folder,
+                    one.name,
+                    f"expected {one.size} bytes, found {size}",
+                    expected=str(one.size),
+                    found=str(size),
+                )
+            if size == 0:
+                return np.empty(one.shape, one.dtype), None, stamp_of(status)
+            mapped = mmap.mmap(
+                file.fileno(),
+                size,
+                flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
+        values = np.frombuffer(mapped, one.dtype).reshape(one.shape)
+    except FileNotFoundError as error:
+        raise damaged_pack(folder, one.name, f"expected {one.size} bytes, found no file") from error
+    except ValueError as error:  # dimensions that no array has
+        raise damaged_pack(folder, one.name, str(error)) from error
+    except OSError as error:
+        if isinstance(error, IntegrityError):
+            raise
+        if (limit := too_many_files(path, error)) is not None:
+            raise limit from error
+        if error.errno == errno.ENOMEM:
+            raise StorageError(
+                f"{path}: cannot be mapped: {error.strerror}; raise the limit of address space",
+                errno=error.errno,
+            ) from error
+        what = f"cannot be read: {error.strerror or error}"
+        raise damaged_pack(folder, one.name, what) from error
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(advice)
+    return values, mapped, stamp_of(status)

@@ -1,0 +1,164 @@
+"""Where the arrays of a dataset live: in RAM, in mapped files, or on a GPU; chosen by size."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.arrays.filling import layout_of
+from orlog.loaders.arrays.memory import Memory, measure_memory
+from orlog.loaders.arrays.packs import is_packed, open_pack
+
+__all__ = ["Place", "choose_place", "load_arrays"]
+
+RAM_SHARE = 0.5  # of free memory that `auto` takes: networks, workers and others need some too
+GPU_SHARE = 0.9  # of free memory of a GPU that a dataset may take, asked for by name
+
+_logger = logging.getLogger("orlog")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a dataset is to be put.
+
+    Attributes:
+        kind: In anonymous memory, or in mapped files.
+        device: The GPU to copy it to then; empty for none.
+        needed_bytes: Size of its arrays.
+        reason: Why, in a sentence.
+    """
+
+    kind: Literal["ram", "mmap"]
+    device: str = ""
+    needed_bytes: int
+    reason: str
+
+
+def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool = False) -> Arrays:
+    """Return a dataset's arrays in RAM, in mapped files or on a GPU, to sample from.
+
+    The same seed gives the same batches wherever they are.
+
+    Args:
+        dataset: What to read.
+        where: `ram`; `mmap`, files that are made once per digest and shared by processes;
+            `gpu` for the current CUDA device, or `cuda:0`; `auto` for `ram` where the arrays take
+            no more than half of the free memory, else `mmap`. `choose_place` says what and why,
+            and so does the logger `orlog` at level info.
+        allow_non_finite: Take NaN and infinity as they are.
+
+    Raises:
+        ValueError: there is no such place, or no such GPU, or it has too little memory.
+        SchemaError: as `orlog.transitions`.
+        IntegrityError: an object is damaged.
+        StorageError: the disk has no room for mapped files.
+    """
+    dataset = as_dataset(dataset)
+    place = choose_place(dataset, where)
+    _logger.info("%s", place.reason)
+    reader: Callable[..., Arrays] = open_pack if place.kind == "mmap" else read_arrays
+    arrays = reader(dataset, allow_non_finite=allow_non_finite)
+    return arrays.to(place.device) if place.device else arrays
+
+
+def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = None) -> Place:
+    """Return where `load_arrays` would put a dataset, and why.
+
+    Args:
+        dataset: What to read.
+        where: As in `load_arrays`.
+        memory: What is free; measured by default.
+
+    Raises:
+        ValueError: as `load_arrays`.
+        SchemaError: a space whose values are no numbers of a fixed shape.
+    """
+    dataset = as_dataset(dataset)
+    if not isinstance(where, str):
+        raise TypeError(
+            f"{dataset.name}: where is a text such as 'auto', found {type(where).__name__} {where!r:.80}"
+        )
+    if where in ("gpu", "cuda"):
+        device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cuda:0"
+    else:
+        device = where if where.startswith("cuda:") else ""
+    if not device and where not in ("auto", "ram", "mmap"):
+        raise ValueError(
+            f"{dataset.name}: where is one of auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}"
+        )
+    memory = memory or measure_memory(gpus=bool(device))
+    needed = layout_of(dataset).total_bytes
+    kind, why = _kind_of(dataset, where if where in ("ram", "mmap") else "auto", needed, memory)
+    if device:
+        why = f"{_check_gpu(dataset, device, needed, memory)}; copied from {kind}: {why}"
+    return Place(
+        kind=kind,
+        device=device,
+        needed_bytes=needed,
+        reason=f"{dataset.name}: {_size(needed)} of arrays in {device or kind}: {why}",
+    )
+
+
+def _kind_of(
+    dataset: Dataset, where: str, needed: int, memory: Memory
+) -> tuple[Literal["ram", "mmap"], str]:
+    free = _size(memory.ram_bytes)
+    if where == "mmap":
+        return "mmap", "as asked for"
+    if where == "ram":
+        return "ram", f"as asked for, with {free} of memory free"
+    share = f"half of the {free} of free memory"
+    if needed <= RAM_SHARE * memory.ram_bytes:
+        return "ram", f"within {share}"
+    if is_packed(dataset):
+        return "mmap", f"more than {share}, and the pack is there"
+    disk = shutil.disk_usage(_existing(datasets_folder())).free
+    if needed > disk:
+        raise ValueError(
+            f"{dataset.name}: {_size(needed)} of arrays are more than {share}, and more than the "
+            f"{_size(disk)} of free disk at {datasets_folder().parent}; use stream_transitions, set "
+            "ORLOG_HOME to another disk, or take fewer episodes or columns"
+        )
+    return "mmap", f"more than {share}"
+
+
+def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> str:
+    """Return why a GPU will do.
+
+    Raises:
+        ValueError: it will not.
+    """
+    instead = (
+        "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"
+    )
+    if device not in memory.gpu_bytes:
+        found = ", ".join(memory.gpu_bytes) or "none"
+        raise ValueError(
+            f"{dataset.name}: no GPU {device} that PyTorch can use (found: {found}); use "
+            "where='ram' or 'mmap'"
+        )
+    free = memory.gpu_bytes[device]
+    if needed > GPU_SHARE * free:
+        raise ValueError(
+            f"{dataset.name}: {_size(needed)} of arrays do not fit into {device}, which has "
+            f"{_size(free)} free, of which {GPU_SHARE:.0%} may be taken; {instead}"
+        )
+    return f"as asked for, with {_size(free)} free there"
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

@@ -1,0 +1,209 @@
+"""Environments by the id that the installed Gymnasium registers, and the extras that bring them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import json
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from orlog.errors import MissingExtraError, NotFoundError, SchemaError, SimulatorError
+from orlog.manifests.manifest import EnvironmentRecord
+
+__all__ = [
+    "environment_record",
+    "environment_versions",
+    "make_environment",
+    "own_arguments",
+]
+
+# Start of an environment id -> (module that registers it, extra of orlog that installs it,
+# distributions whose versions decide what the simulator does).
+_FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
+}
+# Packages that register environments when they are imported; Gymnasium finds others by itself.
+_REGISTERING = ("gymnasium_robotics", "minigrid", "ale_py")
+_TUPLE = "__tuple__"
+_ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
+
+
+def make_environment(
+    environment_id: str, kwargs: Mapping[str, Any], *, max_episode_steps: int | None = None
+) -> gymnasium.Env[Any, Any]:
+    """Return a new environment, with the time limit that its id registers unless one is given.
+
+    Only ids that the installed Gymnasium registers are made: an id that names a module to import
+    (`module:Env-v0`) is refused, since ids come with datasets. Whether arguments that come with
+    them may be used, `orlog.datasets.home.consent` says.
+
+    Args:
+        environment_id: Id that Gymnasium registers.
+        kwargs: Its arguments, as a manifest holds them.
+        max_episode_steps: Steps after which an episode is truncated.
+
+    Raises:
+        MissingExtraError: the package that registers this id is not installed.
+        NotFoundError: no package that orlog knows registers this id.
+        SimulatorError: the environment cannot be made.
+    """
+    arguments = own_arguments(environment_id, kwargs)
+    if max_episode_steps is not None:
+        arguments["max_episode_steps"] = max_episode_steps
+    try:
+        env = gymnasium.make(environment_id, disable_env_checker=True, **arguments)
+    except Exception as error:  # an environment is any code, and raises anything
+        raise SimulatorError(
+            f"environment {environment_id} cannot be made with the arguments {arguments!r:.200}: "
+            f"{type(error).__name__}: {error!s:.500}"
+        ) from error
+    # Mazes are described to MuJoCo in a file, which is read once and would stay for ever.
+    leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
+    if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
+        Path(leftover).unlink(missing_ok=True)
+    return env
+
+
+def own_arguments(environment_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments in which an environment differs from what its id registers.
+
+    Those that are equal are left to Gymnasium; older manifests hold tuples among them as lists.
+
+    Raises:
+        MissingExtraError: the package that registers this id is not installed.
+        NotFoundError: no package that orlog knows registers this id.
+    """
+    registered = _registered(environment_id).kwargs
+    return {
+        name: value
+        for name, value in _from_json(dict(kwargs)).items()
+        if name not in registered or not _are_equal(value, registered[name])
+    }
+
+
+def _registered(environment_id: str) -> EnvSpec:
+    family = _family(environment_id)
+    if family is not None:
+        module, extra, _ = family
+        try:
+            _import_quietly(module)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"{environment_id} needs {error.name}, which is not installed; run: "
+                f'pip install "orlog[{extra}]"',
+                extra=extra,
+            ) from error
+    if not _ID.fullmatch(environment_id) or not _is_registered(environment_id):
+        raise NotFoundError(
+            f"environment {environment_id!r} is not registered with the installed Gymnasium "
+            f"{gymnasium.__version__}; install the package that provides it and import it first"
+        )
+    return gymnasium.registry[environment_id]
+
+
+def _is_registered(environment_id: str) -> bool:
+    """Return whether an id is registered, by a package that is imported for it if need be."""
+    for module in _REGISTERING:
+        if environment_id in gymnasium.registry:
+            break
+        with contextlib.suppress(ModuleNotFoundError):
+            _import_quietly(module)
+    return environment_id in gymnasium.registry
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Return whether two arguments are equal where a tuple and a list of the same are."""
+    try:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except (TypeError, ValueError):
+        return False
+
+
+def _to_json(value: Any) -> Any:
+    """Return an argument in which tuples are marked: `(2, 5)` is `{"__tuple__": [2, 5]}`."""
+    if isinstance(value, dict):
+        if _TUPLE in value:
+            raise ValueError(f"the key {_TUPLE} marks tuples")
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_to_json(item) for item in value]
+        return {_TUPLE: items} if isinstance(value, tuple) else items
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    """Return the argument that `_to_json` was given; lists of older manifests stay lists."""
+    if isinstance(value, dict):
+        if value.keys() == {_TUPLE} and isinstance(value[_TUPLE], list):
+            return tuple(_from_json(value[_TUPLE]))
+        return {key: _from_json(item) for key, item in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def environment_versions(environment_id: str) -> dict[str, str]:
+    """Return the versions of the packages that decide what this environment does."""
+    family = _family(environment_id)
+    packages = ("gymnasium", "numpy", *(family[2] if family else ()))
+    return {package: importlib.metadata.version(package) for package in sorted(packages)}
+
+
+def environment_record(env: gymnasium.Env[Any, Any]) -> EnvironmentRecord:
+    """Return what makes an environment again: id, arguments, time limit, versions of packages.
+
+    Raises:
+        SchemaError: it was not made by `gymnasium.make`, or its arguments are no JSON.
+    """
+    spec = env.spec
+    if spec is None:
+        raise SchemaError("this environment has no id: make it with gymnasium.make")
+    kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+    try:
+        kwargs = json.loads(json.dumps(_to_json(kwargs), allow_nan=False))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(f"arguments of {spec.id} cannot be kept as JSON: {error}") from error
+    versions = environment_versions(spec.id)
+    for package in _packages_of(str(spec.entry_point)):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return EnvironmentRecord(
+        id=spec.id,
+        kwargs=kwargs,
+        max_episode_steps=spec.max_episode_steps,
+        versions=dict(sorted(versions.items())),
+    )
+
+
+def _packages_of(entry_point: str) -> list[str]:
+    module = entry_point.partition(":")[0]
+    packages = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
+    return [*packages, *(["mujoco"] if ".mujoco" in module else [])]
+
+
+def _import_quietly(module: str) -> None:
+    """Import a package that prints about unrelated environments of its own when it is imported."""
+    if module not in sys.modules:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            gymnasium.register_envs(importlib.import_module(module))
+
+
+def _family(environment_id: str) -> tuple[str, str, tuple[str, ...]] | None:
+    for start, family in _FAMILIES.items():
+        if environment_id.startswith(start):
+            return family
+    return None

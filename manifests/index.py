@@ -1,0 +1,260 @@
+"""The index of a registry: which versions of which datasets it holds.
+
+    index.json = {"index_version": 1, "serial": 7, "datasets": {NAME: {VERSION: {"digest": ..}}},
+                  "foreign": {NAME: {VERSION: {"url": .., "format": "d4rl-hdf5", "sha256": ..}}}}
+
+Foreign versions are files of others that stay where they are, in formats of their own. The serial
+grows by one with each change, so that an older index is known as such. Reading is
+strict: unknown, missing or repeated keys, wrong types and names that are none are errors.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, VersionExistsError
+from orlog.manifests.manifest import MOST_VALUES, Count, Manifest, parse_json
+from orlog.manifests.names import is_version, parse_name
+
+__all__ = [
+    "INDEX_FILE",
+    "LARGEST_INDEX",
+    "ForeignEntry",
+    "Index",
+    "IndexEntry",
+    "index_from_json",
+]
+
+INDEX_FILE = "index.json"
+INDEX_VERSION = 1
+LARGEST_INDEX = 64 * 2**20
+LONGEST_URL = 2000
+SCHEMES = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "hf", "file", "memory"})
+_converting = threading.Lock()
+
+
+class ForeignEntry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """A file of others that is a version of a dataset once it is read; None is not known.
+
+    Attributes:
+        url: Where it is: a URL, or a path inside the registry.
+        format: What reads it, for example `d4rl-hdf5`.
+        size_bytes: Its size.
+        sha256: Hex SHA-256 of its bytes.
+        md5: Hex MD5 of its bytes, where upstream states no better sum.
+        description: What the data are.
+        license: SPDX identifier of the data.
+        horizon: Steps after which the environment truncates an episode, for files whose own flags
+            do not say where that happened.
+    """
+
+    url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
+    format: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,39}\Z")]
+    size_bytes: Count | None = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
+    md5: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] | None = None
+    description: Annotated[str, Meta(max_length=10_000)] | None = None
+    license: Annotated[str, Meta(max_length=1000)] | None = None
+    horizon: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the types alone let through.
+
+        Raises:
+            ManifestError: the URL is none that is followed, or a path out of the registry.
+        """
+        scheme, separator, rest = self.url.partition("://")
+        if not separator:
+            is_good = _is_safe_path(self.url) and not set(self.url) & set("?#%")
+        else:
+            # Chains such as simplecache::https://.. would let fsspec do more than read a file.
+            is_good = scheme in SCHEMES and bool(rest.strip("/")) and "::" not in self.url
+            is_web = scheme in ("http", "https")
+            is_good = is_good and not (is_web and ("@" in rest.split("/")[0] or " " in rest))
+        if not is_good or not self.url.isprintable():
+            raise ManifestError(
+                f"{self.url[:200]!r}: expected a URL of {', '.join(sorted(SCHEMES))} without a "
+                "password, or a path inside the registry"
+            )
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the URL is a path inside the registry."""
+        return "://" not in self.url
+
+
+class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One version of a dataset.
+
+    Attributes:
+        digest: Digest of its manifest, `sha256:` and 64 hex digits.
+        size_bytes: Size of all its objects together.
+        episodes: Number of episodes.
+        steps: Number of steps.
+    """
+
+    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+    size_bytes: Count
+    episodes: Count
+    steps: Count
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Every version that a registry holds.
+
+    Attributes:
+        index_version: Version of this JSON's layout.
+        serial: Grows by one with each change; who saw one refuses a smaller one later.
+        datasets: Entries by name and version.
+        foreign: Files of others, by name and version; none is in `datasets` too.
+    """
+
+    index_version: int = INDEX_VERSION
+    serial: Count = 0
+    datasets: dict[str, dict[str, IndexEntry]] = {}
+    foreign: dict[str, dict[str, ForeignEntry]] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse what the types alone let through.
+
+        Raises:
+            ManifestError: a name or version that is none or there twice, a name without a version.
+        """
+        listed: list[tuple[str, Collection[str]]] = [*self.datasets.items(), *self.foreign.items()]
+        for name, versions in listed:
+            try:
+                is_name = parse_name(name).name == name
+            except InvalidNameError:
+                is_name = False
+            if not is_name or not versions:
+                raise ManifestError(f"{name!r} is not a dataset name with versions")
+            for version in versions:
+                if not is_version(version):
+                    raise ManifestError(f"{name}: {version!r} is not a content version")
+        for name, foreign in self.foreign.items():
+            for version in foreign.keys() & self.datasets.get(name, {}).keys():
+                raise ManifestError(f"{name}@{version} is in datasets and in foreign")
+
+    def entry(self, name: str, version: str) -> IndexEntry | None:
+        """Return what is said of a version, or None."""
+        return self.datasets.get(name, {}).get(version)
+
+    def with_version(self, manifest: Manifest) -> Index:
+        """Return the next index, which lists one version more; the same one if it is listed.
+
+        Raises:
+            VersionExistsError: the version is listed with another digest, or as a foreign file.
+            ManifestError: the serial cannot grow any more.
+        """
+        name, version = manifest.name, manifest.version
+        if version in self.foreign.get(name, {}):
+            raise VersionExistsError(
+                f"{name}@{version}: the index lists a foreign file by that name; publish it under a "
+                "new version"
+            )
+        listed = self.entry(name, version)
+        if listed is not None and listed.digest != manifest.digest:
+            raise VersionExistsError(
+                f"{name}@{version}: the index lists it with {listed.digest}, this is "
+                f"{manifest.digest}; a version never changes: publish it under a new version"
+            )
+        if listed is not None:
+            return self
+        entry = IndexEntry(
+            digest=manifest.digest,
+            size_bytes=manifest.size_bytes,
+            episodes=manifest.total_episodes,
+            steps=manifest.total_steps,
+        )
+        versions = {**self.datasets.get(name, {}), version: entry}
+        return self._next(datasets={**self.datasets, name: versions})
+
+    def with_foreign(self, name: str, version: str, entry: ForeignEntry) -> Index:
+        """Return the next index, which lists one foreign file more; the same one if it is listed.
+
+        Raises:
+            VersionExistsError: the version is listed otherwise.
+            ManifestError: name, version or entry are none, or the serial cannot grow any more.
+        """
+        try:
+            # Where an entry is made only the URL is checked, where one is read all of it.
+            with _converting:
+                msgspec.convert(msgspec.to_builtins(entry), ForeignEntry, strict=True)
+        except msgspec.ValidationError as error:
+            raise ManifestError(f"{name}@{version}: {error}") from error
+        listed = self.foreign.get(name, {}).get(version)
+        if listed == entry:
+            return self
+        if listed is not None or self.entry(name, version) is not None:
+            raise VersionExistsError(
+                f"{name}@{version}: the index lists it otherwise; a version never changes: link the "
+                "file under a new version"
+            )
+        versions = {**self.foreign.get(name, {}), version: entry}
+        return self._next(foreign={**self.foreign, name: versions})
+
+    def _next(self, **changes: Any) -> Index:
+        if self.serial >= 2**53:
+            raise ManifestError(f"serial {self.serial} of the index cannot grow; restore the index")
+        return msgspec.structs.replace(self, serial=self.serial + 1, **changes)
+
+    def to_json(self) -> bytes:
+        """Return the bytes of `index.json`: keys sorted, so equal indexes have equal bytes."""
+        body = msgspec.to_builtins(self)
+        if not self.foreign:
+            del body["foreign"]
+        return (json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _is_safe_path(path: str) -> bool:
+    """Return whether a relative path stays inside its folder."""
+    parts = path.split("/")
+    return not {"", ".", ".."} & set(parts) and "\\" not in path and ":" not in path
+
+
+def index_from_json(data: bytes, where: str) -> Index:
+    """Return the index in the bytes of an `index.json`; `where` names their origin in errors.
+
+    Raises:
+        ManifestError: it is too large or malformed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    if len(data) > LARGEST_INDEX:
+        raise ManifestError(f"{where}: over {LARGEST_INDEX} bytes is too large for an index")
+    try:
+        body = parse_json(data.decode(), MOST_VALUES)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{where}: not the JSON of an index: {error}") from error
+    if not isinstance(body, dict):
+        raise ManifestError(f"{where}: an index is a JSON object")
+    version = body.get("index_version")
+    if isinstance(version, int) and version > INDEX_VERSION:
+        raise FormatVersionError(
+            f"{where}: index_version {version} is newer than this orlog reads ({INDEX_VERSION}); "
+            "run: pip install --upgrade orlog"
+        )
+    missing = {"index_version", "serial", "datasets"} - body.keys()
+    if missing:
+        raise ManifestError(f"{where}: the index has no {', '.join(sorted(missing))}")
+    try:
+        # msgspec (0.22) can crash where two threads are the first to use a type.
+        with _converting:
+            index = msgspec.convert(body, Index, strict=True)
+    except RecursionError as error:
+        raise ManifestError(f"{where}: nested too deeply") from error
+    except msgspec.ValidationError as error:
+        cause = error.__cause__
+        raise ManifestError(
+            f"{where}: {cause if isinstance(cause, ManifestError) else error!s:.1000}"
+        ) from None
+    if index.index_version != INDEX_VERSION:
+        raise ManifestError(f"{where}: index_version {index.index_version} does not exist")
+    return index

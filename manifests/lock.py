@@ -1,0 +1,142 @@
+"""`orlog.lock`: which version of each dataset a project uses, kept beside its code.
+
+    {
+      "datasets": {
+        "pointmaze/umaze-v1": {"digest": "sha256:..", "version": "1.0.0"}
+      },
+      "lock_version": 1
+    }
+
+It is made to be committed. The nearest one in the working folder or above it counts; the
+environment variable ORLOG_LOCK names another one, and empty or `0` there means none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from orlog.errors import InvalidNameError, LockError
+from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.names import DatasetName, is_version, parse_name
+
+__all__ = ["LOCK_FILE", "LockedDataset", "check_lock", "find_lock", "read_lock", "write_lock"]
+
+LOCK_FILE = "orlog.lock"
+
+
+class LockedDataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The version that a name is pinned to.
+
+    Attributes:
+        version: Content version.
+        digest: `sha256:` and the 64 digits of the manifest's digest, which decides.
+    """
+
+    version: str
+    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no content version."""
+        if not is_version(self.version):
+            raise ValueError(f"{self.version[:60]!r} is not a content version such as 1.0.0")
+
+
+class _Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    lock_version: Literal[1]
+    datasets: dict[str, LockedDataset]
+
+    def __post_init__(self) -> None:
+        for name in self.datasets:
+            _check_name(name)
+
+
+def find_lock(start: Path | None = None) -> Path | None:
+    """Return the lock file that counts in a folder, the working folder by default.
+
+    ORLOG_LOCK goes first; a file that it names need not be there yet.
+    """
+    chosen = os.environ.get("ORLOG_LOCK")
+    if chosen is not None:
+        return None if chosen.strip() in ("", "0") else Path(chosen).expanduser().absolute()
+    try:
+        folder = (start or Path.cwd()).absolute()
+    except FileNotFoundError:  # the working folder was removed
+        return None
+    for parent in (folder, *folder.parents):
+        if os.access(parent, os.X_OK) and (parent / LOCK_FILE).is_file():
+            return parent / LOCK_FILE
+    return None
+
+
+def read_lock(path: Path) -> dict[str, LockedDataset]:
+    """Return the pins of a lock file, by name without version.
+
+    Raises:
+        ManifestError: the file is missing or malformed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    repair = "restore the file (settle a merge first), or delete it and run: orlog lock"
+    return read_json_file(path, _Lock, version=("lock_version", 1), repair=repair).datasets
+
+
+def write_lock(path: Path, entries: Mapping[str, LockedDataset]) -> None:
+    """Pin names in a lock file, made if it is not there; pins of other names stay.
+
+    Two processes may pin at once. Equal pins give equal bytes.
+
+    Raises:
+        InvalidNameError: a name does not follow the grammar, or has a version in it.
+        ManifestError: what is there already is malformed; it stays.
+        FormatVersionError: it was written by a newer orlog; it stays.
+        StorageError: the file cannot be written.
+    """
+    for name in entries:
+        _check_name(name)
+    path = path.resolve()  # a link stays a link
+    with sole_writer(path):
+        there = read_lock(path) if path.exists() else {}
+        lock = _Lock(lock_version=1, datasets={**there, **entries})
+        replace_json_file(path, msgspec.to_builtins(lock))
+
+
+def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset | None:
+    """Return the pin that applies to a name as it was asked for; None where none does.
+
+    A name without a version means the pinned one. To check what was opened, ask with its whole
+    digest: `check_lock(DatasetName(name, digest=manifest.digest))`.
+
+    Args:
+        wanted: Name as the user gave it.
+        path: Lock file; the one that `find_lock` finds by default.
+
+    Raises:
+        LockError: the name asks for another version or digest than the lock pins.
+        ManifestError: the lock file is malformed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    path = path or find_lock()
+    pin = read_lock(path).get(wanted.name) if path is not None else None
+    if pin is None:
+        return None
+    if wanted.version in ("", pin.version) and pin.digest.startswith(wanted.digest):
+        return pin
+    expected = f"{wanted.name}@{pin.version} ({pin.digest})"
+    raise LockError(
+        f"{wanted} is not what {path} pins: {expected}; to move the pin run: "
+        f"orlog lock --update {wanted}",
+        file=str(path),
+        expected=expected,
+        found=str(wanted),
+    )
+
+
+def _check_name(text: str) -> None:
+    name = parse_name(text)
+    if str(name) != name.name:
+        raise InvalidNameError(f"{text} is pinned by its entry; its name has no version in it")

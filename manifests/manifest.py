@@ -1,0 +1,529 @@
+"""The manifest: everything known about one version of a dataset, and the digest that names it.
+
+    manifest.json = {"digest": "sha256:..", "manifest_version": 1, "name": .., "objects": [..], ..}
+
+The digest is the SHA-256 of the canonical form: the same JSON without its "digest", keys sorted,
+no spaces, UTF-8, floats in their shortest form. It names no time, no machine and no folder, so
+equal data have equal digests. Reading is strict: unknown, missing or repeated keys, wrong types,
+unsafe paths and a digest that does not fit are errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import math
+import re
+import stat
+import threading
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import blake3
+import gymnasium
+import msgspec
+from msgspec import Meta
+
+from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, SchemaError
+from orlog.manifests.names import parse_name
+from orlog.manifests.spaces import space_from_json
+
+__all__ = [
+    "MANIFEST_FILE",
+    "Column",
+    "Container",
+    "EnvironmentRecord",
+    "Manifest",
+    "Outside",
+    "Parent",
+    "Part",
+    "PartColumn",
+    "RecipeRecord",
+    "StoredObject",
+    "canonical_json",
+    "combined_blake3",
+    "not_a_version",
+    "parse_json",
+    "part_folder",
+    "parts_of",
+    "read_manifest",
+]
+
+MANIFEST_FILE = "manifest.json"
+MANIFEST_VERSION = 1
+STORE_FORMAT = 1
+LARGEST_MANIFEST = 64 * 2**20
+MOST_VALUES = 2**22
+LONGEST_FILE_NAME = 255  # bytes
+MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
+_HALF_CHARACTER = re.compile(r"\\u[dD]")
+_converting = threading.Lock()
+DTYPES = frozenset(
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+Hex256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Text = Annotated[str, Meta(max_length=100_000)]
+Container = Literal["zarr", "hdf5"]
+
+
+class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of a store.
+
+    Attributes:
+        path: Where it lies inside the store's folder, with forward slashes.
+        size_bytes: Its size.
+        sha256: Hex SHA-256 of its bytes.
+    """
+
+    path: Annotated[str, Meta(min_length=1, max_length=500)]
+    size_bytes: Count
+    sha256: Hex256
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One array of a dataset.
+
+    Attributes:
+        name: Its path, for example `observations/desired_goal`.
+        dtype: NumPy's name of the type of its numbers.
+        shape: Shape of one row.
+        rows: Number of rows: steps, steps + episodes (observations) or episodes.
+        blake3: Hex BLAKE3 of all values, row by row, little-endian. It does not depend on
+            container, chunks or codec, so it tells whether two stores hold the same data. In a
+            version of several parts it is the BLAKE3 of the parts' digests, one after the other.
+            BLAKE3 (O'Connor and others, 2020) takes a third of SHA-256's time.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    dtype: Annotated[str, Meta(max_length=20)]
+    shape: list[Count]
+    rows: Count
+    blake3: Hex256
+
+
+class PartColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The rows of a column that one part holds, and the BLAKE3 of their values."""
+
+    rows: Count
+    blake3: Hex256
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Episodes that were written together. Appending adds a part and leaves the others alone.
+
+    Attributes:
+        episodes: Number of episodes in it.
+        steps: Number of steps in it.
+        columns: Every column, by name.
+    """
+
+    episodes: Count
+    steps: Count
+    columns: dict[str, PartColumn]
+
+
+class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What recorded the data, and what scores a policy.
+
+    Attributes:
+        id: Id that Gymnasium registers.
+        kwargs: Arguments of `gymnasium.make`.
+        max_episode_steps: Steps after which an episode is truncated; none without a limit.
+        versions: Version of each package that decides what the environment does.
+    """
+
+    id: Annotated[str, Meta(max_length=200)]
+    kwargs: dict[str, Any]
+    max_episode_steps: int | None
+    versions: dict[str, str]
+
+
+class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The code and parameters that built the data.
+
+    Attributes:
+        name: Recipe of orlog.
+        version: Version of the recipe's code: the same parameters give the same bytes.
+        parameters: Everything it was called with, but the seed.
+        seed: Root of its randomness.
+    """
+
+    name: str
+    version: int
+    parameters: dict[str, Any]
+    seed: int
+
+
+class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A dataset that this one was derived from, and how: `append`, or a view's operation as JSON."""
+
+    digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+    operation: str
+
+
+class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Finite numbers of a column that lie outside of the bounds of their Box.
+
+    Attributes:
+        numbers: How many.
+        lowest: The smallest of them.
+        highest: The largest of them.
+    """
+
+    numbers: Count
+    lowest: float
+    highest: float
+
+
+class Manifest(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+    dict=True,  # where cached properties are kept
+):
+    """One version of a dataset.
+
+    Fields with a default are left out of the JSON where they hold it.
+
+    Attributes:
+        manifest_version: Version of this JSON's layout.
+        name: Name without version.
+        version: Content version: major = rows that existed changed, minor = rows or columns
+            added, patch = metadata only.
+        description: What the data are, in a sentence or two.
+        license: SPDX identifier.
+        container: How objects hold columns.
+        format_version: Version of the layout of the store.
+        total_episodes: Number of episodes E.
+        total_steps: Number of steps S.
+        observation_space: Gymnasium space as JSON.
+        action_space: Gymnasium space as JSON.
+        environment: What recorded the data.
+        behavior_policy: What chose the actions.
+        recipe: What built the data; none for data that were recorded elsewhere.
+        lineage: Datasets that this one was derived from.
+        columns: Every column, sorted by name.
+        objects: Every file of the store but the manifest, sorted by path.
+        parts: What each part holds, where there is more than one.
+        variable_columns: Columns under `infos/` and `episodes/` with a value of any length in each
+            row: `text` or `array`. (Spaces tell it of observations and actions.)
+        non_finite: How many numbers of a column are infinite or not a number; columns without any
+            are left out.
+        outside_bounds: Which numbers of a column lie outside of the bounds of their Box; columns
+            without any are left out, and so are all of versions written before orlog counted them.
+        changes: What is new against the version before, in a sentence or two.
+    """
+
+    manifest_version: int
+    name: str
+    version: str
+    description: Text
+    license: Text
+    container: Container
+    format_version: int
+    total_episodes: Count
+    total_steps: Count
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    environment: EnvironmentRecord | None
+    behavior_policy: Text
+    recipe: RecipeRecord | None
+    lineage: list[Parent]
+    columns: list[Column]
+    objects: list[StoredObject]
+    parts: list[Part] = []
+    variable_columns: dict[str, Literal["text", "array"]] = {}
+    non_finite: dict[str, Count] = {}
+    outside_bounds: dict[str, Outside] = {}
+    changes: Text = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what the types alone let through.
+
+        Raises:
+            ManifestError: names, paths, totals or spaces that make no sense.
+        """
+        where = f"manifest of {self.name}@{self.version}"
+        try:
+            if parse_name(f"{self.name}@{self.version}").version != self.version:
+                raise ManifestError(f"{where}: {self.version!r} is not a content version")
+            _ = self.spaces
+        except (InvalidNameError, SchemaError) as error:
+            raise ManifestError(f"{where}: {error}") from error
+        for column in self.columns:
+            if column.dtype not in DTYPES:
+                raise ManifestError(
+                    f"{where}: column {column.name} has dtype {column.dtype!r}; expected one of "
+                    f"{', '.join(sorted(DTYPES))}"
+                )
+            sizes = (column.rows, *column.shape)
+            if (
+                len(column.shape) > MOST_DIMENSIONS
+                or math.prod(size or 1 for size in sizes) > 2**59
+            ):
+                raise ManifestError(f"{where}: column {column.name} is too large for any array")
+        names = [column.name for column in self.columns]
+        paths = [item.path for item in self.objects]
+        for kind, keys in (("column", names), ("object", paths)):
+            if sorted(set(keys)) != keys:
+                raise ManifestError(f"{where}: its {kind}s are repeated or not in sorted order")
+            for key in keys:
+                if not _is_safe(key):
+                    raise ManifestError(
+                        f"{where}: {kind} {key!r} does not stay inside the store's folder"
+                    )
+        if MANIFEST_FILE in paths:
+            raise ManifestError(f"{where}: a manifest cannot list itself")
+        clash = _find_clash([*paths, MANIFEST_FILE, f"{MANIFEST_FILE}.sig"])
+        if clash is not None:
+            raise ManifestError(
+                f"{where}: object {clash!r} would lie in the place of another one on some disks, "
+                "which take upper for lower case"
+            )
+        self._check_parts(where)
+
+    def _check_parts(self, where: str) -> None:
+        if len(self.parts) == 1:
+            raise ManifestError(f"{where}: a single part is not listed")
+        if not self.parts:
+            return
+        totals = (sum(part.episodes for part in self.parts), sum(part.steps for part in self.parts))
+        if totals != (self.total_episodes, self.total_steps):
+            raise ManifestError(
+                f"{where}: its parts hold {totals[0]} episodes and {totals[1]} steps, the whole "
+                f"{self.total_episodes} and {self.total_steps}"
+            )
+        for column in self.columns:
+            held = [part.columns.get(column.name) for part in self.parts]
+            present = [one for one in held if one is not None]
+            if (
+                len(present) < len(held)
+                or sum(one.rows for one in present) != column.rows
+                or combined_blake3([one.blake3 for one in present]) != column.blake3
+            ):
+                raise ManifestError(f"{where}: its parts do not make up column {column.name}")
+        if any(len(part.columns) != len(self.columns) for part in self.parts):
+            raise ManifestError(f"{where}: a part has columns that the whole has not")
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """`sha256:` and the hex SHA-256 of the canonical form."""
+        body = msgspec.to_builtins(self)
+        return f"sha256:{hashlib.sha256(canonical_json(body)).hexdigest()}"
+
+    @functools.cached_property
+    def spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        """The observation space and the action space."""
+        return space_from_json(self.observation_space), space_from_json(self.action_space)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all objects together."""
+        return sum(item.size_bytes for item in self.objects)
+
+    def column(self, name: str) -> Column:
+        """Return a column by name.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def to_json(self) -> str:
+        """Return the text of `manifest.json`: the digest first, then the body, indented."""
+        body = msgspec.to_builtins(self)
+        return json.dumps({"digest": self.digest, **body}, indent=1, allow_nan=False) + "\n"
+
+
+def canonical_json(body: Any) -> bytes:
+    """Return the one JSON text that a digest is taken over."""
+    text = json.dumps(
+        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode()
+
+
+def parse_json(text: str, most_values: int | None = None) -> Any:
+    """Return parsed JSON, strictly.
+
+    Args:
+        text: The JSON.
+        most_values: How many values it may hold about: an empty list takes 3 bytes of text and 64
+            of memory.
+
+    Raises:
+        ValueError: it is no JSON, repeats a key, or holds NaN, an infinity or half a character.
+        RecursionError: it is nested too deeply.
+    """
+    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
+        raise ValueError(f"more than {most_values} values")
+    body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    if _HALF_CHARACTER.search(text):
+        canonical_json(body)  # which refuses half of a surrogate pair
+    return body
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest in a file, its digest checked.
+
+    Raises:
+        ManifestError: the file is missing, malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or device could give bytes without end
+            raise ManifestError(f"{path}: no readable manifest: it is not a file")
+        if found.st_size > LARGEST_MANIFEST:
+            raise ManifestError(f"{path}: {found.st_size} bytes is too large for a manifest")
+        text = path.read_text("utf-8")
+    except NotADirectoryError as error:
+        raise ManifestError(not_a_version(path.parent)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, ManifestError):
+            raise
+        raise ManifestError(f"{path}: no readable manifest: {error}") from error
+    return manifest_from_text(text, str(path))
+
+
+def not_a_version(file: Path) -> str:
+    """Return the error about a file, such as that of a saved view, given for a version's folder."""
+    return (
+        f"{file} is a file, not the folder of a stored version; a view has no files of its own, so "
+        f"store it as a version first: orlog save {file} NAME@VERSION   (in Python: save_dataset)"
+    )
+
+
+def manifest_from_text(text: str | bytes, where: str) -> Manifest:
+    """Return the manifest in a text, or in its bytes; `where` names its origin in errors.
+
+    Raises:
+        ManifestError: it is malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    try:
+        body = parse_json(text.decode() if isinstance(text, bytes) else text, MOST_VALUES)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
+    return manifest_from_json(body, where)
+
+
+def manifest_from_json(body: object, where: str) -> Manifest:
+    """Return the manifest of parsed JSON; `where` names its origin in errors.
+
+    Raises:
+        ManifestError: it is malformed, or was edited after it was written.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    if not isinstance(body, dict):
+        raise ManifestError(f"{where}: a manifest is a JSON object")
+    for key, known in (("manifest_version", MANIFEST_VERSION), ("format_version", STORE_FORMAT)):
+        version = body.get(key)
+        if isinstance(version, int) and version > known:
+            raise FormatVersionError(
+                f"{where}: {key} {version} is newer than this orlog reads ({known}); "
+                "run: pip install --upgrade orlog"
+            )
+    stated = body.pop("digest", None)
+    try:
+        # msgspec (0.22) can crash where two threads are the first to use a type.
+        with _converting:
+            manifest = msgspec.convert(body, Manifest, strict=True)
+    except RecursionError as error:
+        raise ManifestError(f"{where}: nested too deeply") from error
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ManifestError):
+            raise ManifestError(f"{where}: {error.__cause__!s:.1000}", file=MANIFEST_FILE) from None
+        raise ManifestError(f"{where}: {error!s:.1000}") from error
+    if (manifest.manifest_version, manifest.format_version) != (MANIFEST_VERSION, STORE_FORMAT):
+        raise ManifestError(
+            f"{where}: manifest_version {manifest.manifest_version} and format_version "
+            f"{manifest.format_version} do not exist"
+        )
+    try:
+        digest = manifest.digest
+    except ValueError as error:
+        raise ManifestError(f"{where}: text or a number that JSON cannot hold: {error}") from error
+    if stated != digest:
+        raise ManifestError(
+            f"{where}: the manifest was edited or damaged: it says its digest is {stated!s:.100}, its "
+            f"content has {digest}; restore the file, or build the dataset again",
+            file=MANIFEST_FILE,
+            expected=f"{stated!s:.100}",
+            found=digest,
+        )
+    return manifest
+
+
+def parts_of(manifest: Manifest) -> list[Part]:
+    """Return the parts of a version, the only one too, which its manifest does not list."""
+    if manifest.parts:
+        return list(manifest.parts)
+    columns = {
+        column.name: PartColumn(rows=column.rows, blake3=column.blake3)
+        for column in manifest.columns
+    }
+    return [Part(episodes=manifest.total_episodes, steps=manifest.total_steps, columns=columns)]
+
+
+def part_folder(part: int) -> str:
+    """Return where a part lies inside the version's folder, with a slash behind it."""
+    return f"parts/{part}/" if part else ""
+
+
+def combined_blake3(parts: list[str]) -> str:
+    """Return the BLAKE3 of the parts' digests, one after the other; of one part its own."""
+    if len(parts) == 1:
+        return parts[0]
+    return blake3.blake3(b"".join(bytes.fromhex(part) for part in parts)).hexdigest()
+
+
+def _is_safe(path: str) -> bool:
+    return (
+        all(part not in ("", "..", ".") for part in path.split("/"))
+        and path.isprintable()
+        and "\\" not in path
+        and ":" not in path
+        and all(len(part.encode()) <= LONGEST_FILE_NAME for part in path.split("/"))
+    )
+
+
+def _find_clash(paths: Iterable[str]) -> str | None:
+    """Return a path that is another one, or lies below another one, where case does not count."""
+    files: set[str] = set()
+    for path in paths:
+        folded = path.lower()
+        if not path.isascii():
+            folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())
+        if folded in files:
+            return path
+        files.add(folded)
+    folders = {
+        parent
+        for folder in {path.rpartition("/")[0] for path in files}
+        for parent in itertools.accumulate(folder.split("/"), "{}/{}".format)
+    }
+    return min(files & folders, default=None)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key is repeated")
+    return keys
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

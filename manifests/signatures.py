@@ -1,0 +1,317 @@
+"""Ed25519 signatures of manifests and indexes, each in a small JSON file beside what it signs.
+
+    manifest.json.sig    {"signature_version": 1, "signatures": [{"key": "ed25519:..", "signature": ".."}, ..]}
+
+One of the signatures has to fit. There may be several, by several keys and of what the file was
+before: a file and its signatures cannot be replaced in one step, so the signatures are written first
+and keep those of the old file. That proves no more than the old pair did.
+
+What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file, or the
+same with `index`: so the signature of the one is never taken for one of the other. A public key is
+`ed25519:` and 64 hexadecimal digits. A private key is a PEM file (PKCS8, no password).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from orlog.errors import MissingExtraError, NotFoundError, SignatureError, StorageError
+from orlog.files import sync
+from orlog.manifests.manifest import parse_json
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = [
+    "LARGEST_SIGNATURE",
+    "SIGNATURE_SUFFIX",
+    "SignedKind",
+    "add_signature",
+    "check_signature",
+    "is_public_key",
+    "new_key",
+    "public_key",
+    "sign",
+    "signers",
+]
+
+SIGNATURE_SUFFIX = ".sig"
+SIGNATURE_VERSION: Literal[1] = 1
+LARGEST_SIGNATURE = 4096
+MOST_SIGNATURES = 12  # about 3,200 bytes
+LARGEST_KEY_FILE = 4096
+_PUBLIC_KEY = r"ed25519:[0-9a-f]{64}"
+_converting = threading.Lock()
+
+SignedKind = Literal["manifest", "index"]
+
+
+class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    key: Annotated[str, Meta(pattern=rf"^{_PUBLIC_KEY}\Z")]
+    signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
+
+
+class _Signatures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    signature_version: Literal[1]
+    signatures: Annotated[list[_Signature], Meta(min_length=1, max_length=MOST_SIGNATURES)]
+
+
+def is_public_key(text: str) -> bool:
+    """Return whether the text is written as a public key is: `ed25519:` and 64 digits."""
+    return re.fullmatch(_PUBLIC_KEY, text) is not None
+
+
+def new_key(path: Path) -> str:
+    """Return the public key of a new private key, which is written to a file.
+
+    Only the owner can read the file. It is what signs: keep it secret, and keep a copy.
+
+    Raises:
+        StorageError: something is there already, which is left alone, or the disk cannot be
+            written.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    with _needs_cryptography():
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 (a Path opens no descriptor)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            sync(path.parent)
+        except OSError:
+            path.unlink()
+            raise
+    except OSError as error:
+        is_there = error.errno == errno.EEXIST
+        hint = "; a key is never overwritten: name another file" if is_there else ""
+        raise StorageError(
+            f"{path}: cannot write a new key: {error.strerror or error}{hint}", errno=error.errno
+        ) from error
+    return _public_text(key)
+
+
+def public_key(path: Path) -> str:
+    """Return the public key that belongs to a private key file.
+
+    Raises:
+        NotFoundError: there is no such file.
+        SignatureError: it is not an Ed25519 private key.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    return _public_text(_read_key(path))
+
+
+def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
+    """Return the content of the `.sig` file of a manifest or an index. Equal input, equal bytes.
+
+    Args:
+        data: All bytes of the file to be signed.
+        kind: What the file is.
+        key_file: Private key, as `new_key` writes it.
+
+    Raises:
+        NotFoundError: there is no such key file.
+        SignatureError: it is not an Ed25519 private key.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    key = _read_key(key_file)
+    return _to_json(
+        [_Signature(key=_public_text(key), signature=key.sign(_message(data, kind)).hex())]
+    )
+
+
+def signers(signature: bytes) -> frozenset[str]:
+    """Return the public keys that a `.sig` file names; nothing is checked but its form.
+
+    Raises:
+        SignatureError: it is malformed.
+    """
+    return frozenset(one.key for one in _parse(signature, "the signature"))
+
+
+def add_signature(signature: bytes, others: bytes | None) -> bytes:
+    """Return the content of a `.sig` file with the signatures of two, the first one's in front.
+
+    Where they get too many, the last ones are left out.
+
+    Args:
+        signature: Content of a `.sig` file.
+        others: Content of the one to add to; None if there is none. What is malformed counts as
+            none, since it signs nothing.
+
+    Raises:
+        SignatureError: the first is malformed.
+    """
+    both = _parse(signature, "the signature")
+    if others is not None:
+        with contextlib.suppress(SignatureError):
+            both += [one for one in _parse(others, "") if one not in both]
+    return _to_json(both[:MOST_SIGNATURES])
+
+
+def check_signature(
+    data: bytes,
+    kind: SignedKind,
+    signature: bytes | None,
+    trusted: Collection[str],
+    where: str,
+) -> str:
+    """Return the trusted public key that signed a manifest or an index.
+
+    Args:
+        data: All bytes of the signed file.
+        kind: What the file is.
+        signature: Content of its `.sig` file, or the start of it that is longer than
+            `LARGEST_SIGNATURE`; None if there is no such file.
+        trusted: Public keys, any of which will do.
+        where: Path or URL of the signed file, for messages.
+
+    Raises:
+        SignatureError: there is no signature, it is malformed, by another key, or not of these
+            bytes.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    expected = f"a signature by {' or '.join(sorted(trusted)) or 'a trusted key (there are none)'}"
+    if signature is None:
+        raise SignatureError(
+            f"{where}: not signed: expected {expected}, found no {SIGNATURE_SUFFIX} file; ask who "
+            "publishes it to sign it. Only if its origin is sure otherwise, add the registry "
+            "again without --key",
+            expected=expected,
+            found="none",
+        )
+    found = _parse(signature, f"{where}{SIGNATURE_SUFFIX}")
+    keys = " and ".join(dict.fromkeys(one.key for one in found))
+    candidates = [one for one in found if one.key in trusted]
+    if not candidates:
+        raise SignatureError(
+            f"{where}: signed by a key that is not trusted: expected {expected}, found one by "
+            f"{keys}; ask who publishes it, by another way than this URL, whether the key "
+            "was changed. If so, add the registry again with --key and the new key",
+            expected=expected,
+            found=keys,
+        )
+    message = _message(data, kind)
+    for one in candidates:
+        if _is_right(one, message):
+            return one.key
+    digest = f"bytes with sha256 {hashlib.sha256(data).hexdigest()}"
+    raise SignatureError(
+        f"{where}: wrong signature: expected {candidates[0].key} to have signed this {kind}, found "
+        f"{digest}, which it has not; the {kind} or its signature was changed, or one of them "
+        "is older than the other: run the same command again, then ask who publishes it",
+        expected=expected,
+        found=digest,
+    )
+
+
+def _is_right(signature: _Signature, message: bytes) -> bool:
+    with _needs_cryptography():
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.key.partition(":")[2]))
+    try:
+        key.verify(bytes.fromhex(signature.signature), message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _to_json(signatures: list[_Signature]) -> bytes:
+    body = _Signatures(signature_version=SIGNATURE_VERSION, signatures=signatures)
+    return f"{json.dumps(msgspec.to_builtins(body), indent=1, sort_keys=True)}\n".encode()
+
+
+def _parse(data: bytes, where: str) -> list[_Signature]:
+    advice = "; ask who publishes it to sign it again"
+    if len(data) > LARGEST_SIGNATURE:
+        raise SignatureError(
+            f"{where}: too large for a signature: expected up to {LARGEST_SIGNATURE} bytes, found "
+            f"more{advice}"
+        )
+    try:
+        body = parse_json(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise SignatureError(f"{where}: not the JSON of a signature: {error}{advice}") from error
+    version = body.get("signature_version") if isinstance(body, dict) else None
+    if isinstance(version, int) and version > SIGNATURE_VERSION:
+        raise SignatureError(
+            f"{where}: signature_version {version} is newer than this orlog reads "
+            f"({SIGNATURE_VERSION}); run: pip install --upgrade orlog"
+        )
+    try:
+        # msgspec (0.22) can crash where two threads are the first to use a type.
+        with _converting:
+            return msgspec.convert(body, _Signatures, strict=True).signatures
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise SignatureError(f"{where}: not a signature: {error}{advice}") from error
+
+
+def _message(data: bytes, kind: SignedKind) -> bytes:
+    if kind not in ("manifest", "index"):
+        raise ValueError(f"a manifest or an index is signed, found {kind!r}")
+    return b"orlog " + kind.encode() + b" signature 1\n" + hashlib.sha256(data).digest()
+
+
+def _read_key(path: Path) -> Ed25519PrivateKey:
+    with _needs_cryptography():
+        from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    wrong = f"{path}: expected an Ed25519 private key (PEM, no password), found"
+    advice = "name the file that `orlog key new` wrote"
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_KEY_FILE + 1)
+    except OSError as error:
+        message = f"{path}: cannot read the key: {error.strerror or error}"
+        if error.errno == errno.ENOENT:
+            raise NotFoundError(f"{message}; make one: orlog key new {path}") from error
+        raise StorageError(f"{message}; {advice}", errno=error.errno) from error
+    if len(text) > LARGEST_KEY_FILE:
+        raise SignatureError(f"{wrong} more than {LARGEST_KEY_FILE} bytes; {advice}")
+    try:
+        key = load_pem_private_key(text, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
+        # The reason comes from OpenSSL and says nothing that helps.
+        raise SignatureError(f"{wrong} something else; {advice}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SignatureError(f"{wrong} {type(key).__name__}; {advice}")
+    return key
+
+
+def _public_text(key: Ed25519PrivateKey) -> str:
+    return f"ed25519:{key.public_key().public_bytes_raw().hex()}"
+
+
+@contextlib.contextmanager
+def _needs_cryptography() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            'signatures need cryptography, which is not installed; run: pip install "orlog[sign]"',
+            extra="sign",
+        ) from error

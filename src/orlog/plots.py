@@ -1,0 +1,187 @@
+"""Pictures of a dataset and of results, as SVG text that a page can hold. Needs matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orlog.algos.training.runs import read_metrics
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import MissingExtraError
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.reproduce import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["check_plots", "dataset_picture", "learning_curves", "score_picture", "to_svg"]
+
+COLORS = {"bc": "#7f7f7f", "cql": "#d1711f", "iql": "#1f6fb4"}
+TRAJECTORIES = 60
+
+
+def dataset_picture(dataset: Dataset) -> Figure:
+    """Return trajectories over the maze (where there is one) and histograms of return and length.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    maze = (dataset.manifest.environment.kwargs if dataset.manifest.environment else {}).get(
+        "maze_map"
+    )
+    figure, axes = _figure(3 if maze else 2, width=11.5 if maze else 7.5, height=3.6)
+    if maze:
+        _draw_trajectories(axes[0], dataset, maze)
+    _histogram(axes[-2], dataset.column("episodes/returns"), "return of an episode")
+    _histogram(axes[-1], dataset.episode_lengths, "length of an episode (steps)")
+    return figure
+
+
+def _draw_trajectories(axes: Axes, dataset: Dataset, maze: list[list[Any]]) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+
+    half_width, half_height = len(maze[0]) / 2, len(maze) / 2
+    for row, cells in enumerate(maze):
+        for column, cell in enumerate(cells):
+            x, y = column - half_width, half_height - row - 1
+            if cell == 1:
+                axes.add_patch(Rectangle((x, y), 1, 1, color="#3b4252", linewidth=0.5))
+            elif cell == "g":
+                axes.add_patch(Rectangle((x, y), 1, 1, color="#a3d9a5", linewidth=0))
+                axes.text(x + 0.5, y + 0.5, "goal", ha="center", va="center", zorder=5)
+    count = min(TRAJECTORIES, dataset.total_episodes)
+    chosen = np.linspace(0, dataset.total_episodes - 1, count).astype(int)
+    paths = []
+    for index in chosen:
+        observations = dataset[int(index)].observations
+        assert isinstance(observations, dict)
+        positions = observations["achieved_goal"]
+        assert isinstance(positions, np.ndarray)
+        paths.append(positions)
+    lines = LineCollection(paths, linewidths=0.8, alpha=0.7, cmap="viridis", rasterized=True)
+    lines.set_array(dataset.column("episodes/returns")[chosen])
+    axes.add_collection(lines)
+    axes.figure.colorbar(lines, ax=axes, label="return", shrink=0.8)
+    axes.set_xlim(-half_width, half_width)
+    axes.set_ylim(-half_height, half_height)
+    axes.set_aspect("equal")
+    axes.set_title(f"{count} of {dataset.total_episodes:,} episodes")
+    axes.set_xlabel("x (m)")
+    axes.set_ylabel("y (m)")
+
+
+def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
+    low, high = float(values.min()), float(values.max())
+    bins = np.linspace(low - 0.5, high + 0.5, 31) if low == high else np.linspace(low, high, 41)
+    axes.hist(values, bins=bins.tolist(), color="#1f6fb4")
+    axes.set_xlabel(label)
+    axes.set_ylabel("episodes")
+    axes.set_title(f"mean {values.mean():,.1f}")
+
+
+def learning_curves(results: Sequence[Result]) -> Figure:
+    """Return the score (or return) over gradient steps: each seed thin, their mean thick."""
+    figure, (axes,) = _figure(1, width=7.5, height=3.6)
+    for result in results:
+        color = COLORS.get(result.record.algorithm, "black")
+        curves = []
+        for folder in result.folders.values():
+            points = [line for line in read_metrics(folder) if "returns" in line]
+            steps = np.array([line["step"] for line in points])
+            values = np.array([np.mean(line["returns"]) for line in points])
+            if result.references is not None:
+                values = result.references.normalize(values)
+            axes.plot(steps, values, color=color, linewidth=0.8, alpha=0.5)
+            curves.append((steps, values))
+        if curves and len({len(steps) for steps, _ in curves}) == 1:
+            axes.plot(
+                curves[0][0],
+                np.mean([values for _, values in curves], 0),
+                color=color,
+                linewidth=2.4,
+                label=result.record.algorithm.upper(),
+            )
+    axes.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("gradient steps")
+    axes.set_ylabel(_score_label(results))
+    axes.legend(frameon=False)
+    return figure
+
+
+def score_picture(results: Sequence[Result]) -> Figure:
+    """Return each algorithm's mean with its interval, each seed, and the recorded baseline."""
+    figure, (axes,) = _figure(1, width=7.5, height=0.9 + 0.75 * len(results))
+    names = []
+    for row, result in enumerate(reversed(results)):
+        color = COLORS.get(result.record.algorithm, "black")
+        values = result.returns if result.scores is None else result.scores
+        interval = bootstrap_interval(values, np.random.default_rng(0))
+        if interval is not None:
+            axes.plot(interval, [row, row], color=color, linewidth=5, alpha=0.35)
+        axes.plot(values.mean(1), [row] * len(values), ".", color=color, markersize=5)
+        axes.plot(values.mean(), row, "o", color=color, markersize=9)
+        if result.baseline is not None and result.references is not None:
+            recorded = np.array(list(result.baseline.scores(result.references).values()))
+            axes.plot(
+                recorded.mean(),
+                row - 0.28,
+                "^",
+                color="black",
+                markersize=6,
+                label="recorded baseline" if row == 0 else None,
+            )
+        names.append(result.record.algorithm.upper())
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.6, len(names) - 0.5)
+    axes.axvline(0, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set_xlabel(_score_label(results) + ": mean, 95 % interval, each seed")
+    if any(result.baseline for result in results):
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    return figure
+
+
+def _score_label(results: Sequence[Result]) -> str:
+    known = all(result.references is not None for result in results)
+    return "normalized score (0 random, 100 expert)" if known else "return"
+
+
+def to_svg(figure: Figure) -> str:
+    """Return a figure as an `<svg>` element without anything before it."""
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    # The ids inside come from this salt, so that equal pictures are equal files.
+    with mpl.rc_context({"svg.hashsalt": "orlog"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def check_plots() -> None:
+    """Check that pictures can be drawn.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            'pictures need matplotlib, which is not installed; run: pip install "orlog[plots]"',
+            extra="plots",
+        )
+
+
+def _figure(columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    check_plots()
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(width, height), layout="constrained", dpi=140)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes)

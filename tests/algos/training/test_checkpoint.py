@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import json
+import math
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.networks import Scaling, make_network
+from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
+from orlog.errors import CheckpointError, FormatVersionError
+from orlog.loaders.batch import Batch
+
+MakeBatch: TypeAlias = Callable[..., Batch]
+
+FROZEN = Path(__file__).parent / "frozen"
+
+RUNS: list[tuple[str, dict[str, Any]]] = [
+    ("bc", {"hidden": [8, 8]}),
+    ("iql", {"hidden": [8, 8], "steps": 9}),
+    ("cql", {"hidden": [8, 8], "sampled_actions": 2, "cloning_steps": 0}),
+    ("cql", {"hidden": [8, 8], "sampled_actions": 2, "target_gap": 1.0, "cloning_steps": 4}),
+]
+FIELDS = [
+    "observations",
+    "actions",
+    "rewards",
+    "next_observations",
+    "terminations",
+    "truncations",
+]
+
+CONTINUE = """
+import json, sys
+from pathlib import Path
+import torch
+from safetensors.torch import load_file
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
+from orlog.algos.networks import Scaling
+from orlog.loaders.batch import Batch
+
+torch.set_num_threads(1)
+folder = Path(sys.argv[1])
+scaling = Scaling(**load_file(folder / "scaling"))
+for index, (name, settings) in enumerate(json.loads(sys.argv[2])):
+    made = make_algorithm(name, make_config(name, settings), scaling, seed=99)
+    assert load_checkpoint(made, folder / f"{index}-half") == {"step": "3"}
+    for step in range(3, 6):
+        made.update(Batch(**load_file(folder / f"batch-{step}")))
+    save_checkpoint(made, folder / f"{index}-resumed", metadata={})
+"""
+
+
+def make(name: str, scaling: Scaling, settings: dict[str, Any], *, seed: int = 0) -> Any:
+    return make_algorithm(name, make_config(name, settings), scaling, seed=seed)
+
+
+def make_small(name: str, scaling: Scaling, *, seed: int = 0, **settings: Any) -> Any:
+    return make(name, scaling, {"hidden": [4], **settings}, seed=seed)
+
+
+def state(algorithm: Any, folder: Path) -> dict[str, torch.Tensor]:
+    save_checkpoint(algorithm, folder / "state", metadata={})
+    return dict(load_file(folder / "state"))
+
+
+def test_a_new_process_goes_on_to_the_bit(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    names = ["obs_mean", "obs_std", "action_low", "action_high"]
+    save_file({name: getattr(scaling, name) for name in names}, tmp_path / "scaling")
+    batches = [make_batch(step) for step in range(6)]
+    for step, batch in enumerate(batches):
+        save_file({name: getattr(batch, name) for name in FIELDS}, tmp_path / f"batch-{step}")
+    for index, (name, settings) in enumerate(RUNS):
+        made = make(name, scaling, settings)
+        for step, batch in enumerate(batches):
+            if step == 3:
+                save_checkpoint(made, tmp_path / f"{index}-half", metadata={"step": "3"})
+            made.update(batch)
+        save_checkpoint(made, tmp_path / f"{index}-whole", metadata={})
+    subprocess.run([sys.executable, "-c", CONTINUE, str(tmp_path), json.dumps(RUNS)], check=True)
+    for index in range(len(RUNS)):
+        whole = load_file(tmp_path / f"{index}-whole")
+        resumed = load_file(tmp_path / f"{index}-resumed")
+        half = load_file(tmp_path / f"{index}-half")
+        assert whole.keys() == resumed.keys()
+        for name, tensor in whole.items():
+            assert torch.equal(tensor, resumed[name]), (RUNS[index], name)
+        assert any(not torch.equal(tensor, half[name]) for name, tensor in whole.items())
+
+
+@pytest.mark.parametrize(("name", "settings"), RUNS)
+def test_a_checkpoint_holds_everything_that_training_changes(
+    scaling: Scaling,
+    make_batch: MakeBatch,
+    tmp_path: Path,
+    name: str,
+    settings: dict[str, Any],
+) -> None:
+    made = make(name, scaling, settings)
+    made.update(make_batch(0))
+    saved = state(made, tmp_path)
+    parts = {key.split("/")[0] for key in saved}
+    for attribute, value in vars(made).items():
+        if isinstance(value, nn.Module | torch.Tensor | torch.optim.Optimizer | torch.Generator):
+            assert attribute in parts
+    trained = [value for group in made.optimizer.param_groups for value in group["params"]]
+    assert sum(key.startswith("optimizer/") for key in saved) == 3 * len(trained)
+    with safe_open(tmp_path / "state", "pt") as file:
+        values = json.loads(file.metadata()["state"])
+    assert values.get("step") == (None if name == "bc" else 1)
+
+
+def test_metadata_come_back_and_the_last_save_replaces_the_first(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    made = make("bc", scaling, {"hidden": [4]})
+    path = tmp_path / "checkpoint"
+    made.update(make_batch(0))
+    save_checkpoint(made, path, metadata={"step": "1"})
+    made.update(make_batch(1))
+    save_checkpoint(made, path, metadata={"step": "2", "name": "Yggdrasil / äß \n"})
+    again = make("bc", scaling, {"hidden": [4]}, seed=5)
+    assert load_checkpoint(again, path) == {"step": "2", "name": "Yggdrasil / äß \n"}
+    for one, other in zip(again.policy.parameters(), made.policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint"]
+
+
+def test_a_cut_file_is_refused(scaling: Scaling, make_batch: MakeBatch, tmp_path: Path) -> None:
+    made = make("bc", scaling, {"hidden": [4]})
+    made.update(make_batch(0))
+    path = tmp_path / "checkpoint"
+    save_checkpoint(made, path, metadata={})
+    whole = path.read_bytes()
+    for length in (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="not a readable checkpoint"):
+            load_checkpoint(made, path)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(ValueError, match="not a readable checkpoint"):
+        load_checkpoint(made, path)
+
+
+def test_a_flipped_byte_of_a_name_or_shape_is_refused(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    made = make("bc", scaling, {"hidden": [4]})
+    made.update(make_batch(0))
+    path = tmp_path / "checkpoint"
+    save_checkpoint(made, path, metadata={})
+    whole = path.read_bytes()
+    (header,) = struct.unpack("<Q", whole[:8])
+    for text in (b"exp_avg", b"policy/", b'"shape":[', b'"data_offsets":['):
+        place = whole.index(text, 0, header + 8) + len(text) - 1
+        for bit in (1, 16, 128):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+            with pytest.raises(ValueError, match="checkpoint"):
+                load_checkpoint(made, path)
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        (("bc", {"hidden": [8]}), ("bc", {"hidden": [9]})),
+        (("bc", {"hidden": [8]}), ("bc", {"hidden": [8, 8]})),
+        (("bc", {"hidden": [8, 8]}), ("bc", {"hidden": [8]})),
+        (("iql", {"hidden": [8]}), ("cql", {"hidden": [8]})),
+        (("cql", {"hidden": [8]}), ("cql", {"hidden": [8], "target_gap": 1.0})),
+        (("cql", {"hidden": [8], "target_gap": 1.0}), ("cql", {"hidden": [8]})),
+    ],
+)
+def test_a_checkpoint_of_another_configuration_is_refused(
+    scaling: Scaling,
+    make_batch: MakeBatch,
+    tmp_path: Path,
+    saved: tuple[str, dict[str, Any]],
+    loaded: tuple[str, dict[str, Any]],
+) -> None:
+    made = make(saved[0], scaling, saved[1])
+    made.update(make_batch(0))
+    save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+    other = make(loaded[0], scaling, loaded[1])
+    before = state(other, tmp_path)
+    with pytest.raises(ValueError, match="another configuration"):
+        load_checkpoint(other, tmp_path / "checkpoint")
+    after = state(other, tmp_path)
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name])
+
+
+def test_a_missing_file_is_not_found(scaling: Scaling, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(make("bc", scaling, {}), tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_checkpoint_from_before_the_first_update_can_be_loaded(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path, name: str
+) -> None:
+    made = make_small(name, scaling)
+    save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+    other = make_small(name, scaling, seed=1)
+    load_checkpoint(other, tmp_path / "checkpoint")
+    for algorithm in (made, other):
+        algorithm.update(make_batch(0))
+    for one, two in zip(made.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_refused_checkpoint_leaves_a_trained_algorithm_as_it_was(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    save_checkpoint(make_small("bc", scaling, hidden=[5]), tmp_path / "other", metadata={})
+    algorithms = [make_small("bc", scaling), make_small("bc", scaling)]
+    for algorithm in algorithms:
+        algorithm.update(make_batch(0))
+    with pytest.raises(ValueError, match="another configuration"):
+        load_checkpoint(algorithms[0], tmp_path / "other")
+    for algorithm in algorithms:
+        algorithm.update(make_batch(1))
+    first, second = algorithms
+    for one, two in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_flipped_byte_of_a_weight_is_refused(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    made = make_small("bc", scaling)
+    made.update(make_batch(0))
+    path = tmp_path / "checkpoint"
+    save_checkpoint(made, path, metadata={})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10] + bytes([whole[-10] ^ 64]) + whole[-9:])
+    with pytest.raises(ValueError, match="checkpoint"):
+        load_checkpoint(made, path)
+
+
+# --- declared state
+
+
+class Everything:
+    """An algorithm with one piece of state of every kind."""
+
+    STATE = (
+        "networks",
+        "optimizer",
+        "scheduler",
+        "generator",
+        "numbers",
+        "best",
+        "history",
+        "average",
+        "step",
+    )
+    CONSTANTS = ("width",)
+
+    def __init__(self, seed: int = 0) -> None:
+        self.width = 3
+        generator = torch.Generator().manual_seed(seed)
+        first = make_network(2, 1, (self.width,), generator=generator)
+        second = make_network(2, 1, (self.width,), generator=generator)
+        self.networks = [first, second]
+        parameters = [*first.parameters(), *second.parameters()]
+        self.optimizer = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        self.generator = generator
+        self.numbers = np.random.default_rng(seed)
+        self.best: float | None = None
+        self.history: list[float] = []
+        self.average = {"loss": torch.zeros(())}
+        self.step = 0
+
+    def update(self) -> None:
+        inputs = torch.randn(4, 2, generator=self.generator)
+        inputs = inputs + torch.from_numpy(self.numbers.normal(size=(4, 2)).astype(np.float32))
+        loss = torch.stack([network(inputs).square().mean() for network in self.networks]).sum()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self.optimizer.step()
+        self.scheduler.step()
+        self.average["loss"].mul_(0.9).add_(0.1 * loss.detach())
+        self.best = min(self.best or math.inf, loss.item())
+        self.history.append(loss.item())
+        self.step += 1
+
+
+def test_state_of_every_kind_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole, half = Everything(), Everything()
+    for step in range(6):
+        whole.update()
+        if step < 3:
+            half.update()
+    save_checkpoint(half, tmp_path / "half", metadata={})
+    resumed = Everything(seed=1)
+    load_checkpoint(resumed, tmp_path / "half")
+    for _ in range(3):
+        resumed.update()
+    assert resumed.history == whole.history
+    assert (resumed.best, resumed.step) == (whole.best, 6)
+    assert resumed.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"]
+    for name, made in (("whole", whole), ("resumed", resumed)):
+        save_checkpoint(made, tmp_path / name, metadata={})
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+def test_an_attribute_that_is_not_declared_is_refused(
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    made = make_small("bc", scaling)
+    made.update(make_batch(0))
+    made.recent_losses = [0.5]
+    with pytest.raises(TypeError, match=r"BC\.recent_losses: checkpoints would lose it"):
+        save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [{1: 2.0}, (1, 2), [object()], {"deep": [{1, 2}]}, 1j])
+def test_state_that_json_would_change_is_refused(value: object, tmp_path: Path) -> None:
+    made = Everything()
+    made.best = value  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=r"Everything\.best.*cannot save"):
+        save_checkpoint(made, tmp_path / "checkpoint", metadata={})
+
+
+def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, torch; from orlog.algos.training.checkpoint import save_checkpoint\n"
+        "class Tiny:\n"
+        "    STATE = ('weights', 'step')\n"
+        "made = Tiny(); made.weights = torch.ones(2); made.step = 3\n"
+        "metadata = {name: name for name in 'abcdefgh'}\n"
+        "for number in range(4):\n"
+        "    save_checkpoint(made, pathlib.Path(sys.argv[1], f'{number}'), metadata=metadata)\n"
+    )
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    files = [path.read_bytes() for folder in folders for path in sorted(folder.iterdir())]
+    assert len(files) == 8
+    assert len(set(files)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("bc", {"hidden": [2]}),
+        ("iql", {"hidden": [2], "steps": 6}),
+        ("cql", {"hidden": [2], "sampled_actions": 1, "cloning_steps": 1}),
+    ],
+)
+def test_a_checkpoint_of_format_1_is_read(name: str, settings: dict[str, Any]) -> None:
+    one = torch.ones(1)
+    scaling = Scaling(obs_mean=one, obs_std=2 * one, action_low=-2 * one, action_high=one)
+    path = FROZEN / f"format-1-{name}.safetensors"
+    made = make(name, scaling, settings, seed=7)
+    assert load_checkpoint(made, path) == {"step": "3"}
+    assert getattr(made, "step", 3) == 3
+    old = load_file(path)
+    for network in ("policy", "critic", "target_critic", "value"):
+        for key, tensor in getattr(made, network, nn.Module()).state_dict().items():
+            assert torch.equal(tensor, old.pop(f"{network}/{key}"))
+    for index, moments in made.optimizer.state_dict()["state"].items():
+        for key, tensor in moments.items():
+            assert torch.equal(tensor, old.pop(f"optimizer/{index}/{key}"))
+    if name == "cql":
+        assert torch.equal(made.generator.get_state(), old.pop("generator"))
+    assert old.keys() <= {"step", "action_dim", "log_std", "log_temperature", "log_multiplier"}
+
+
+def test_a_checkpoint_of_a_newer_format_says_what_to_do(scaling: Scaling, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    save_checkpoint(make_small("bc", scaling), path, metadata={})
+    text = b'"checkpoint_format":"2"'
+    data = path.read_bytes()
+    assert data.count(text) == 1
+    path.write_bytes(data.replace(text, b'"checkpoint_format":"9"'))
+    with pytest.raises(FormatVersionError, match="checkpoint_format 9 is newer"):
+        load_checkpoint(make_small("bc", scaling), path)
+
+
+def test_a_folder_in_the_place_of_a_checkpoint_is_refused(scaling: Scaling, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="it is not a file"):
+        load_checkpoint(make_small("bc", scaling), tmp_path)

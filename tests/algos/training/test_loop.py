@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.algos.training.loop import train
+from orlog.loaders.batch import Batch
+
+MakeBatch: TypeAlias = Callable[..., Batch]
+
+
+class Recorder:
+    """An algorithm whose loss is the first reward of the batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        self.seen.append(batch.rewards.item())
+        return {"loss": batch.rewards[0], "double": 2 * batch.rewards[0]}
+
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        return observations
+
+
+def numbered(first: int = 0, *, diverges_at: int = -1) -> Iterator[Batch]:
+    for index in itertools.count(first):
+        value = torch.tensor([math.nan if index == diverges_at else float(index)])
+        yield Batch(
+            observations=value[None],
+            actions=value[None],
+            rewards=value,
+            next_observations=value[None],
+            terminations=value,
+            truncations=value,
+        )
+
+
+@settings(deadline=None)
+@given(first=st.integers(0, 20), count=st.integers(0, 20), every=st.integers(1, 8))
+def test_it_yields_means_at_multiples_and_at_the_end(first: int, count: int, every: int) -> None:
+    recorder = Recorder()
+    last = first + count
+    found = list(train(recorder, numbered(first), first_step=first, last_step=last, every=every))
+    steps = [step for step in range(first + 1, last + 1) if step % every == 0 or step == last]
+    assert [step for step, _ in found] == steps
+    assert recorder.seen == list(range(first, last))
+    for before, (step, metrics) in zip([first, *steps], found, strict=False):
+        batches = range(before, step)  # step n takes batch n - 1
+        mean = sum(batches) / len(batches)
+        assert metrics == pytest.approx({"loss": mean, "double": 2 * mean})
+
+
+@settings(deadline=None)
+@given(cut=st.integers(1, 19), every=st.integers(1, 8))
+def test_a_loop_that_is_cut_at_any_step_goes_on_with_the_same_means(cut: int, every: int) -> None:
+    whole = list(train(Recorder(), numbered(), last_step=20, every=every))
+    sums: dict[str, torch.Tensor | float] = {}
+    first = []
+    for step, metrics in train(
+        Recorder(), numbered(), last_step=20, every=every, sums=sums, pauses=lambda: True
+    ):
+        if step % every == 0:
+            first.append((step, metrics))
+        else:
+            assert metrics == {}
+        if step == cut:
+            break
+    saved: dict[str, torch.Tensor | float] = {name: float(value) for name, value in sums.items()}
+    second = train(Recorder(), numbered(cut), first_step=cut, last_step=20, every=every, sums=saved)
+    assert first + list(second) == whole
+
+
+def test_no_batch_is_taken_that_is_not_used() -> None:
+    batches = numbered()
+    list(train(Recorder(), batches, last_step=3, every=2))
+    assert next(batches).rewards.item() == 3
+
+
+def test_means_do_not_change_the_metrics_of_the_algorithm() -> None:
+    class Constant(Recorder):
+        value = torch.ones(())
+
+        def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+            super().update(batch)
+            return {"loss": self.value}
+
+    constant = Constant()
+    means = [metrics["loss"] for _, metrics in train(constant, numbered(), last_step=9, every=3)]
+    assert means == [1, 1, 1]
+    assert constant.value.item() == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverges_stops_at_the_next_report(value: float) -> None:
+    class Diverging(Recorder):
+        def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+            super().update(batch)
+            return {"fine": torch.ones(()), "loss": torch.tensor(value)}
+
+    recorder = Diverging()
+    with pytest.raises(FloatingPointError, match=r"loss is not finite after 5 steps"):
+        list(train(recorder, numbered(), last_step=100, every=5))
+    assert len(recorder.seen) == 5
+
+
+def test_reports_before_the_divergence_are_given() -> None:
+    reports = train(Recorder(), numbered(diverges_at=6), last_step=100, every=5)
+    assert next(reports)[0] == 5
+    with pytest.raises(FloatingPointError):
+        next(reports)
+
+
+def test_batches_that_run_out_are_an_error() -> None:
+    with pytest.raises(ValueError, match="ran out after step 2 of 5"):
+        list(train(Recorder(), itertools.islice(numbered(), 2), last_step=5, every=5))

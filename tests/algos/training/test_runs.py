@@ -1,0 +1,509 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from typer.testing import CliRunner, Result
+
+from orlog import terminal
+from orlog.algos.bc import BC
+from orlog.algos.iql import IQLConfig
+from orlog.algos.training import runs
+from orlog.algos.training.runs import (
+    evaluate_run,
+    has_checkpoint,
+    read_metrics,
+    read_run,
+    run_folder,
+    train_run,
+)
+from orlog.cli import app
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import (
+    CheckpointError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    StoppedError,
+    StorageError,
+)
+from orlog.loaders.batch import Batch
+from orlog.reproduce import make_jobs
+
+TRAIN = """
+import sys, pathlib, orlog
+from orlog.algos.training.runs import train_run
+ds = orlog.load_dataset(sys.argv[1])
+train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
+          resume=len(sys.argv) > 4, settings={"hidden": [16, 16], "batch_size": 32})
+"""
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "checkpoint.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param("bc", marks=pytest.mark.thorough),
+        pytest.param("cql", marks=pytest.mark.thorough),
+        "iql",
+    ],
+)
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
+    algorithm: str, mini_folder: Path, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    command = [sys.executable, "-c", TRAIN, str(mini_folder), algorithm]
+    subprocess.run([*command, str(whole)], check=True)
+    running = subprocess.Popen([*command, str(cut)])
+    while running.poll() is None and not (cut / "checkpoint.safetensors").exists():
+        time.sleep(0.002)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    subprocess.run([*command, str(cut), "resume"], check=True)
+    first, second = weights(whole), weights(cut)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+    def logged(folder: Path) -> list[dict[str, float]]:
+        return [
+            {key: value for key, value in line.items() if key != "seconds"}
+            for line in read_metrics(folder)
+        ]
+
+    assert logged(whole) == logged(cut)
+
+
+def test_training_twice_gives_the_same_run(mini: Dataset, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        train_run("iql", mini, tmp_path / name, seed=3, steps=5, evaluations=0)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all((one[name] == two[name]).all() for name in one)
+    train_run("iql", mini, tmp_path / "other", seed=4, steps=5, evaluations=0)
+    other = weights(tmp_path / "other")
+    assert any((one[name] != other[name]).any() for name in one)
+
+
+def test_an_evaluation_repeats_to_the_bit_and_says_its_protocol(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=30, evaluations=0)
+    _, first = evaluate_run(tmp_path / "run", episodes=12)
+    record, second = evaluate_run(tmp_path / "run", episodes=12)
+    assert first == second
+    assert len(first.returns) == 12
+    assert first.step == 30
+    assert first.protocol.environment_id == "PointMaze_UMaze-v3"
+    assert "mujoco" in first.protocol.versions
+    assert record.digest == mini.digest
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))["step"] == 30
+
+
+def test_a_run_records_every_setting(mini: Dataset, tmp_path: Path) -> None:
+    train_run("iql", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    config = read_run(tmp_path / "run").config
+    assert config.keys() == {field.name for field in dataclasses.fields(IQLConfig)}
+    assert config["discount"] == 0.99
+    assert config["steps"] == 2
+
+
+def test_a_run_refuses_another_dataset(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    text = (folder / "run.json").read_text("utf-8")
+    (folder / "run.json").write_text(text.replace(mini.digest, "sha256:" + "0" * 64), "utf-8")
+    with pytest.raises(IntegrityError, match="trained on"):
+        evaluate_run(folder, dataset=mini)
+    with pytest.raises(NotFoundError, match="not on this machine"):
+        evaluate_run(folder)
+
+
+def test_a_checkpoint_of_another_run_or_with_an_edited_step_is_refused(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        train_run("bc", mini, tmp_path / str(seed), seed=seed, steps=2, evaluations=0)
+    mine = tmp_path / "0" / "checkpoint.safetensors"
+    data = mine.read_bytes()
+    assert b'"step":"2"' in data
+    mine.write_bytes(data.replace(b'"step":"2"', b'"step":"1"'))
+    with pytest.raises(ValueError, match="damaged"):
+        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
+    mine.write_bytes((tmp_path / "1" / "checkpoint.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="another run"):
+        evaluate_run(tmp_path / "0", dataset=mini, episodes=1)
+
+
+def test_resuming_does_not_overwrite_another_run_without_a_checkpoint(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0)
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    with pytest.raises(FileExistsError, match="its steps is 2"):
+        train_run("bc", mini, tmp_path / "run", seed=0, steps=3, evaluations=0, resume=True)
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=2, evaluations=0, resume=True)
+
+
+def test_the_horizon_of_iql_is_that_of_the_run(mini: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="use --steps"):
+        train_run("iql", mini, tmp_path, seed=0, steps=2, settings={"steps": "500"})
+
+
+def test_resuming_with_other_settings_is_refused(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run("bc", mini, folder, seed=0, steps=2, evaluations=0)
+    with pytest.raises(FileExistsError, match="its seed is 0"):
+        train_run("bc", mini, folder, seed=1, steps=2, evaluations=0, resume=True)
+    assert read_run(folder).seed == 0
+
+
+SMALL = {"hidden": [4], "batch_size": 8}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return a run's files, without the times in its log."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lines = [{**line, "seconds": 0} for line in read_metrics(folder)]
+    return {**found, "metrics.jsonl": json.dumps(lines).encode()}
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """Return what asks a run to stop after so many steps."""
+    calls = itertools.count(1)
+    return lambda: next(calls) >= steps
+
+
+# --- interrupted runs
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "steps", "cut"),
+    [("bc", 300, 140), ("bc", 300, 152), ("cql", 20, 7), ("iql", 20, 7)],
+)
+def test_a_run_that_was_stopped_at_any_step_goes_on_to_the_same_files(
+    algorithm: str, steps: int, cut: int, mini: Dataset, tmp_path: Path
+) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+
+    def run(folder: Path, **options: Any) -> None:
+        train_run(
+            algorithm, mini, folder, seed=0, steps=steps, settings=SMALL, evaluations=0, **options
+        )
+
+    run(whole)
+    with pytest.raises(StoppedError, match="--resume") as caught:
+        run(half, stop=stop_after(cut))
+    assert 0 < caught.value.step < steps
+    seen: list[int] = []
+    run(half, resume=True, progress=lambda step, _: seen.append(step))
+    assert seen[0] == caught.value.step
+    assert files(half) == files(whole)
+
+
+def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        train_run(
+            "bc", mini, folder, seed=0, steps=40, settings=SMALL, evaluations=0, stop=stop_after(30)
+        )
+    before = (folder / "metrics.jsonl").read_bytes()
+    assert before
+    code = (
+        "import os, signal, sys\n"
+        "from orlog.algos.bc import BC\n"
+        "from orlog.algos.training.runs import train_run\n"
+        "BC.update = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import orlog, pathlib\n"
+        "train_run('bc', orlog.load_dataset(sys.argv[1]), pathlib.Path(sys.argv[2]), seed=0, steps=40,\n"
+        "          settings={'hidden': [4], 'batch_size': 8}, evaluations=0, resume=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(mini.folder), str(folder)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_log_is_only_replaced_where_it_is_ahead_of_its_checkpoint(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0)
+    log = folder / "metrics.jsonl"
+    before, inode = log.read_bytes(), log.stat().st_ino
+
+    def resume() -> None:
+        train_run("bc", mini, folder, seed=0, steps=10, settings=SMALL, evaluations=0, resume=True)
+
+    resume()
+    assert (log.read_bytes(), log.stat().st_ino) == (before, inode)
+    with log.open("ab") as file:
+        file.write(b'{"step": 11}\n{"st')
+    resume()
+    assert log.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no limit of their size there")
+def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: Path) -> None:
+    import resource
+
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+
+    def run(folder: Path, **options: Any) -> None:
+        train_run(
+            "bc",
+            mini,
+            folder,
+            seed=0,
+            steps=20,
+            settings={"hidden": [128, 128], "batch_size": 8},
+            evaluations=0,
+            **options,
+        )
+
+    run(whole)
+    with pytest.raises(StoppedError):
+        run(folder, stop=stop_after(6))
+    before = files(folder)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = len(before["checkpoint.safetensors"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, usual[1]))
+    try:
+        with pytest.raises(StorageError) as caught:
+            run(folder, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert str(folder) in str(caught.value)
+    assert "its checkpoint of step 6 stands" in str(caught.value)
+    assert "--resume" in str(caught.value)
+    assert files(folder)["checkpoint.safetensors"] == before["checkpoint.safetensors"]
+    assert files(folder).keys() == before.keys()
+    run(folder, resume=True)
+    assert files(folder) == files(whole)
+
+
+def test_a_run_is_saved_by_time_too(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "SAVE_SECONDS", -1.0)
+    saved: list[bool] = []
+    train_run(
+        "bc",
+        mini,
+        tmp_path / "run",
+        seed=0,
+        steps=250,
+        settings=SMALL,
+        evaluations=0,
+        progress=lambda _step, _steps: saved.append(has_checkpoint(tmp_path / "run")),
+    )
+    assert saved[0] is False
+    assert all(saved[1:])
+    assert len(saved) == 251
+
+
+# --- damaged runs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda body: body.pop("seed"), "seed"),
+        (lambda body: body.update(seed=-1), "seed"),
+        (lambda body: body.update(steps="many"), "steps"),
+        (lambda body: body.update(surprise=1), "surprise"),
+        (lambda body: body.update(algorithm="sac"), "algorithm"),
+        (lambda body: body.update(config={"hidden": "wide"}), "config: bc: hidden"),
+        (lambda body: body.update(config={"width": 1}), "config: bc has no setting 'width'"),
+        (lambda body: body.update(obs_mean=[1.0]), "obs_mean has 1 numbers"),
+        (lambda body: body.update(obs_std=[0.0] * 8), "obs_std"),
+    ],
+)
+def test_a_malformed_record_names_file_and_field(
+    change: Callable[[dict[str, Any]], object], words: str, mini: Dataset, tmp_path: Path
+) -> None:
+    train_run("bc", mini, tmp_path, seed=0, steps=1, settings=SMALL, evaluations=0)
+    path = tmp_path / "run.json"
+    body = json.loads(path.read_text("utf-8"))
+    change(body)
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError) as caught:
+        evaluate_run(tmp_path, dataset=mini, episodes=1)
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"seed": NaN}', "[" * 100_000, '"run"'])
+def test_a_record_that_is_no_object_is_refused(text: str, mini: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text, "utf-8")
+    with pytest.raises(ManifestError, match=r"run\.json"):
+        evaluate_run(tmp_path, dataset=mini)
+    with pytest.raises(ManifestError, match=r"run\.json"):
+        train_run("bc", mini, tmp_path, seed=0, steps=1, evaluations=0, resume=True)
+
+
+def test_what_is_missing_or_in_the_place_of_a_file_is_named(mini: Dataset, tmp_path: Path) -> None:
+    train_run("bc", mini, tmp_path / "run", seed=0, steps=1, settings=SMALL, evaluations=0)
+
+    def resume() -> None:
+        train_run(
+            "bc",
+            mini,
+            tmp_path / "run",
+            seed=0,
+            steps=1,
+            settings=SMALL,
+            evaluations=0,
+            resume=True,
+        )
+
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    data = checkpoint.read_bytes()
+    checkpoint.unlink()
+    checkpoint.mkdir()
+    for use in (resume, lambda: evaluate_run(tmp_path / "run", dataset=mini, episodes=1)):
+        with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors.*it is not a file"):
+            use()
+    checkpoint.rmdir()
+    checkpoint.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: not a readable"):
+        resume()
+    checkpoint.unlink()
+    with pytest.raises(NotFoundError, match="no checkpoint yet"):
+        evaluate_run(tmp_path / "run", dataset=mini)
+    checkpoint.write_bytes(data)
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"loss": 2}\n', "utf-8")
+    with pytest.raises(IntegrityError, match=r"metrics\.jsonl: line 2 has no whole number 'step'"):
+        resume()
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(NotFoundError, match=r"run\.json is missing"):
+        resume()
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        train_run("bc", mini, tmp_path / "run", seed=0, steps=1, evaluations=0)
+
+
+# --- views, and paths as text
+
+
+def test_runs_on_views_have_folders_of_their_own_and_find_their_view(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    good = mini.top_episodes(50)
+    good.save(tmp_path / "good.json")
+    unsaved = mini[:40]
+    found = {run_folder(tmp_path, "bc", one, 0) for one in (mini, good, unsaved, mini[:30])}
+    assert len(found) == 4
+    assert run_folder(tmp_path, "bc", mini, 0) == tmp_path / "bc" / mini.name / "seed-0"
+    assert run_folder(tmp_path, "bc", good, 0).parent.name == f"good-{good.digest[7:19]}"
+    for view in (good, unsaved):
+        folder = run_folder(tmp_path, "bc", view, 0)
+        train_run("bc", view, folder, seed=0, steps=2, settings=SMALL, evaluations=0)
+    (tmp_path / "good.json").unlink()
+    for view in (good, unsaved):
+        record, _ = evaluate_run(run_folder(tmp_path, "bc", view, 0), episodes=1)
+        assert record.digest == view.digest
+
+
+def test_names_and_paths_are_taken_as_text_too(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = train_run("bc", mini.name, "runs/x", seed=0, steps=2, settings=SMALL, evaluations=0)
+    assert read_run("runs/x") == record
+    assert read_metrics("runs/x") == read_metrics(Path("runs/x"))
+    for dataset in (mini.name, str(mini.folder), mini.folder, mini, None):
+        assert evaluate_run("runs/x", dataset=dataset, episodes=1)[0] == record
+    jobs = make_jobs("bc", mini.name, "runs", seeds=(0,), episodes=1)
+    assert jobs == make_jobs("bc", mini.folder, Path("runs"), seeds=(0,), episodes=1)
+    assert jobs[0].folder == Path("runs/bc") / mini.name / "seed-0"
+
+
+# --- the command line
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "300", "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
+    number: signal.Signals, mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    update = BC.update
+    steps = itertools.count(1)
+
+    def send(self: BC, batch: Batch) -> dict[str, torch.Tensor]:
+        if next(steps) == 150:
+            signal.raise_signal(number)
+        return update(self, batch)
+
+    monkeypatch.setattr(BC, "update", send)
+    usual = signal.getsignal(number)
+    words = [
+        "train",
+        "bc",
+        mini.name,
+        "--set",
+        "hidden=4,4",
+        "--steps",
+        "200",
+        "--evaluations",
+        "0",
+    ]
+    stopped = invoke(*words)
+    assert stopped.exit_code == 128 + number
+    assert signal.getsignal(number) is usual
+    assert "stopped at step 150" in stopped.output
+    command = next(line for line in stopped.output.splitlines() if "to go on, run: " in line)
+    again = shlex.split(command.partition("run: ")[2])
+    assert again == ["orlog", "train", "bc", mini.name, "--seed", "0", *words[3:], "--resume"]
+    resumed = invoke(*again[1:])
+    assert resumed.exit_code == 0, resumed.output
+    assert "resuming from step 150 of 200" in resumed.output
+    assert "trained BC for 200 steps" in resumed.output
+    assert read_metrics(run_folder("runs", "bc", mini, 0))[-1]["step"] == 200
+
+
+def test_progress_is_said_in_lines_where_there_is_no_terminal(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
+    words = ["--steps", "10", "--evaluations", "0", "--out", str(tmp_path / "run"), "--resume"]
+    found = invoke("train", "bc", mini.name, *words)
+    assert found.exit_code == 0, found.output
+    assert "no checkpoint: from the start" in found.output
+    assert "BC seed 0: 5 of 10" in found.output
+
+
+def test_a_view_that_was_trained_on_is_found_and_one_episode_has_no_standard_error(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mini[:50].save("some.json")
+    trained = invoke("train", "bc", "some.json", "--steps", "2", "--evaluations", "0")
+    assert trained.exit_code == 0, trained.output
+    folder = trained.output.partition("orlog evaluate ")[2].strip()
+    evaluated = invoke("evaluate", folder, "--episodes", "1")
+    assert evaluated.exit_code == 0, evaluated.output
+    assert "one episode, so there is no standard error" in evaluated.output
+    assert "nan" not in evaluated.output
+    measured = invoke("references", mini.name, "--episodes", "1")
+    assert measured.exit_code == 0, measured.output
+    assert "nan" not in measured.output
+    assert measured.output.count("none") == 2

@@ -1,0 +1,228 @@
+"""Numbers outside of their Box are counted, shown, warned of, and refused if asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+import orlog
+from orlog.algos.training.runs import train_run
+from orlog.cli import app
+from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.arrays import read_arrays
+from orlog.loaders.arrays.packs import open_pack
+from orlog.loaders.streaming import stream_transitions
+from orlog.manifests.manifest import Outside, read_manifest
+
+NAME = "lab/arm-v1"
+STATE = spaces.Dict(
+    {
+        "angle": spaces.Box(np.array([-3.0, -1.0]), np.array([3.0, 1.0]), dtype=np.float64),
+        "speed": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    }
+)
+ACTION = spaces.Box(-1, 1, (2,), np.float32)
+Change = Callable[[Episode], Any]
+
+
+def episode_of(steps: int, change: Change = lambda _: None) -> Episode:
+    """Return an episode of zeros, changed."""
+    episode = Episode(
+        observations={
+            "angle": np.zeros((steps + 1, 2)),
+            "speed": np.zeros((steps + 1, 2), np.float32),
+        },
+        actions=np.zeros((steps, 2), np.float32),
+        rewards=np.zeros(steps),
+        terminations=np.zeros(steps, np.bool_),
+        truncations=np.zeros(steps, np.bool_),
+        infos={},
+        seed=None,
+    )
+    change(episode)
+    return episode
+
+
+def five(episode: Episode) -> None:
+    episode.actions[2] = [5, -1.5]
+    episode.actions[3] = [math.nan, math.inf]
+    episode.observations["angle"][4, 1] = 2
+    episode.observations["speed"][:] = 1e30
+
+
+def writer_of(**more: Any) -> DatasetWriter:
+    return DatasetWriter(NAME, observation_space=STATE, action_space=ACTION, **more)
+
+
+def record(*changes: Change, **more: Any) -> Dataset:
+    """Record an episode for each change."""
+    with writer_of(**more) as writer:
+        for change in changes:
+            writer.add_episode(episode_of(5, change))
+    return Dataset(writer.folder)
+
+
+COUNTED = {
+    "actions": Outside(numbers=2, lowest=-1.5, highest=5.0),
+    "observations/angle": Outside(numbers=1, lowest=2.0, highest=2.0),
+}
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_they_are_counted_and_the_manifest_keeps_them(container: str) -> None:
+    dataset = record(lambda _: None, five, container=container)
+    assert dataset.manifest.outside_bounds == COUNTED
+    assert dataset.manifest.non_finite == {"actions": 2}
+    assert read_manifest(dataset.folder / "manifest.json").digest == dataset.digest
+
+
+def test_a_manifest_without_any_is_as_it_was() -> None:
+    dataset = record(lambda _: None)
+    assert "outside_bounds" not in json.loads((dataset.folder / "manifest.json").read_text())
+
+
+def test_appended_saved_and_resumed_versions_count_all(tmp_path: Path) -> None:
+    dataset = record(five)
+    with DatasetWriter.append(dataset) as writer:
+        writer.add_episode(episode_of(5, five))
+    more = Dataset(writer.folder)
+    assert more.manifest.outside_bounds["actions"].numbers == 4
+    saved = Dataset(orlog.save_dataset(more[:1], "lab/first-v1"))
+    assert saved.manifest.outside_bounds == COUNTED
+    copied = Dataset(orlog.convert_dataset(dataset, tmp_path / "copy", container="hdf5"))
+    assert copied.manifest.outside_bounds == COUNTED
+    writer = writer_of(version="3.0.0")
+    writer.add_episode(episode_of(5, five))
+    writer.checkpoint()
+    writer.close()
+    with writer_of(version="3.0.0", resume=True) as writer:
+        writer.add_episode(episode_of(5))
+    assert Dataset(writer.folder).manifest.outside_bounds == COUNTED
+
+
+def test_show_names_column_number_and_range() -> None:
+    record(five)
+    shown = CliRunner().invoke(app, ["show", NAME], env={"COLUMNS": "300"}).output
+    shown = " ".join(shown.split())
+    assert "outside of their Box numbers of actions: 2 from -1.5 to 5, outside of [-1, 1]" in shown
+    assert "numbers of observations/angle: 1 from 2 to 2, outside of [-3, 3]" in shown
+
+
+@pytest.mark.parametrize("read", [read_arrays, open_pack])
+def test_training_on_them_warns(read: Callable[..., Any]) -> None:
+    dataset = record(five)
+    with pytest.warns(UserWarning, match=f"{NAME}: it holds numbers outside of their Box") as found:
+        read(dataset, allow_non_finite=True)
+    (message,) = (str(one.message) for one in found)
+    assert "(actions: 2 from -1.5 to 5, outside of [-1, 1]; observations/angle: 1 from" in message
+    with pytest.warns(UserWarning, match="what it is a view of holds"):
+        read(dataset[:1], allow_non_finite=True)
+    with pytest.warns(UserWarning, match="numbers outside of their Box"):
+        stream_transitions(dataset, 4, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(record(lambda _: None, version="2.0.0"))
+
+
+def test_orlog_train_warns(tmp_path: Path) -> None:
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    with DatasetWriter(NAME, observation_space=space, action_space=ACTION) as writer:
+        for value in (0, 5):
+            episode = episode_of(5)
+            episode.actions[:] = value
+            assert isinstance(episode.observations, dict)
+            flat = episode.observations["speed"]
+            writer.add_episode(dataclasses.replace(episode, observations=flat))
+    with pytest.warns(UserWarning, match="it holds numbers outside of their Box"):
+        train_run("bc", Dataset(writer.folder), tmp_path / "run", seed=0, steps=1, evaluations=0)
+
+
+def add_by_step(writer: DatasetWriter, episode: Episode) -> None:
+    """Add the steps of an episode one by one."""
+    for step in range(len(episode)):
+        seen = slice(step + 1 if step else 0, step + 2)
+        writer.add_steps(
+            observations={key: one[seen] for key, one in episode.observations.items()},
+            actions=episode.actions[step : step + 1],
+            rewards=episode.rewards[step : step + 1],
+            terminations=episode.terminations[step : step + 1],
+            truncations=episode.truncations[step : step + 1],
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: one.actions[3].fill(-5), r"step 3, column actions\[0\]: -5 is less than -1"),
+        (lambda one: one.actions[1].fill(math.inf), r"step 1, column actions\[0\]: inf is more"),
+        (
+            lambda one: one.observations["angle"][5].fill(2),
+            r"step 5, column observations/angle\[1\]: 2 is more than 1, the bound of its Box",
+        ),
+    ],
+)
+def test_strict_refuses_them_and_names_the_place(change: Change, message: str) -> None:
+    with writer_of(strict=True) as writer:
+        writer.add_episode(episode_of(2))
+        with pytest.raises(SchemaError, match=rf"{NAME}@1.0.0, episode 1, {message}"):
+            writer.add_episode(episode_of(5, change))
+        with pytest.raises(SchemaError, match=message):
+            add_by_step(writer, episode_of(5, change))
+        writer.discard_episode()
+        writer.add_episode(episode_of(5, lambda one: one.actions[3].fill(math.nan)))
+    assert Dataset(writer.folder).total_episodes == 2
+    with DatasetWriter.append(Dataset(writer.folder), strict=True) as writer:
+        with pytest.raises(SchemaError, match="is more than 1"):
+            writer.add_episode(episode_of(5, lambda one: one.actions.fill(1.01)))
+        writer.add_episode(episode_of(1))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 255, (2, 2, 3), np.uint8),
+        spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (2,), np.float32),
+        spaces.Box(0, 1, (0,), np.float64),
+        spaces.Discrete(3),
+    ],
+    ids=str,
+)
+def test_what_excludes_nothing_has_no_bounds(space: gymnasium.Space[Any]) -> None:
+    assert bounds_of(space, space) == {}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int16, np.uint8])
+@pytest.mark.parametrize("is_uniform", [True, False])
+def test_counts_are_those_of_a_plain_loop(dtype: Any, is_uniform: bool) -> None:
+    rng = np.random.default_rng(0)
+    low, high = (np.array([1, 2, 2], dtype), np.array([5, 5, 6], dtype))
+    bounds = Bounds(low[0], high[0]) if is_uniform else Bounds(low, high)
+    for scale in (1, 9):
+        values = (3 + scale * rng.random((50, 3))).astype(dtype)
+        lows, highs = (np.broadcast_to(one, values.shape) for one in (bounds.low, bounds.high))
+        outside = [
+            float(value)
+            for value, least, most in zip(values.flat, lows.flat, highs.flat, strict=True)
+            if not least <= value <= most
+        ]
+        found = count_outside(values, bounds)
+        if outside:
+            assert found == Outside(numbers=len(outside), lowest=min(outside), highest=max(outside))
+        else:
+            assert found is None

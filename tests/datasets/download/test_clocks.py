@@ -1,0 +1,94 @@
+"""Clocks that are wrong, here or on a server: no wrong bytes, and no wait without end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orlog
+from orlog.datasets.download.transfer import Mirror, Patience, fetch_object
+from orlog.datasets.home.registries import add_registry, check_serial, read_registries
+from orlog.errors import SignatureError, TransferError
+from orlog.manifests.manifest import read_manifest
+from tests.servers import Fault, FileServer
+
+SHARD = "observations/observation/c.0.0"
+QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+HEX_DIGITS = 64
+YEARS = 10 * 365 * 86400
+
+
+@pytest.fixture
+def server(built_mini: Path) -> Iterator[FileServer]:
+    """Serve the folder of the small dataset."""
+    with FileServer(built_mini) as running:
+        yield running
+
+
+@pytest.mark.parametrize("clock", [-YEARS, 0, YEARS], ids=["set back", "right", "ahead"])
+@pytest.mark.parametrize("times", [-YEARS, 0, YEARS], ids=["past", "present", "future"])
+def test_no_clock_makes_a_quick_verification_call_a_changed_file_right(
+    mini_folder: Path, clock: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever times files have, and whatever the clock says when they are hashed and after."""
+    when = int(time.time()) + times
+    for path in mini_folder.rglob("*"):
+        os.utime(path, (when, when))
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + clock * 10**9)
+    assert orlog.verify_store(mini_folder)[1] == []
+    time.sleep(0.05)  # more than the granularity of the file system's clock
+    change_unseen(mini_folder / SHARD)
+    for _ in range(2):
+        (problem,) = orlog.verify_store(mini_folder, quick=True)[1]
+        assert (problem.file, problem.kind) == (SHARD, "damaged")
+    monkeypatch.setattr(time, "time_ns", lambda: real() - clock * 10**9)
+    (problem,) = orlog.verify_store(mini_folder, quick=True)[1]
+    assert problem.file == SHARD
+
+
+def change_unseen(path: Path) -> None:
+    """Change a file's bytes and put its size and times back, as far as a program can."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("clock", [-YEARS, YEARS])
+def test_an_older_index_is_refused_whatever_the_clock_says(
+    clock: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_registry("lab", "http://127.0.0.1:9")
+    (lab,) = read_registries()
+    check_serial(lab, 7, "a" * HEX_DIGITS)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + clock)
+    with pytest.raises(SignatureError, match="expected serial 7 or more, found 6"):
+        check_serial(lab, 6, "b" * HEX_DIGITS)
+    check_serial(lab, 8, "c" * HEX_DIGITS)
+
+
+@pytest.mark.parametrize("year", [1970, 1999, 2100, 9999])
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_whose_clock_is_years_off_is_waited_for_no_longer_than_allowed(
+    server: FileServer, built_mini: Path, tmp_path: Path, year: int, status: int
+) -> None:
+    listed = read_manifest(built_mini / "manifest.json").objects
+    (item,) = (item for item in listed if item.path == SHARD)
+    date = f"Fri, 01 Jan {year} 00:00:00 GMT"
+    server.faults.append(Fault(times=1, status=status, headers={"Retry-After": date}))
+    fetch_object([Mirror(server.url)], item, tmp_path / "part", patience=QUICK)
+    assert (tmp_path / "part").read_bytes() == (built_mini / SHARD).read_bytes()
+    server.faults[:] = [Fault(status=status, headers={"Retry-After": date})]
+    server.requests.clear()
+    mirror = Mirror(server.url)
+    with pytest.raises(TransferError, match=str(status)):
+        fetch_object([mirror], item, tmp_path / "other", patience=QUICK)
+    assert len(server.requests) == QUICK.attempts
+    assert mirror.free_at <= time.monotonic() + QUICK.longest_wait

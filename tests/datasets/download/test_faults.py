@@ -1,0 +1,489 @@
+"""Disks that are full, cannot be written or have no hard links: nothing is lost or half there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import orlog
+from orlog.datasets.download.download import download_version, repair_dataset
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.download.transfer import Patience
+from orlog.datasets.home import verified as remembered
+from orlog.datasets.home.folders import datasets_folder, installed_versions
+from orlog.datasets.home.registries import add_registry, check_serial, read_registries
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.errors import StorageError, TransferError
+from orlog.manifests.manifest import StoredObject, read_manifest
+from tests.servers import Fault, FileServer
+
+MINI = "pointmaze/umaze-mini-v1"
+SHARD = "observations/observation/c.0.0"
+QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+HEX_DIGITS = 64
+
+Mount: TypeAlias = Callable[[str], Path]
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Return a function that mounts a real disk in memory, with options such as `size=2m`."""
+    mounted: list[Path] = []
+
+    def mount_disk(options: str) -> Path:
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        try:
+            change_mount(options, folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = str(getattr(error, "stderr", "") or error).splitlines()[0]
+            pytest.skip(f"no disk in memory can be mounted here: {reason}")
+        mounted.append(folder)
+        return folder
+
+    yield mount_disk
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def change_mount(options: str, folder: Path) -> None:
+    """Mount a disk in memory, or change the one that is there with `remount,`."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+@pytest.fixture
+def server(built_mini: Path) -> Iterator[FileServer]:
+    """Serve the folder of the small dataset."""
+    with FileServer(built_mini) as running:
+        yield running
+
+
+def bring(server: FileServer, **options: Any) -> Path:
+    return download_version(source_of_url(server.url), patience=QUICK, **options)
+
+
+def total_bytes(folder: Path) -> int:
+    """Return what a download of a version transfers: of equal objects one."""
+    objects = read_manifest(folder / "manifest.json").objects
+    return sum({item.sha256: item.size_bytes for item in objects}.values())
+
+
+def asked_bytes(server: FileServer) -> int:
+    """Return how many bytes of objects were asked for since the list of requests was cleared."""
+    total = 0
+    for request in server.requests:
+        file = server.folder / request.path.lstrip("/")
+        if file.name != "manifest.json":
+            start = request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
+            total += file.stat().st_size - int(start)
+    return total
+
+
+def kept_bytes() -> int:
+    """Return what is here of objects that came, whole or in part, of a version that is not."""
+    return sum(
+        path.stat().st_size
+        for path in datasets_folder().rglob("*")
+        if path.is_file() and len(path.name.removesuffix(".part")) == HEX_DIGITS
+    )
+
+
+def fill(disk: Path, leave: int = 0) -> Path:
+    """Take all room of a disk but some bytes; return the file that does."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)):
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017 (anything else is the test's fault)
+        file.truncate(max(0, file.tell() - leave))
+    return filler
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def change_unseen(path: Path) -> None:
+    """Change a file's bytes and put its size and times back, as far as a program can."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def objects_at(folder: Path, *paths: str) -> list[StoredObject]:
+    listed = {item.path: item for item in read_manifest(folder / "manifest.json").objects}
+    return [listed[path] for path in paths]
+
+
+def put_home_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(disk / "home"))
+
+
+# --- full disks
+
+
+def test_too_little_room_is_said_before_the_first_byte(
+    server: FileServer, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_home_on(mount("size=600k"), monkeypatch)
+    with pytest.raises(StorageError, match=r"still to come and [\d,]+ are free; free some space"):
+        bring(server)
+    assert [request.path for request in server.requests] == ["/manifest.json"]
+    assert installed_versions(MINI) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["at once", "midway", "at the end"])
+def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
+    server: FileServer,
+    mount: Mount,
+    share: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = mount("size=8m")
+    put_home_on(disk, monkeypatch)
+    came: list[int] = []
+
+    def fill_midway(done: int, total: int) -> None:
+        if done >= share * total and not came:
+            came.append(done)
+            fill(disk)
+
+    with pytest.raises(StorageError, match="No space left on device; free some space") as caught:
+        bring(server, progress=fill_midway)
+    assert caught.value.errno == errno.ENOSPC
+    assert installed_versions(MINI) == []
+    assert not (datasets_folder() / MINI / "1.0.0").exists()
+    kept = kept_bytes()
+    assert kept >= came[0]
+    # The room has not come back yet: nothing of what is kept is lost by trying.
+    with pytest.raises(StorageError):
+        bring(server)
+    assert kept_bytes() >= kept
+    (disk / "filler").unlink()
+    kept = kept_bytes()
+    server.requests.clear()
+    folder = bring(server)
+    assert orlog.verify_store(folder)[1] == []
+    assert asked_bytes(server) == total_bytes(folder) - kept
+
+
+@pytest.mark.parametrize("inodes", [3, 9, 20, 45])
+def test_a_disk_that_holds_no_more_files_ends_a_download_which_goes_on_later(
+    server: FileServer, mount: Mount, inodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = mount(f"size=8m,nr_inodes={inodes}")
+    put_home_on(disk, monkeypatch)
+    with pytest.raises(StorageError, match="No space left on device"):
+        bring(server)
+    assert installed_versions(MINI) == []
+    change_mount("remount,nr_inodes=10000", disk)
+    kept = kept_bytes()
+    server.requests.clear()
+    folder = bring(server)
+    assert orlog.verify_store(folder)[1] == []
+    assert asked_bytes(server) == total_bytes(folder) - kept
+
+
+@pytest.mark.parametrize("is_full_before", [True, False])
+def test_a_repair_on_a_full_disk_changes_nothing_and_goes_on_once_there_is_room(
+    server: FileServer, mount: Mount, is_full_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = mount("size=8m")
+    put_home_on(disk, monkeypatch)
+    folder = bring(server)
+    (folder / SHARD).unlink()
+    (folder / "rewards/c.0").write_bytes(b"damage")
+    before = contents(folder)
+    if is_full_before:
+        fill(disk)
+
+    def fill_midway(done: int, total: int) -> None:
+        if total > done > 0 and not (disk / "filler").exists():
+            fill(disk)
+
+    words = "still to come" if is_full_before else "No space left on device; free some space"
+    with pytest.raises(StorageError, match=words):
+        repair_dataset(folder, progress=fill_midway)
+    assert contents(folder) == before
+    (disk / "filler").unlink()
+    kept = kept_bytes()
+    server.requests.clear()
+    assert {problem.file for problem in repair_dataset(folder)} == {SHARD, "rewards/c.0"}
+    assert orlog.verify_store(folder)[1] == []
+    listed = read_manifest(folder / "manifest.json").objects
+    damaged = sum(item.size_bytes for item in listed if item.path in (SHARD, "rewards/c.0"))
+    assert asked_bytes(server) == damaged - kept
+
+
+def test_a_full_registry_shows_no_half_version_and_publishing_goes_on_once_there_is_room(
+    built_mini: Path, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = mount("size=700k")
+    registry = disk / "registry"
+    with pytest.raises(StorageError, match="the disk is full: free some space"):
+        publish_dataset(built_mini, str(registry))
+    version = registry / MINI / "1.0.0"
+    assert not (version / "manifest.json").exists()
+    assert not (registry / "index.json").exists()
+    listed = {
+        item.path: item.size_bytes for item in read_manifest(built_mini / "manifest.json").objects
+    }
+    came = {path: (version / path).stat().st_ino for path in listed if (version / path).exists()}
+    change_mount("remount,size=8m", disk)
+    publish_dataset(built_mini, str(registry))
+    assert came
+    assert {path: (version / path).stat().st_ino for path in came} == came
+    put_home_on(tmp_path, monkeypatch)
+    assert orlog.verify_store(orlog.load_dataset(f"file://{version}").folder)[1] == []
+
+
+def test_an_index_that_cannot_be_written_stays_as_it_was(built_mini: Path, mount: Mount) -> None:
+    disk = mount("size=8m")
+    registry = disk / "registry"
+    publish_dataset(built_mini, str(registry))
+    index = json.loads((registry / "index.json").read_bytes())
+    index["datasets"] = {"lab/another-v0": index["datasets"][MINI]}
+    old = json.dumps(index).encode()
+    (registry / "index.json").write_bytes(old)
+    fill(disk)
+    with pytest.raises(StorageError, match="the disk is full: free some space"):
+        publish_dataset(built_mini, str(registry))
+    assert (registry / "index.json").read_bytes() == old
+    (disk / "filler").unlink()
+    publish_dataset(built_mini, str(registry))
+    assert MINI in json.loads((registry / "index.json").read_bytes())["datasets"]
+
+
+def test_a_full_disk_leaves_the_list_of_registries_as_it_was(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = mount("size=1m")
+    put_home_on(disk, monkeypatch)
+    add_registry("lab", "http://127.0.0.1:9")
+    (lab,) = read_registries()
+    fill(disk)
+    with pytest.raises(StorageError, match="No space left on device"):
+        add_registry("other", "http://127.0.0.1:10")
+    assert read_registries() == [lab]
+    with pytest.warns(UserWarning, match="cannot be remembered"):
+        check_serial(lab, 7, "a" * HEX_DIGITS)
+
+
+@pytest.mark.parametrize("when", [0, 2**31 + 10**8], ids=["1970", "future"])
+def test_a_download_goes_on_from_parts_of_any_time(
+    server: FileServer, when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.faults += [Fault(path=SHARD, times=1, drop_after=20_000), Fault(path=SHARD, status=403)]
+    with pytest.raises(TransferError):
+        bring(server)
+    server.faults.clear()
+    server.requests.clear()
+    kept = kept_bytes()
+    assert kept > 0
+    for path in datasets_folder().rglob("*"):
+        os.utime(path, (when, when))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 10**8)
+    folder = bring(server)
+    assert orlog.verify_store(folder)[1] == []
+    assert asked_bytes(server) == total_bytes(folder) - kept
+
+
+# --- a home that cannot be written
+
+COMMANDS = """
+import contextlib, io, json, sys
+from orlog.cli import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["orlog", *words]
+    told, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps([code, " ".join(told.getvalue().split())]))
+"""
+
+
+@pytest.fixture(params=["mounted read-only", "no permission"])
+def closed_home(
+    request: pytest.FixtureRequest,
+    built_mini: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """Return a home with the small dataset, verified once, that cannot be written."""
+    if request.param == "mounted read-only":
+        disk = request.getfixturevalue("mount")("size=8m")
+    else:
+        disk = tmp_path / "closed"
+        disk.mkdir()
+    put_home_on(disk, monkeypatch)
+    folder = datasets_folder() / MINI / "1.0.0"
+    shutil.copytree(built_mini, folder)
+    monkeypatch.setattr(remembered, "SETTLED_NS", -(10**10))
+    orlog.verify_store(folder)
+    if request.param == "mounted read-only":
+        change_mount("remount,ro", disk)
+        yield disk / "home"
+        return
+    folders = [disk, *(path for path in disk.rglob("*") if path.is_dir())]
+    for one in folders:
+        one.chmod(0o555)
+    yield disk / "home"
+    for one in folders:
+        one.chmod(0o755)
+
+
+def run_orlog(commands: list[list[str]]) -> list[tuple[int, str]]:
+    """Return exit code and output of commands, run by one who may not write everywhere."""
+    call = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
+    if os.geteuid() == 0:  # the superuser writes whatever the permissions say
+        if shutil.which("setpriv") is None:
+            pytest.skip("the superuser cannot give up its rights: there is no setpriv")
+        call = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *call]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    if done.stderr.startswith("setpriv:"):
+        pytest.skip(f"the superuser cannot give up its rights: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_is_read_and_says_what_to_do_where_it_must_be_written(
+    closed_home: Path, server: FileServer, tmp_path: Path, built_mini: Path, reseal: Reseal
+) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(built_mini, newer)
+    reseal(newer, lambda body: body.update(version="1.0.1"))
+    before = contents(closed_home)
+    reading = [
+        ["list"],
+        ["show", MINI],
+        ["verify", MINI],
+        ["verify", "--quick", MINI],
+        ["download", f"{MINI}@1.0.0"],
+        ["download", server.url],
+    ]
+    writing = [["repair", MINI, "--mirror", server.url], ["download", f"file://{newer}"]]
+    for words, (code, told) in zip(reading, run_orlog(reading), strict=True):
+        assert code == 0, (words, told)
+    for words, (code, told) in zip(writing, run_orlog(writing), strict=True):
+        assert code == 1, (words, told)
+        assert "cannot write: " in told
+        assert "set ORLOG_HOME to another disk" in told
+    ((code, told),) = run_orlog([["registry", "add", "lab", server.url]])
+    assert code == 1
+    assert "cannot write: " in told
+    assert contents(closed_home) == before
+    assert {request.path for request in server.requests} == {"/manifest.json"}
+
+
+# --- a disk without hard links
+
+# link_or_copy copies under the final name, so a cut copy counts as whole, or as a strange file.
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let every attempt to make a hard link fail, as on FAT or between disks."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS])
+def test_download_share_and_repair_are_right_without_hard_links(
+    server: FileServer, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(monkeypatch, number)
+    first = orlog.load_dataset(bring(server))
+    assert orlog.verify_store(first.folder)[1] == []
+    with orlog.DatasetWriter.append(first) as writer:
+        writer.add_episode(first[0])
+    newer = orlog.load_dataset(MINI)
+    published = tmp_path / "published"
+    shutil.move(newer.folder, published)
+    with FileServer(published) as second:
+        folder = bring(second)
+        assert orlog.verify_store(folder)[1] == []
+        assert second.sent_bytes < first.manifest.size_bytes / 4
+        assert not (folder / SHARD).samefile(first.folder / SHARD)
+        change_unseen(first.folder / SHARD)
+        shutil.rmtree(folder / "rewards")
+        assert [problem.file for problem in repair_dataset(first.folder)] == [SHARD]
+        repair_dataset(folder)
+    for one in (first.folder, folder):
+        assert orlog.verify_store(one)[1] == []
+
+
+def test_a_copy_that_a_full_disk_cuts_is_never_taken_for_whole(
+    server: FileServer, mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(monkeypatch, errno.EPERM)
+    disk = mount("size=16m")
+    put_home_on(disk, monkeypatch)
+    first = orlog.load_dataset(bring(server))
+    with orlog.DatasetWriter.append(first) as writer:
+        writer.add_episode(first[0])
+    published = tmp_path / "published"
+    shutil.move(orlog.load_dataset(MINI).folder, published)
+    fill(disk, leave=200_000)
+    with FileServer(published) as second:
+        with pytest.raises(StorageError, match="No space left on device"):
+            bring(second)
+        assert installed_versions(MINI) == ["1.0.0"]
+        (disk / "filler").unlink()
+        folder = bring(second)
+    assert orlog.verify_store(folder)[1] == []
+
+
+def test_a_repair_that_a_full_disk_cuts_goes_on_without_hard_links(
+    server: FileServer, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_links(monkeypatch, errno.EPERM)
+    disk = mount("size=16m")
+    put_home_on(disk, monkeypatch)
+    folder = bring(server)
+    broken = [SHARD, "actions/c.0.0", "rewards/c.0"]
+    for path in broken:
+        change_unseen(folder / path)
+    server.requests.clear()
+
+    def fill_at_the_end(done: int, total: int) -> None:
+        if done == total:
+            fill(disk, leave=200_000)
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        repair_dataset(folder, progress=fill_at_the_end)
+    wrong = {problem.file for problem in orlog.verify_store(folder)[1]}
+    assert wrong & set(broken)
+    assert wrong <= set(broken)
+    (disk / "filler").unlink()
+    repair_dataset(folder)
+    assert orlog.verify_store(folder)[1] == []
+    damaged = sum(item.size_bytes for item in objects_at(folder, *broken))
+    assert asked_bytes(server) == damaged

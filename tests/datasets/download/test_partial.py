@@ -1,0 +1,379 @@
+"""Versions downloaded in part: what is wanted is right or not there, and the rest comes later."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets.download.download import download_dataset, repair_dataset
+from orlog.datasets.home.folders import datasets_folder, installed_versions
+from orlog.datasets.home.presence import (
+    PartialRecord,
+    is_partial,
+    partial_versions,
+    read_partial,
+    write_partial,
+)
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.loading import folders_to_repair, folders_to_verify
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.saving import convert_dataset
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from tests.datasets.store.test_version import random_parts, record
+from tests.levels import scaled
+from tests.servers import FileServer
+
+NAME = "lab/parts-v1"
+VERSION = "1.2.0"
+KILLS = scaled(40, 20)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
+    """Return a registry and the version in it: three parts, small shards, texts and frames."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("author")))
+        dataset = record(NAME, random_parts())
+        registry = tmp_path_factory.mktemp("registry")
+        publish_dataset(dataset.folder, str(registry))
+        return registry, dataset
+
+
+@pytest.fixture
+def whole(published: tuple[Path, Dataset]) -> Dataset:
+    """Return the version as its author has it."""
+    return published[1]
+
+
+@pytest.fixture
+def server(published: tuple[Path, Dataset], home: Path) -> Iterator[FileServer]:
+    """Serve the registry, known on this machine as `lab`."""
+    home.mkdir()
+    with FileServer(published[0]) as server:
+        add_registry("lab", server.url)
+        yield server
+
+
+def assert_same(view: Dataset, expected: Dataset) -> None:
+    assert view.digest == expected.digest
+    assert view.columns == expected.columns
+    for one, other in zip(view.blocks(), expected.blocks(), strict=True):
+        assert one[0].keys() == other[0].keys()
+        for name, values in one[0].items():
+            np.testing.assert_array_equal(values, other[0][name], name)
+
+
+def choices(whole: Dataset, count: int) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(3)
+    optional = ["infos/said", "infos/level", "episodes/task", "episodes/score"]
+    keys = ["observations/camera", "observations/say", "observations/speed"]
+    for _ in range(count):
+        size = int(rng.integers(1, whole.total_episodes + 1))
+        episodes = rng.permutation(whole.total_episodes)[:size].tolist()
+        columns = [name for name in optional + keys if rng.random() < 0.4]
+        kind = rng.integers(3)
+        yield {"episodes": episodes if kind else None, "columns": columns if kind < 2 else None}
+
+
+def objects_asked(server: FileServer) -> list[str]:
+    start = f"/{NAME}/{VERSION}/"
+    paths = [urllib.parse.unquote(request.path) for request in server.requests]
+    inside = [path.removeprefix(start) for path in paths if path.startswith(start)]
+    return [path for path in inside if path != "manifest.json"]
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+
+
+@pytest.mark.usefixtures("server")
+def test_any_choice_is_equal_to_the_same_choice_of_the_whole(whole: Dataset) -> None:
+    for number, choice in enumerate(choices(whole, 12)):
+        if number % 3 == 0:  # else what came before is there already
+            shutil.rmtree(datasets_folder(), ignore_errors=True)
+        expected = whole if choice["columns"] is None else whole.select_columns(choice["columns"])
+        expected = expected if choice["episodes"] is None else expected[choice["episodes"]]
+        assert_same(orlog.load_dataset(NAME, download=True, **choice), expected)
+        assert_same(orlog.load_dataset(f"{NAME}@{VERSION}", **choice), expected)
+        # A part, or the version once every object is here, never both.
+        assert [*partial_versions(NAME), *installed_versions(NAME)] == [VERSION]
+
+
+def test_only_what_is_wanted_is_brought_then_the_rest_and_nothing_twice(
+    server: FileServer, whole: Dataset
+) -> None:
+    first = download_dataset(NAME, episodes=[0], columns=["infos/level"])
+    assert is_partial(first)
+    wanted = objects_asked(server)
+    assert len(wanted) < len(whole.manifest.objects) / 2
+    assert not any("infos/said/c" in path or "parts/2/rewards/c" in path for path in wanted)
+    second = download_dataset(NAME, episodes=range(3, whole.total_episodes))
+    assert second == first
+    folder = download_dataset(NAME)
+    assert folder == datasets_folder() / NAME / VERSION
+    assert orlog.verify_store(folder)[1] == []
+    paths = objects_asked(server)
+    sums = {item.path: item.sha256 for item in whole.manifest.objects}
+    brought = [sums[path] for path in paths]
+    assert sorted(brought) == sorted(set(brought)) == sorted(set(sums.values()))
+    beside = {path.name for path in folder.parent.iterdir() if path.suffix != ".lock"}
+    assert beside == {VERSION, f".{VERSION}.origin.json"}
+
+
+@pytest.mark.usefixtures("server")
+def test_a_part_is_not_taken_for_the_whole(whole: Dataset) -> None:
+    download_dataset(NAME, episodes=range(2))
+    assert installed_versions(NAME) == []
+    with pytest.raises(NotFoundError, match=r"only a part.*orlog download lab/parts-v1"):
+        orlog.load_dataset(NAME)
+    with pytest.raises(NotFoundError, match=r"more are wanted.*orlog download"):
+        orlog.load_dataset(NAME, episodes=range(whole.total_episodes))
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(f"{NAME}@1.0.0", episodes=range(2))
+    assert orlog.load_dataset(NAME, episodes=[1]).total_episodes == 1
+    assert orlog.load_dataset(NAME, download=True).digest == whole.digest
+
+
+@pytest.mark.usefixtures("server")
+def test_a_choice_of_a_version_that_is_here_is_a_view_of_it(whole: Dataset) -> None:
+    folder = download_dataset(NAME)
+    assert download_dataset(NAME, episodes=range(2)) == folder
+    assert_same(orlog.load_dataset(NAME, episodes=range(2)), whole[:2])
+    view = orlog.load_dataset(folder, columns=["infos/level"])
+    assert_same(view, whole.select_columns(["infos/level"]))
+
+
+def test_a_part_is_verified_and_only_what_is_damaged_is_brought_again(server: FileServer) -> None:
+    folder = download_dataset(NAME, episodes=range(2))
+    assert orlog.verify_store(folder)[1] == []
+    assert folders_to_verify(NAME) == folders_to_repair(NAME) == [folder]
+    objects = sorted(path for path in folder.rglob("c.*") if path.is_file())
+    flip(objects[0])
+    objects[-1].unlink()
+    (folder / "partial.json.bak").write_text("{}")
+    problems = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
+    damaged = [path.relative_to(folder).as_posix() for path in (objects[0], objects[-1])]
+    assert problems == {
+        damaged[0]: "damaged",
+        damaged[1]: "missing",
+        "partial.json.bak": "not in the manifest",
+    }
+    server.requests.clear()
+    assert len(repair_dataset(folder)) == 3
+    assert set(objects_asked(server)) == set(damaged)
+    assert orlog.verify_store(folder)[1] == []
+    assert orlog.load_dataset(NAME, episodes=range(2)).total_episodes == 2
+
+
+@pytest.mark.usefixtures("server")
+def test_damage_in_a_part_is_never_read_as_right(whole: Dataset) -> None:
+    folder = download_dataset(NAME, episodes=range(2))
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if path.name in ("partial.json", "manifest.json"):
+            continue
+        good = path.read_bytes()
+        flip(path)
+        assert orlog.verify_store(folder)[1] != []
+        with contextlib.suppress(IntegrityError):  # damage may lie in another episode's chunk
+            assert_same(orlog.load_dataset(NAME, episodes=range(2)), whole[:2])
+        path.write_bytes(good)
+    (folder / "partial.json").write_text(
+        '{"partial_version": 1, "digest": "x", "objects": ["../a"]}'
+    )
+    with pytest.raises(IntegrityError, match=r"partial\.json"):
+        orlog.load_dataset(NAME, episodes=range(2))
+
+
+@pytest.mark.usefixtures("server")
+def test_a_whole_version_cannot_be_declared_a_part() -> None:
+    folder = download_dataset(NAME)
+    part = download_dataset(f"{NAME}@{VERSION}", episodes=range(1))
+    assert part == folder
+    next(folder.rglob("rewards/c.0")).unlink()
+    (folder / "partial.json").write_text('{"partial_version": 1, "digest": "", "objects": []}')
+    kinds = {problem.file: problem.kind for problem in orlog.verify_store(folder)[1]}
+    assert kinds == {"rewards/c.0": "missing", "partial.json": "not in the manifest"}
+    with pytest.raises(IntegrityError):
+        orlog.load_dataset(NAME)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("choice", "error", "text"),
+    [
+        ({"episodes": range(99)}, SchemaError, "episodes 0 to 98 are asked for, it has 8"),
+        ({"episodes": [-1]}, SchemaError, "episodes -1"),
+        ({"episodes": []}, ValueError, "found none"),
+        ({"episodes": [0.5]}, TypeError, "positions"),
+        ({"columns": "rewards"}, TypeError, "found the text 'rewards'"),
+        ({"columns": ["infos/leval"]}, NotFoundError, "did you mean infos/level"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(
+    choice: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        download_dataset(NAME, **choice)
+    assert partial_versions(NAME) == {}
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", [NAME, f"{NAME}@{VERSION}"])
+def test_a_choice_that_cannot_be_is_refused_of_what_is_here_too(name: str) -> None:
+    download_dataset(NAME)
+    with pytest.raises(NotFoundError, match="did you mean infos/level"):
+        download_dataset(name, columns=["infos/leval"])
+    with pytest.raises(SchemaError, match="episodes 0 to 98 are asked for"):
+        download_dataset(name, episodes=range(99))
+    refused = CliRunner().invoke(app, ["download", name, "--columns", "nonsense"])
+    assert isinstance(refused.exception, NotFoundError)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_part_with_every_object_is_the_version(whole: Dataset) -> None:
+    download_dataset(NAME, episodes=range(1))
+    folder = download_dataset(NAME, episodes=range(whole.total_episodes))
+    assert folder == datasets_folder() / NAME / VERSION
+    assert partial_versions(NAME) == {}
+    assert orlog.verify_store(folder)[1] == []
+    assert orlog.load_dataset(NAME).digest == whole.digest
+
+
+@pytest.mark.usefixtures("server")
+def test_all_agree_on_a_part_that_an_older_orlog_left_with_every_object(whole: Dataset) -> None:
+    folder = download_dataset(NAME, episodes=range(1))
+    for item in whole.manifest.objects:
+        (folder / item.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(whole.folder / item.path, folder / item.path)
+    paths = [item.path for item in whole.manifest.objects]
+    write_partial(folder, PartialRecord(digest=whole.digest, objects=paths))
+    assert_same(orlog.load_dataset(NAME), whole)
+    assert_same(orlog.load_dataset(folder), whole)
+    found = json.loads(told("verify", NAME, "--json", "--offline"))
+    assert (found["partial"], found["objects"], found["problems"]) == (False, len(paths), [])
+    assert f"{len(paths)} objects" in told("verify", NAME, "--offline", "--values")
+    assert "here" in told("list").partition(NAME)[2]
+    for command in ("list", "show", "verify"):
+        assert "a part is here" not in told(*(command, NAME)[: 1 + (command != "list")])
+
+
+@pytest.mark.usefixtures("server")
+def test_all_agree_on_a_part(whole: Dataset) -> None:
+    folder = download_dataset(NAME, episodes=range(1))
+    total = len(whole.manifest.objects)
+    with pytest.raises(NotFoundError, match=rf"only a part .* of {total} objects"):
+        orlog.load_dataset(NAME)
+    with pytest.raises(NotFoundError, match=rf"of {total} objects are on this machine"):
+        orlog.load_dataset(folder)
+    assert_same(orlog.load_dataset(folder, episodes=[0]), whole[:1])
+    text = f"a part is here, {len(read_partial(folder, whole.manifest).objects)} of {total} objects"  # type: ignore[union-attr] # it is a part
+    for command in (["list"], ["show", NAME], ["show", str(folder)], ["verify", NAME]):
+        assert text in told(*command)
+    assert "orlog download" in told("show", NAME)
+    told("mark", f"{NAME}@{VERSION}", "yanked", "--reason", "upside down")
+
+
+def told(*command: str) -> str:
+    found = CliRunner().invoke(app, list(command), env={"COLUMNS": "300"})
+    assert found.exit_code == 0, found.output
+    return " ".join(found.output.split())
+
+
+def test_hdf5_is_brought_whole(whole: Dataset, tmp_path: Path, home: Path) -> None:
+    registry = tmp_path / "other"
+    publish_dataset(convert_dataset(whole, tmp_path / "hdf5", container="hdf5"), str(registry))
+    home.mkdir()
+    add_registry("other", str(registry))
+    with pytest.raises(SchemaError, match=r"hdf5.*leave out --episodes"):
+        download_dataset(NAME, episodes=range(2))
+    assert orlog.load_dataset(download_dataset(NAME), episodes=range(2)).total_episodes == 2
+
+
+@pytest.mark.usefixtures("server")
+def test_the_command_line_says_what_is_here(whole: Dataset) -> None:
+    run = CliRunner().invoke
+    done = run(app, ["download", NAME, "--episodes", "0:2,4", "--columns", "infos/level"])
+    assert done.exit_code == 0, done.output
+    assert f"of {len(whole.manifest.objects)} objects" in done.output.replace("\n", " ")
+    assert "from registry lab, no signature asked for" in done.output
+    checked = run(app, ["verify", NAME])
+    assert checked.exit_code == 0
+    assert "a part is here" in checked.output
+    assert '"partial": true' in run(app, ["verify", NAME, "--json"]).output
+    assert isinstance(run(app, ["verify", NAME, "--values"]).exception, NotFoundError | SystemExit)
+    assert "sound" in run(app, ["repair", NAME]).output
+    wrong = run(app, ["download", NAME, "--episodes", "3:1"])
+    assert wrong.exit_code == 2
+    completed = run(app, ["download", NAME])
+    assert "a part" not in completed.output
+
+
+def download_in_child(choice: dict[str, Any]) -> None:
+    orlog.load_dataset(NAME, download=True, **choice)
+
+
+@pytest.mark.scaled
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Dataset) -> None:
+    context = multiprocessing.get_context("fork")
+    rng = np.random.default_rng(5)
+    kills = interrupted = 0
+    while kills < KILLS:
+        shutil.rmtree(datasets_folder(), ignore_errors=True)
+        for choice in [*choices(whole, 6), {"episodes": None, "columns": None}]:
+            while kills < KILLS:
+                child = context.Process(target=download_in_child, args=(choice,))
+                child.start()
+                child.join(float(rng.uniform(0.01, 0.35)))
+                if child.exitcode is not None:
+                    assert child.exitcode == 0
+                    break
+                os.kill(child.pid or 0, signal.SIGKILL)
+                child.join()
+                kills += 1
+                interrupted += bool(partial_versions(NAME))
+                for folder in partial_versions(NAME).values():
+                    assert orlog.verify_store(folder)[1] == []
+                for version in installed_versions(NAME):
+                    assert orlog.verify_store(datasets_folder() / NAME / version)[1] == []
+    assert interrupted > 3
+    assert_same(orlog.load_dataset(NAME, download=True), whole)
+    assert partial_versions(NAME) == {}
+
+
+@pytest.mark.slow
+def test_processes_that_want_different_parts_all_get_theirs(
+    server: FileServer, whole: Dataset
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    wanted = list(choices(whole, 6))
+    children = [context.Process(target=download_in_child, args=(choice,)) for choice in wanted]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    sums = {item.path: item.sha256 for item in whole.manifest.objects}
+    brought = [sums[path] for path in objects_asked(server)]
+    assert sorted(brought) == sorted(set(brought))
+    for choice in wanted:
+        assert orlog.load_dataset(NAME, **choice).total_episodes > 0

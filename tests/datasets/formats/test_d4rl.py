@@ -1,0 +1,448 @@
+"""D4RL's files against a slow reader of its own, and files that want to do harm."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.formats import d4rl as d4rl_reader
+from orlog.datasets.formats.d4rl import read_d4rl
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.episodes import make_manifest
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.manifests.manifest import MANIFEST_FILE
+from tests.levels import scaled
+
+NAME = "d4rl/test-v0"
+MISSING = "final_observation_missing"
+
+
+def rows_of(
+    terminals: list[bool],
+    timeouts: list[bool] | None,
+    *,
+    next_observations: bool,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> dict[str, np.ndarray]:
+    """Return the columns of a file whose observations follow each other as they should."""
+    rng = np.random.default_rng(seed)
+    steps = len(terminals)
+    body = {
+        "observations": rng.normal(size=(steps, 3)).astype(dtype),
+        "actions": rng.normal(size=(steps, 2)).astype("float32"),
+        "rewards": rng.normal(size=steps).astype(dtype),
+        "terminals": np.array(terminals),
+        "infos/qpos": rng.normal(size=(steps, 4)),
+        "infos/step": rng.integers(0, 9, steps),
+    }
+    if timeouts is not None:
+        body["timeouts"] = np.array(timeouts)
+    if next_observations:
+        after = np.concatenate((body["observations"][1:], body["observations"][:1]))
+        ends = np.array(terminals) | np.array(timeouts or [False] * steps)
+        after[ends] = rng.normal(size=(int(ends.sum()), 3))
+        body["next_observations"] = after
+    return body
+
+
+def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, values in body.items():
+            file.create_dataset(key, data=values, **options)
+    return path
+
+
+def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
+    written, said = read_d4rl(path, folder, NAME, where="test.hdf5", horizon=horizon)
+    manifest = make_manifest(
+        written.schema,
+        [written.part],
+        written.objects,
+        name=NAME,
+        version="1.0.0",
+        container="zarr",
+        non_finite=written.non_finite,
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
+    return load_dataset(folder), said
+
+
+def slow_episodes(
+    body: Mapping[str, np.ndarray], horizon: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the episodes of a file, step by step, as the rules are written."""
+    steps = len(body["rewards"])
+    timeouts = body.get("timeouts", np.zeros(steps, bool))
+    open_steps: list[int] = []
+    episodes = []
+    for step in range(steps):
+        open_steps.append(step)
+        terminal = bool(body["terminals"][step])
+        ends = terminal or bool(timeouts[step]) or step == steps - 1 or len(open_steps) == horizon
+        if not ends and "next_observations" in body:
+            ends = (
+                body["next_observations"][step].tobytes()
+                != body["observations"][step + 1].tobytes()
+            )
+        if not ends:
+            continue
+        kept, missing = list(open_steps), False
+        observations = [body["observations"][one] for one in kept]
+        if "next_observations" in body:
+            observations.append(body["next_observations"][step])
+        elif terminal:
+            observations.append(np.zeros_like(observations[0]))
+            missing = True
+        else:
+            kept.pop()
+        open_steps = []
+        if not kept:
+            continue
+        episodes.append(
+            {
+                "observations": np.array(observations),
+                "steps": kept,
+                "termination": terminal,
+                "truncation": bool(timeouts[step]) or not terminal,
+                "missing": missing,
+            }
+        )
+    return episodes
+
+
+def check(dataset: Dataset, body: Mapping[str, np.ndarray], horizon: int | None = None) -> None:
+    expected = slow_episodes(body, horizon)
+    assert dataset.total_episodes == len(expected)
+    for found, wanted in zip(dataset, expected, strict=True):
+        steps = wanted["steps"]
+        assert isinstance(found.observations, np.ndarray)
+        assert isinstance(found.actions, np.ndarray)
+        columns = [
+            (found.observations, wanted["observations"]),
+            (found.actions, body["actions"][steps]),
+            (found.rewards, body["rewards"][steps]),
+            *((found.infos[key], body[f"infos/{key}"][steps]) for key in ("qpos", "step")),
+        ]
+        for ours, theirs in columns:
+            assert isinstance(ours, np.ndarray)
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            assert ours.tobytes() == theirs.tobytes()
+        last = np.arange(len(steps)) == len(steps) - 1
+        np.testing.assert_array_equal(found.terminations, last & wanted["termination"])
+        np.testing.assert_array_equal(found.truncations, last & wanted["truncation"])
+        if "next_observations" in body:
+            assert found.metadata == {}
+        else:
+            assert found.metadata == {MISSING: wanted["missing"]}
+
+
+FLAGS = st.lists(st.sampled_from([(0, 0)] * 6 + [(1, 0), (0, 1), (1, 1)]), min_size=1, max_size=60)
+
+
+@pytest.mark.slow
+@settings(max_examples=scaled(60), deadline=None)
+@given(
+    flags=FLAGS,
+    has_timeouts=st.booleans(),
+    has_next=st.booleans(),
+    block_rows=st.sampled_from([1, 2, 3, 5, 17, 1000]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    seed=st.integers(0, 99),
+    joints=st.sets(st.integers(0, 59), max_size=9),
+    limit=st.integers(1, 12),
+)
+def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
+    flags: list[tuple[int, int]],
+    has_timeouts: bool,
+    has_next: bool,
+    block_rows: int,
+    dtype: str,
+    seed: int,
+    joints: set[int],
+    limit: int,
+) -> None:
+    terminals, timeouts = ([bool(one[number]) for one in flags] for number in range(2))
+    body = rows_of(
+        terminals,
+        timeouts if has_timeouts else None,
+        next_observations=has_next,
+        seed=seed,
+        dtype=dtype,
+    )
+    torn = [step for step in joints if has_next and step < len(flags)]
+    if has_next:
+        body["next_observations"][torn, 0] += 1
+    horizon = None if has_timeouts or has_next else limit
+    row_bytes = sum(values[:1].nbytes for values in body.values())
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(d4rl_reader, "BLOCK_BYTES", block_rows * row_bytes)
+        path = write(Path(folder) / "test.hdf5", body)
+        if not slow_episodes(body, horizon):
+            with pytest.raises(SchemaError, match="at least one episode"):
+                read(path, Path(folder) / "store", limit)
+            return
+        dataset, said = read(path, Path(folder) / "store", limit)
+        check(dataset, body, horizon)
+        assert ("truncated after" in said) == (horizon is not None)
+        left_out = len(flags) - dataset.total_steps
+        missing = 0 if has_next else int(body["terminals"].sum())
+        assert (f"{left_out:,} last steps" in said) == (left_out > 0)
+        assert (f"{missing:,} episodes" in said) == (missing > 0)
+        ends = body["terminals"] | (body["timeouts"] if has_timeouts else False)
+        unflagged = sum(1 for step in torn if not ends[step] and step < len(flags) - 1)
+        assert (f"In {unflagged:,} places" in said) == (unflagged > 0)
+
+
+def test_the_horizon_ends_episodes_where_nothing_in_the_file_does(tmp_path: Path) -> None:
+    body = rows_of([False] * 7 + [True] + [False] * 12, None, next_observations=False)
+    path = write(tmp_path / "test.hdf5", body)
+    dataset, said = read(path, tmp_path / "store", 5)
+    check(dataset, body, 5)
+    assert dataset.episode_lengths.tolist() == [4, 3, 4, 4, 1]
+    assert "episodes were taken to be truncated after 5 steps" in said
+
+
+def test_without_timeouts_and_horizon_a_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.hdf5", rows_of([False] * 9, None, next_observations=False))
+    with pytest.raises(SchemaError, match=r"test\.hdf5: .*timeouts.*--horizon"):
+        read(path, tmp_path / "store")
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf"}])
+def test_chunks_shapes_and_dtypes_that_occur_are_read(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    flags = [False, False, True] * 500
+    body = rows_of(flags, None, next_observations=True)
+    changed = {
+        **body,
+        "rewards": body["rewards"][:, None],
+        "terminals": body["terminals"][:, None].astype("uint8"),
+        "observations": body["observations"].astype(">f4"),
+        "metadata/policy/fc0": np.zeros((4, 4)),
+        "infos/once": np.zeros(3),
+    }
+    path = write(tmp_path / "test.hdf5", changed, **options)
+    with h5py.File(path, "a") as file:
+        file["metadata/algorithm"] = "SAC"
+        file["infos/text"] = "a scalar"
+    dataset, said = read(path, tmp_path / "store")
+    check(dataset, body)
+    assert said == "Left out, not one row a step: infos/once, infos/text."
+
+
+def test_rewards_that_are_integers_keep_their_values(tmp_path: Path) -> None:
+    body = rows_of([False, True], None, next_observations=True)
+    path = write(tmp_path / "test.hdf5", {**body, "rewards": np.array([3, -4])})
+    dataset, _ = read(path, tmp_path / "store")
+    assert dataset[0].rewards.tolist() == [3.0, -4.0]
+    path = write(tmp_path / "large.hdf5", {**body, "rewards": np.array([2**62 + 1, 0])})
+    with pytest.raises(SchemaError, match="too large for float64"):
+        read(path, tmp_path / "other")
+
+
+def test_nan_is_equal_to_itself(tmp_path: Path) -> None:
+    body = rows_of([False, False, True], None, next_observations=True)
+    body["observations"][1] = body["next_observations"][0] = np.nan
+    dataset, _ = read(write(tmp_path / "test.hdf5", body), tmp_path / "store")
+    check(dataset, body)
+
+
+@pytest.mark.parametrize("block_rows", [1, 4, 1000])
+def test_observations_that_are_no_next_ones_name_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_rows: int
+) -> None:
+    body = rows_of(([False] * 5 + [True]) * 5, None, next_observations=True)
+    body["next_observations"][1:, 1] += 1
+    row_bytes = sum(values[:1].nbytes for values in body.values())
+    monkeypatch.setattr(d4rl_reader, "BLOCK_BYTES", block_rows * row_bytes)
+    path = write(tmp_path / "test.hdf5", body)
+    with pytest.raises(SchemaError, match=r"test\.hdf5, next_observations: .* are no next"):
+        read(path, tmp_path / "store")
+
+
+GOOD = rows_of([False, False, True, False], [False] * 4, next_observations=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("observations", None),
+        ("actions", None),
+        ("rewards", None),
+        ("terminals", None),
+        ("observations", np.zeros((4, 3), int)),
+        ("observations", np.zeros((4, 3, 2), "f4")),
+        ("observations", np.zeros((4, 0), "f4")),
+        ("observations", np.zeros((0, 3), "f4")),
+        ("observations", np.zeros(4, "f4")),
+        ("observations", np.zeros((5, 3), "f4")),
+        ("observations", np.float32(3)),
+        ("next_observations", np.zeros((4, 3), "f8")),
+        ("next_observations", np.zeros((4, 2), "f4")),
+        ("actions", np.zeros((3, 2), "f4")),
+        ("actions", np.zeros((4, 2), "c8")),
+        ("rewards", np.zeros((4, 2), "f4")),
+        ("rewards", np.zeros(4, "f2")),
+        ("rewards", np.array([b"a", b"b", b"c", b"d"])),
+        ("terminals", np.array([0, 0, 2, 0])),
+        ("terminals", np.array([0, 0, np.nan, 0])),
+        ("timeouts", np.array([-1, 0, 0, 0])),
+        ("infos/qpos", np.array(["a", "b", "c", "d"], dtype=h5py.string_dtype())),
+        ("infos/qpos", np.zeros(4, [("a", int), ("b", float)])),
+        ("infos/a b", np.zeros(4)),
+    ],
+)
+def test_what_does_not_fit_names_file_and_key(tmp_path: Path, key: str, values: object) -> None:
+    body: dict[str, Any] = {name: column for name, column in GOOD.items() if name != key}
+    if values is not None:
+        body[key] = values
+    path = write(tmp_path / "test.hdf5", body)
+    with pytest.raises(SchemaError, match=rf"test\.hdf5.*{key}"):
+        read(path, tmp_path / "store")
+
+
+def _with_external_link(file: h5py.File, path: Path) -> None:
+    write(path.with_name("other.hdf5"), GOOD)
+    file["rewards"] = h5py.ExternalLink("other.hdf5", "/rewards")
+
+
+def _with_soft_link(file: h5py.File, _: Path) -> None:
+    file["rewards"] = h5py.SoftLink("/actions")
+
+
+def _with_linked_group(file: h5py.File, path: Path) -> None:
+    file["rewards"] = GOOD["rewards"]
+    write(path.with_name("other.hdf5"), GOOD)
+    del file["infos"]
+    file["infos"] = h5py.ExternalLink("other.hdf5", "/infos")
+
+
+def _with_linked_info(file: h5py.File, _: Path) -> None:
+    file["rewards"] = GOOD["rewards"]
+    file["infos/more"] = h5py.ExternalLink("other.hdf5", "/rewards")
+
+
+def _with_infos_that_are_none(file: h5py.File, _: Path) -> None:
+    file["rewards"] = GOOD["rewards"]
+    del file["infos"]
+    file["infos"] = np.zeros(4)
+
+
+def _with_too_many_infos(file: h5py.File, _: Path) -> None:
+    file["rewards"] = GOOD["rewards"]
+    for number in range(300):
+        file[f"infos/more{number}"] = np.zeros(4)
+
+
+def _with_external_storage(file: h5py.File, path: Path) -> None:
+    raw = path.with_name("raw")
+    raw.write_bytes(GOOD["rewards"].tobytes())
+    file.create_dataset("rewards", (4,), "f4", external=[(str(raw), 0, 16)])
+
+
+def _with_virtual_storage(file: h5py.File, path: Path) -> None:
+    write(path.with_name("other.hdf5"), GOOD)
+    layout = h5py.VirtualLayout((4,), "f4")
+    layout[:] = h5py.VirtualSource(str(path.with_name("other.hdf5")), "rewards", shape=(4,))
+    file.create_virtual_dataset("rewards", layout)
+
+
+def _with_claims_in_chunks(file: h5py.File, _: Path) -> None:
+    file.create_dataset("rewards", (2**40,), "f4", chunks=(1024,), compression="gzip")
+
+
+def _with_claims_of_one_chunk(file: h5py.File, _: Path) -> None:
+    file.create_dataset("rewards", (2**30,), "f4", chunks=(2**30 - 1,), compression="gzip")
+
+
+def _with_claims_at_once(file: h5py.File, _: Path) -> None:
+    space = h5py.h5s.create_simple((2**40,))
+    h5py.h5d.create(file.id, b"rewards", h5py.h5t.IEEE_F32LE, space)
+
+
+def _with_claims_of_none(file: h5py.File, _: Path) -> None:
+    file.create_dataset("rewards", (4,), "f4", chunks=(2,), compression="gzip")
+
+
+def _with_another_filter(file: h5py.File, _: Path) -> None:
+    stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    stored.set_chunk((4,))
+    stored.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL, ())
+    space = h5py.h5s.create_simple((4,))
+    dataset = h5py.h5d.create(file.id, b"rewards", h5py.h5t.IEEE_F32LE, space, stored)
+    h5py.Dataset(dataset)[:] = GOOD["rewards"]
+
+
+def _with_a_group(file: h5py.File, _: Path) -> None:
+    file.create_group("rewards")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _with_external_link,
+        _with_soft_link,
+        _with_linked_group,
+        _with_linked_info,
+        _with_infos_that_are_none,
+        _with_too_many_infos,
+        _with_external_storage,
+        _with_virtual_storage,
+        _with_claims_in_chunks,
+        _with_claims_of_one_chunk,
+        _with_claims_at_once,
+        _with_claims_of_none,
+        _with_another_filter,
+        _with_a_group,
+    ],
+)
+def test_a_hostile_file_is_refused(
+    tmp_path: Path, change: Callable[[h5py.File, Path], None]
+) -> None:
+    path = write(
+        tmp_path / "test.hdf5", {key: column for key, column in GOOD.items() if key != "rewards"}
+    )
+    with h5py.File(path, "a") as file:
+        change(file, path)
+    with pytest.raises(SchemaError, match=r"test\.hdf5.*(rewards|infos|more)"):
+        read(path, tmp_path / "store")
+
+
+def test_a_link_to_a_file_is_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "good.hdf5", GOOD)
+    (tmp_path / "test.hdf5").symlink_to(tmp_path / "good.hdf5")
+    with pytest.raises(SchemaError, match="expected a file"):
+        read(tmp_path / "test.hdf5", tmp_path / "store")
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>404", b"\x89HDF\r\n\x1a\n" + bytes(99)])
+def test_what_is_no_hdf5_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "test.hdf5").write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"test\.hdf5: cannot be read as HDF5"):
+        read(tmp_path / "test.hdf5", tmp_path / "store")
+
+
+def test_damaged_files_give_typed_errors_or_values(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.hdf5", GOOD, compression="gzip", fletcher32=True)
+    good = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        data = bytearray(good)
+        for place in rng.integers(0, len(data), 4):
+            data[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data[: int(rng.integers(1, len(data)))] if number % 5 == 0 else data)
+        try:
+            read_d4rl(path, tmp_path / f"store{number}", NAME)
+        except OrlogError:
+            continue

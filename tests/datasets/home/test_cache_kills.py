@@ -1,0 +1,261 @@
+"""Removing versions, killed at any instant and beside other processes: whole or gone, never half."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.download.download import download_version
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import collect_garbage, delete_version, pin_version
+from orlog.datasets.home.holdings import mark_used
+from orlog.datasets.home.origin import origin_file
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.errors import IntegrityError, NotFoundError
+from tests.datasets.cached_homes import age, beside, place, put, record_template, snapshot
+from tests.levels import scaled
+
+pytestmark = pytest.mark.slow
+
+ARM, LEG = "lab/arm-v1", "lab/leg-v1"
+KILLS = scaled(60, 12)
+ACCESSES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
+SECONDS = scaled(8, 5)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a tiny recorded version; do not write to it."""
+    return record_template(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture(autouse=True)
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file pin anything; no disk loses power here, so none is waited for."""
+    monkeypatch.setenv("ORLOG_LOCK", "0")
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
+    """Work in a fork that kills itself at one of its accesses to files; return status, accesses."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # whatever hangs is not waited for
+        seen = 0
+
+        def hook(event: str, _: tuple[Any, ...]) -> None:
+            nonlocal seen
+            if event in ACCESSES:
+                seen += 1
+                if seen == instant:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 (nothing may leave the child)
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+        os.write(write_end, b"%d" % seen)
+        os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        told = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), int(told or 0)
+
+
+def make_home(template: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """Make a home anew; return the versions that go, other things that go, and what stays."""
+    shutil.rmtree(datasets_folder(), ignore_errors=True)
+    versions = [
+        place(template, ARM, "1.0.0", days=50, linked=True),
+        place(template, ARM, "1.1.0", days=40),
+        place(template, LEG, "1.0.0", days=30, partial=True),
+    ]
+    first = versions[0]
+    others = [
+        put(beside(first, kind), 60)
+        for kind in ("download", "strange", "unfinished", "replaced", "deleted")
+    ]
+    pinned = place(template, ARM, "2.0.0", days=90, linked=True)
+    pin_version(ARM, "2.0.0")
+    stays = [
+        pinned,
+        place(template, ARM, "3.0.0", downloaded=False, days=90),
+        place(template, "lab/tail-v1", "1.0.0", days=90),
+        put(datasets_folder() / "lab/tail-v1/.1.1.0.recording", 90),
+    ]
+    return versions, others, stays
+
+
+def collect() -> None:
+    collect_garbage(unused_days=7)
+
+
+def delete_first() -> None:
+    delete_version(ARM, "1.0.0")
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("work", [collect, delete_first])
+def test_a_kill_at_any_instant_leaves_versions_whole_or_gone(
+    template: Path,
+    work: Callable[[], None],
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    make_home(template)
+    code, total = in_child(work, 0)
+    assert code == 0
+    instants = np.random.default_rng(0).permutation(np.arange(1, total + 1))[:KILLS]
+    kills = halfway = 0
+    for instant in sorted(instants.tolist()):
+        versions, others, stays = make_home(template)
+        before = snapshot(*stays)
+        whole = {folder: snapshot(folder) for folder in versions}
+        code, _ = in_child(work, instant)
+        assert code == -signal.SIGKILL, instant
+        kills += 1
+        gone = [folder for folder in versions if not folder.exists()]
+        halfway += 0 < len(gone) < (len(versions) if work is collect else 2)
+        for folder in set(versions) - set(gone):
+            assert snapshot(folder) == whole[folder], instant
+            assert orlog.verify_store(folder)[1] == [], instant
+            assert origin_file(folder).exists(), instant
+        assert snapshot(*stays) == before, instant
+        collect()
+        for folder in (*versions, *others):
+            assert not folder.exists(), instant
+            assert not origin_file(folder).exists(), instant
+        assert snapshot(*stays) == before, instant
+        assert list(datasets_folder().rglob("*.deleted")) == []
+    record_testsuite_property(f"{work.__name__}: kills", kills)
+    assert kills >= min(total, KILLS)
+    assert halfway > 0
+
+
+# --- many processes
+
+
+def collect_for_long(until: float) -> None:
+    """Remove all that may go, again and again."""
+    while time.time() < until:
+        collect_garbage(unused_days=0)
+
+
+def collect_unused_for_long(until: float) -> None:
+    """Remove what was not opened for a day, again and again."""
+    while time.time() < until:
+        collect_garbage(max_bytes=0)
+
+
+def use_for_long(registry: str, seed: int, until: float) -> None:
+    """Download, open and check versions that others remove; only their absence is an answer."""
+    names = [ARM, LEG]
+    rng = np.random.default_rng(seed)
+    while time.time() < until:
+        name = names[int(rng.integers(2))]
+        folder = datasets_folder() / name / "1.0.0"
+        before = None
+        try:
+            if rng.integers(2):
+                download_version(source_of_url(f"file://{registry}/{name}/1.0.0"))
+            before = which(folder)
+            ds = orlog.load_dataset(name)
+            assert [float(value) for value in ds[0].rewards] == [0.0, 1.0, 2.0]
+            problems = orlog.verify_store(folder)[1]
+            assert problems == [] or which(folder) != before, problems
+        except NotFoundError:
+            continue
+        except IntegrityError:
+            # Removed while it was open: what is there now is another folder, or nothing.
+            assert before is None or which(folder) != before
+
+
+def which(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from one that was downloaded later; None if there is none."""
+    try:
+        found = (folder / "manifest.json").stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def open_for_long(registry: str, name: str, until: float) -> None:
+    """Open a version that nobody opened for long: once opened it stays, whoever collects."""
+    folder = datasets_folder() / name / "1.0.0"
+    while time.time() < until:
+        mark_used(folder)
+        if not folder.exists():
+            download_version(source_of_url(f"file://{registry}/{name}/1.0.0"))
+            mark_used(folder)
+        # A collector may have moved it aside for an instant before it saw that it is used.
+        patience = time.time() + 60
+        while (problems := verify_if_there(folder)) and time.time() < patience:
+            time.sleep(0.01)
+        assert problems == []
+        with contextlib.suppress(FileNotFoundError):
+            age(folder, 30)
+
+
+def verify_if_there(folder: Path) -> list[Any]:
+    try:
+        return [*orlog.verify_store(folder)[1]]
+    except IntegrityError as error:
+        return [error]
+
+
+@pytest.fixture
+def registry(template: Path, tmp_path: Path, home: Path) -> Path:
+    """Return a registry with two datasets that share their objects."""
+    for name in (ARM, LEG):
+        publish_dataset(place(template, name, "1.0.0"), str(tmp_path / "registry"))
+    shutil.rmtree(home)
+    return tmp_path / "registry"
+
+
+def run_all(works: list[tuple[Callable[..., None], tuple[object, ...]]]) -> None:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=work, args=arguments) for work, arguments in works]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0] * len(children)
+
+
+@pytest.mark.scaled
+def test_two_collectors_beside_four_that_download_open_and_check(registry: Path) -> None:
+    until = time.time() + SECONDS
+    run_all(
+        [(collect_for_long, (until,))] * 2
+        + [(use_for_long, (str(registry), seed, until)) for seed in range(4)]
+    )
+    collect_garbage(unused_days=0)
+    leftovers = [path.name for path in datasets_folder().rglob(".1.0.0.*")]
+    assert set(leftovers) <= {".1.0.0.lock"}
+
+
+@pytest.mark.scaled
+def test_a_version_that_was_opened_is_not_taken_away(registry: Path) -> None:
+    until = time.time() + SECONDS
+    run_all(
+        [(collect_unused_for_long, (until,))] * 2
+        + [(open_for_long, (str(registry), name, until)) for name in (ARM, LEG)]
+    )

@@ -1,0 +1,194 @@
+"""Arguments of environments that data name reach a simulator with consent only."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.home.consent import note_environment
+from orlog.datasets.home.origin import Origin, origin_file
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError, SimulatorError
+from orlog.manifests.manifest import EnvironmentRecord
+
+ARGUMENTS = {"sutton_barto_reward": True}
+KEY = "ed25519:" + "ab" * 32
+
+
+def record(
+    name: str, env: gymnasium.Env[Any, Any] | None = None, *, version: str = "1.0.0"
+) -> Dataset:
+    """Return one recorded step of CartPole."""
+    box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    with orlog.DatasetWriter(
+        name,
+        observation_space=box,
+        action_space=spaces.Discrete(2),
+        environment=env,
+        version=version,
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.zeros((2, 4), np.float32),
+                actions=np.zeros(1, np.int64),
+                rewards=np.zeros(1),
+                terminations=np.array([True]),
+                truncations=np.array([False]),
+            )
+        )
+    return orlog.load_dataset(f"{name}@{version}")
+
+
+def foreign(environment_id: str, kwargs: dict[str, Any], *, version: str = "1.0.0") -> Dataset:
+    """Return a dataset whose manifest names an environment, as one from elsewhere may."""
+    dataset = record("lab/foreign-v1", version=version)
+    environment = EnvironmentRecord(
+        id=environment_id, kwargs=kwargs, max_episode_steps=None, versions={}
+    )
+    manifest = msgspec.structs.replace(dataset.manifest, environment=environment)
+    (dataset.folder / "manifest.json").write_text(manifest.to_json())
+    return orlog.load_dataset(dataset.folder)
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "kwargs"),
+    [
+        ("CartPole-v1", ARGUMENTS),
+        ("FrozenLake-v1", {"desc": ["S" + "F" * 2999] + ["F" * 3000] * 299}),
+    ],
+)
+def test_arguments_from_elsewhere_need_consent(environment_id: str, kwargs: dict[str, Any]) -> None:
+    dataset = foreign(environment_id, kwargs)
+    with pytest.raises(SimulatorError, match=r"--trust-environment.*trust_environment=True"):
+        dataset.recover_environment()
+
+
+def test_with_consent_the_arguments_are_used() -> None:
+    with foreign("CartPole-v1", ARGUMENTS).recover_environment(trust_environment=True) as env:
+        env.reset(seed=0)
+        assert env.step(0)[1] == 0.0
+
+
+def test_an_installed_id_without_arguments_of_its_own_needs_no_consent() -> None:
+    foreign("CartPole-v1", {}).recover_environment().close()
+    registered = gymnasium.registry["FrozenLake-v1"].kwargs
+    foreign("FrozenLake-v1", dict(registered), version="1.1.0").recover_environment().close()
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize(
+    "path", ["/tmp/evil.xml", "evil.xml", "./evil.xml", "..\\evil.mjb", "~/evil", "file:evil"]
+)
+def test_a_path_is_never_taken_from_data(path: str, *, trust: bool) -> None:
+    dataset = foreign("HalfCheetah-v5", {"deep": [{"xml_file": path}]})
+    with pytest.raises(SimulatorError, match="deep"):
+        dataset.recover_environment(trust_environment=trust)
+
+
+def test_a_model_that_the_dataset_ships_is_not_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    model = tmp_path / "model.xml"
+    model.write_text("<mujoco><include file='/nowhere.xml'/></mujoco>")
+    dataset = foreign("HalfCheetah-v5", {"xml_file": str(model)})
+    with pytest.raises(SimulatorError, match="xml_file"):
+        dataset.recover_environment(trust_environment=True)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize(
+    "environment_id",
+    ["GymV21Environment-v0", "GymV26Environment-v0", "dm_control/compatibility-env-v0"],
+)
+def test_ids_that_wrap_other_libraries_are_never_taken_from_data(
+    environment_id: str, monkeypatch: pytest.MonkeyPatch, *, trust: bool
+) -> None:
+    if environment_id not in gymnasium.registry:
+        spec = gymnasium.registry["CartPole-v1"]
+        spec = dataclasses.replace(spec, id=environment_id)
+        monkeypatch.setitem(gymnasium.registry, environment_id, spec)
+    dataset = foreign(environment_id, {"env_id": "os"})
+    with pytest.raises(SimulatorError, match=environment_id):
+        dataset.recover_environment(trust_environment=trust)
+
+
+def test_an_id_with_a_module_is_never_taken_from_data() -> None:
+    with pytest.raises(NotFoundError):
+        foreign("os:CartPole-v1", {}).recover_environment(trust_environment=True)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [{"no_such_argument": 1}, {"disable_env_checker": True}, {"id": "x"}, {"render_mode": 3}],
+)
+def test_an_environment_that_cannot_be_made_is_a_typed_error(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(SimulatorError, match="CartPole-v1"):
+        foreign("CartPole-v1", kwargs).recover_environment(trust_environment=True)
+
+
+def test_what_was_recorded_on_this_machine_needs_no_consent() -> None:
+    with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
+        dataset = record("lab/own-v1", env)
+    dataset.recover_environment().close()
+    view = dataset.filter_episodes("lengths > 0")
+    view.recover_environment().close()
+    orlog.save_dataset(view, "lab/derived-v1")
+    orlog.load_dataset("lab/derived-v1").recover_environment().close()
+
+
+def test_what_was_recorded_elsewhere_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with gymnasium.make("CartPole-v1", **ARGUMENTS) as env:
+        folder = record("lab/own-v1", env).folder
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "another"))
+    dataset = orlog.load_dataset(folder)
+    with pytest.raises(SimulatorError):
+        dataset.recover_environment()
+    orlog.save_dataset(dataset.filter_episodes("lengths > 0"), "lab/derived-v1")
+    with pytest.raises(SimulatorError):
+        orlog.load_dataset("lab/derived-v1").recover_environment()
+
+
+def test_a_version_that_ships_needs_no_consent(mini: Dataset) -> None:
+    mini.recover_environment().close()
+
+
+def test_a_signer_of_a_registry_of_this_machine_is_trusted() -> None:
+    from orlog.datasets.home.registries import add_registry
+
+    dataset = foreign("CartPole-v1", ARGUMENTS)
+    origin = Origin(
+        origin_version=1,
+        digest=dataset.digest,
+        mirrors=["https://example.org"],
+        registry="lab",
+        signed_by=KEY,
+    )
+    origin_file(dataset.folder).write_bytes(msgspec.json.encode(origin))
+    with pytest.raises(SimulatorError):
+        dataset.recover_environment()
+    add_registry("lab", "https://example.org", keys=[KEY])
+    dataset.recover_environment().close()
+    other = msgspec.structs.replace(origin, digest="sha256:" + "0" * 64)
+    origin_file(dataset.folder).write_bytes(msgspec.json.encode(other))
+    with pytest.raises(SimulatorError):
+        dataset.recover_environment()
+
+
+def test_other_arguments_than_the_noted_ones_need_consent() -> None:
+    dataset = foreign("CartPole-v1", ARGUMENTS)
+    environment = dataset.environment
+    assert environment is not None
+    note_environment(msgspec.structs.replace(environment, kwargs={"sutton_barto_reward": False}))
+    with pytest.raises(SimulatorError):
+        dataset.recover_environment()
+    note_environment(environment)
+    dataset.recover_environment().close()

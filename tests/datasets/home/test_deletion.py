@@ -1,0 +1,107 @@
+"""Versions that another process deletes while they are read: not there, and never damaged."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets.home.garbage import delete_version
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, NotFoundError
+
+MINI = "pointmaze/umaze-mini-v1"
+ROUNDS = 60
+
+
+def delete_and_put_back(folder: Path, copy: Path, is_done: Event) -> None:
+    for number in range(ROUNDS):
+        spare = copy.with_name(f"copy-{number}")
+        shutil.copytree(copy, spare, copy_function=os.link)
+        delete_version(MINI, "1.0.0")
+        spare.rename(folder)
+    is_done.set()
+
+
+def test_what_is_deleted_while_it_is_read_is_not_found(mini_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copies/copy"
+    shutil.copytree(mini_folder, copy)
+    context = multiprocessing.get_context("fork")
+    is_done = context.Event()
+    other = context.Process(target=delete_and_put_back, args=(mini_folder, copy, is_done))
+    other.start()
+    ways: list[Callable[[], object]] = [
+        lambda: orlog.load_dataset(MINI).column("rewards"),
+        lambda: orlog.load_dataset(mini_folder)[3:5].column("observations/observation"),
+        lambda: orlog.load_dataset(f"{MINI}@1.0.0")[0],
+        lambda: check(orlog.verify_store(mini_folder)[1]),
+        lambda: check(orlog.verify_store(mini_folder, quick=True)[1]),
+    ]
+    found: collections.Counter[str] = collections.Counter()
+    number = 0
+    while not is_done.is_set() or number < len(ways):
+        number += 1
+        try:
+            ways[number % len(ways)]()
+        except NotFoundError:
+            found["deleted"] += 1
+        else:
+            found["read"] += 1
+    other.join()
+    assert other.exitcode == 0
+    assert found["read"] > 0
+    assert orlog.verify_store(mini_folder)[1] == []
+
+
+def check(problems: Sequence[object]) -> None:
+    assert problems == []
+
+
+def test_a_version_that_was_deleted_since_it_was_opened_says_so(mini: Dataset) -> None:
+    view = mini[2:4]
+    delete_version(MINI, "1.0.0")
+    for read in (
+        lambda: mini.column("rewards"),
+        lambda: mini.rows("rewards", np.array([3, 1])),
+        lambda: view[0],
+        lambda: next(mini.blocks()),
+        lambda: orlog.verify_store(mini.folder),
+        lambda: orlog.publish_dataset(mini.folder, "registry"),
+    ):
+        with pytest.raises(NotFoundError, match="was deleted while it was read"):
+            read()
+
+
+def test_other_bytes_in_its_place_are_not_taken_for_damage(
+    mini: Dataset, built_mini: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(built_mini, other)
+    (other / "rewards/c.0").unlink()
+    shutil.rmtree(mini.folder)
+    other.rename(mini.folder)
+    with pytest.raises(NotFoundError, match="was deleted while it was read"):
+        mini.column("rewards")
+    with pytest.raises(IntegrityError, match="no file"):
+        Dataset(mini.folder)
+
+
+def test_what_is_damaged_is_still_damaged(mini: Dataset) -> None:
+    (mini.folder / "rewards/c.0").unlink()
+    with pytest.raises(IntegrityError):
+        mini.column("rewards")
+    assert [one.kind for one in orlog.verify_store(mini.folder)[1]] == ["missing"]
+    (mini.folder / "manifest.json").unlink()
+    with pytest.raises(IntegrityError):
+        orlog.verify_store(mini.folder)
+    assert isinstance(CliRunner().invoke(app, ["verify", MINI]).exception, NotFoundError)

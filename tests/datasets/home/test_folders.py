@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.home.folders import (
+    datasets_folder,
+    installed_names,
+    installed_versions,
+    publish,
+    publish_new,
+    share_objects,
+    unfinished_folder,
+)
+from orlog.datasets.store.verify import verify_store
+from orlog.errors import StorageError
+from orlog.manifests.manifest import read_manifest
+
+
+def installed(name: str, version: str) -> Path:
+    folder = datasets_folder() / name / version
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def test_datasets_live_in_orlog_home_then_in_the_cache_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("ORLOG_HOME", "~/mine")
+    assert datasets_folder() == tmp_path / "mine/datasets"
+    monkeypatch.setenv("ORLOG_HOME", "")
+    assert datasets_folder() == tmp_path / "xdg/orlog/datasets"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert datasets_folder() == tmp_path / ".cache/orlog/datasets"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_installed_in_a_home_that_does_not_exist(home: Path) -> None:
+    assert installed_names() == []
+    assert installed_versions("pointmaze/umaze-v1") == []
+    assert not home.exists()
+
+
+def test_names_with_any_number_of_parts_are_listed_once() -> None:
+    for name, version in [
+        ("b/x-v1", "1.0.0"),
+        ("b/x-v1", "1.1.0"),
+        ("a/b/c/y-v2", "1.0.0"),
+        ("a/z-v0", "2.0.0"),
+    ]:
+        installed(name, version)
+    assert installed_names() == ["a/b/c/y-v2", "a/z-v0", "b/x-v1"]
+
+
+def test_versions_are_listed_by_number_newest_first() -> None:
+    for version in ("1.9.0", "1.10.0", "0.20.1", "10.0.0"):
+        installed("b/x-v1", version)
+    assert installed_versions("b/x-v1") == ["10.0.0", "1.10.0", "1.9.0", "0.20.1"]
+
+
+def test_what_is_unfinished_hidden_or_without_a_manifest_is_not_listed() -> None:
+    for version in (".1.0.0.unfinished", ".1.0.0.replaced", "notes"):
+        installed("b/x-v1", version)
+    (datasets_folder() / "b/x-v1/1.0.0").mkdir()
+    assert installed_versions("b/x-v1") == []
+    (datasets_folder() / "b/x-v1/notes/manifest.json").unlink()
+    assert installed_names() == []
+
+
+def test_a_finished_folder_appears_whole_and_leaves_nothing_beside_it(home: Path) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    with unfinished_folder(destination) as folder:
+        assert folder.parent == destination.parent
+        assert list(folder.iterdir()) == []
+        (folder / "store").mkdir()
+        (folder / "store/file").write_text("new")
+        publish(folder / "store", destination)
+        assert not destination.is_symlink()
+    assert (destination / "file").read_text() == "new"
+    assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
+
+
+def test_what_was_there_before_is_replaced_as_a_whole(home: Path) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    for text in ("one", "two"):
+        with unfinished_folder(destination) as folder:
+            (folder / "store").mkdir()
+            (folder / "store" / text).write_text(text)
+            publish(folder / "store", destination)
+    assert [path.name for path in destination.iterdir()] == ["two"]
+    assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_interruption_leaves_nothing_and_frees_the_lock(
+    home: Path, error: type[BaseException]
+) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+
+    def interrupted() -> None:
+        with unfinished_folder(destination) as folder:
+            (folder / "file").write_text("x")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert {path.name for path in destination.parent.iterdir()} <= {".1.0.0.lock"}
+    waited: list[bool] = []
+    with unfinished_folder(destination, on_wait=lambda: waited.append(True)):
+        assert waited == []
+
+
+def test_what_a_dead_process_left_is_removed(home: Path) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    left = destination.with_name(".1.0.0.unfinished")
+    left.mkdir(parents=True)
+    (left / "half").write_text("x")
+    with unfinished_folder(destination) as folder:
+        assert list(folder.iterdir()) == []
+
+
+def test_a_second_writer_waits_for_the_first(home: Path) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    waits, entered = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with unfinished_folder(destination, on_wait=waits.set):
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    with unfinished_folder(destination):
+        thread.start()
+        assert waits.wait(20)
+        assert not entered.wait(0.1)
+    thread.join(20)
+    assert entered.is_set()
+
+
+def test_a_home_that_cannot_be_made_is_a_storage_error(home: Path) -> None:
+    home.write_text("a file")
+    with (
+        pytest.raises(StorageError, match="set ORLOG_HOME to another disk") as caught,
+        unfinished_folder(home / "datasets/b/x-v1/1.0.0"),
+    ):
+        pass
+    assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
+
+
+def test_a_version_is_never_put_in_place_of_another(home: Path) -> None:
+    there = installed("b/x-v1", "1.0.0")
+    new = home / "new"
+    new.mkdir()
+    (new / "manifest.json").write_text("new")
+    with pytest.raises(StorageError):
+        publish_new(new, there)
+    assert (there / "manifest.json").read_text() == "{}"
+    publish_new(new, there.with_name("1.1.0"))
+    assert (there.with_name("1.1.0") / "manifest.json").read_text() == "new"
+    assert not new.exists()
+
+
+def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_over(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    manifest = read_manifest(mini_folder / "manifest.json")
+    new = tmp_path / "new"
+    shutil.copytree(mini_folder, new)
+    good = (mini_folder / "rewards/c.0").read_bytes()
+    (mini_folder / "rewards/c.0").write_bytes(bytes(len(good)))
+    (mini_folder / "actions/c.0.0").unlink()
+    assert share_objects(new, manifest.objects) > 0
+    assert (new / "rewards/c.0").read_bytes() == good
+    sums = [item.sha256 for item in manifest.objects]
+    unique = {item.path for item in manifest.objects if sums.count(item.sha256) == 1}
+    shared = {path for path in unique if (new / path).stat().st_nlink == 2}
+    assert shared == unique - {"rewards/c.0", "actions/c.0.0"}
+    assert verify_store(new)[1] == []

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orlog.datasets.home import history
+from orlog.datasets.home.history import (
+    VersionStatus,
+    choose_version,
+    clear_status,
+    read_history,
+    set_status,
+    status_message,
+)
+from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, NotFoundError
+
+NAME = "pointmaze/umaze-v1"
+YANKED = VersionStatus(status="yanked", reason="rewards were shifted by a step", use="1.1.0")
+OLD = VersionStatus(status="superseded", reason="more episodes", use="pointmaze/umaze-v2")
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file of the history that ships with orlog, with one entry in it."""
+    monkeypatch.setattr(history, "recorded_folder", lambda name: tmp_path / "shipped" / name)
+    path = tmp_path / "shipped" / NAME / "versions.json"
+    path.parent.mkdir(parents=True)
+    entry = {"status": "superseded", "reason": "more episodes", "use": "pointmaze/umaze-v2"}
+    path.write_text(json.dumps({"history_version": 1, "versions": {"1.0.0": entry}}), "utf-8")
+    return path
+
+
+def set_yanked(version: str = "1.0.0", name: str = NAME) -> None:
+    set_status(name, version, "yanked", reason=YANKED.reason, use=YANKED.use)
+
+
+def test_a_version_is_fine_until_something_is_known(home: Path) -> None:
+    assert read_history(NAME) == {}
+    assert status_message(NAME, "1.0.0", {}) is None
+    assert not home.exists()
+
+
+def test_what_is_set_is_read_and_cleared(home: Path) -> None:
+    set_yanked()
+    set_status(NAME, "1.0.1", "superseded", reason=OLD.reason, use=OLD.use)
+    assert read_history(NAME) == {"1.0.0": YANKED, "1.0.1": OLD}
+    assert read_history("pointmaze/umaze-v2") == {}
+    path = home / "datasets" / NAME / "versions.json"
+    assert json.loads(path.read_text("utf-8"))["history_version"] == 1
+    assert path.read_text("utf-8").endswith("}\n")
+    clear_status(NAME, "1.0.0")
+    assert read_history(NAME) == {"1.0.1": OLD}
+    clear_status(NAME, "1.0.1")
+    assert read_history(NAME) == {}
+
+
+def test_setting_again_replaces() -> None:
+    set_yanked()
+    set_status(NAME, "1.0.0", "superseded", reason=OLD.reason, use=OLD.use)
+    assert read_history(NAME) == {"1.0.0": OLD}
+
+
+def test_this_machine_goes_before_what_ships(shipped: Path) -> None:
+    before = shipped.read_bytes()
+    assert read_history(NAME) == {"1.0.0": OLD}
+    set_yanked("1.0.0")
+    set_yanked("1.0.5")
+    assert read_history(NAME) == {"1.0.0": YANKED, "1.0.5": YANKED}
+    clear_status(NAME, "1.0.0")
+    assert read_history(NAME) == {"1.0.0": OLD, "1.0.5": YANKED}
+    assert shipped.read_bytes() == before
+    with pytest.raises(NotFoundError, match=r"nothing is noted about .*@1\.0\.0 on this machine"):
+        clear_status(NAME, "1.0.0")
+
+
+@pytest.mark.parametrize(
+    ("versions", "known", "expected"),
+    [
+        ([], {}, None),
+        (["2.0.0", "1.0.0"], {}, "2.0.0"),
+        (["2.0.0", "1.0.0"], {"2.0.0": YANKED}, "1.0.0"),
+        (["2.0.0", "1.0.0"], {"2.0.0": OLD}, "2.0.0"),
+        (["2.0.0", "1.0.0"], {"2.0.0": YANKED, "1.0.0": YANKED}, None),
+        (["2.0.0", "1.0.0"], {"2.0.0": YANKED, "1.0.0": OLD}, "1.0.0"),
+    ],
+)
+def test_the_newest_that_is_not_yanked_is_chosen(
+    versions: list[str], known: dict[str, VersionStatus], expected: str | None
+) -> None:
+    assert choose_version(versions, known) == expected
+
+
+def test_a_message_says_what_why_and_what_instead() -> None:
+    bare = VersionStatus(status="yanked", reason="licence withdrawn")
+    known = {"1.0.0": YANKED, "0.9.0": OLD, "0.8.0": bare}
+    assert status_message(NAME, "1.0.0", known) == (
+        f"{NAME}@1.0.0 was yanked: rewards were shifted by a step; use {NAME}@1.1.0"
+    )
+    assert status_message(NAME, "0.9.0", known) == (
+        f"{NAME}@0.9.0 was superseded: more episodes; use pointmaze/umaze-v2"
+    )
+    assert status_message(NAME, "0.8.0", known) == f"{NAME}@0.8.0 was yanked: licence withdrawn"
+    assert status_message(NAME, "2.0.0", known) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "1.0"}, "not a content version"),
+        ({"version": ""}, "not a content version"),
+        ({"status": "fine"}, "superseded or yanked"),
+        ({"reason": ""}, "with a reason"),
+        ({"reason": " "}, "with a reason"),
+        ({"reason": "two\nlines"}, "with a reason"),
+        ({"reason": "\x1b[2J"}, "with a reason"),
+        ({"reason": "x" * 1001}, "with a reason"),
+        ({"use": "1.0.0"}, "in place of itself"),
+        ({"use": "newest"}, "not a dataset name"),
+        ({"name": "Bad"}, "not a dataset name"),
+        ({"name": "../up/a-v1"}, "not a dataset name"),
+        ({"name": f"{NAME}@1.0.0"}, "without a version"),
+    ],
+)
+def test_nonsense_is_never_written(home: Path, change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "name": NAME,
+        "version": "1.0.0",
+        "status": "yanked",
+        "reason": "why",
+        "use": "",
+    }
+    given |= change
+    with pytest.raises(ValueError, match=message):
+        set_status(
+            given["name"],
+            given["version"],
+            given["status"],
+            reason=given["reason"],
+            use=given["use"],
+        )
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "use", ["", "1.2.3", "a/b-v1", "a/b-v1@1.0.0", "a/b-v1@sha256:abcdef", "pointmaze/umaze-v1"]
+)
+def test_what_to_use_is_a_version_or_a_name(use: str) -> None:
+    set_status(NAME, "1.0.0", "yanked", reason="why", use=use)
+    assert read_history(NAME)["1.0.0"].use == use
+
+
+@pytest.mark.parametrize("name", [f"{NAME}@1.0.0", "../../etc/a-v1", ""])
+def test_names_are_checked_before_they_become_paths(name: str) -> None:
+    for action in (read_history, lambda name: clear_status(name, "1.0.0")):
+        with pytest.raises(InvalidNameError):
+            action(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot be read"),
+        ("{}", "missing required field"),
+        ('{"history_version": 0, "versions": {}}', "Invalid enum value 0"),
+        ('{"history_version": 1, "versions": {}, "more": 1}', "unknown field"),
+        ('{"history_version": 1, "versions": {"1.0.0": {}}}', "missing required field"),
+        (
+            '{"history_version": 1, "versions": {"one": {"status": "yanked", "reason": "a"}}}',
+            "not a content version",
+        ),
+        (
+            '{"history_version": 1, "versions": {"1.0.0": {"status": "good", "reason": "a"}}}',
+            "Invalid enum value 'good'",
+        ),
+        (
+            '{"history_version": 1, "versions": {"1.0.0": {"status": "yanked", "reason": ""}}}',
+            "with a reason",
+        ),
+        (
+            (
+                '{"history_version": 1, "versions": {"1.0.0": '
+                '{"status": "yanked", "reason": "a", "use": "newest"}}}'
+            ),
+            "not a dataset name",
+        ),
+        (
+            (
+                '{"history_version": 1, "versions": {"1.0.0": {"status": "yanked", "reason": "a"}, '
+                '"1.0.0": {"status": "yanked", "reason": "a"}}}'
+            ),
+            "a key is repeated",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_path_and_kept(
+    home: Path, content: str, message: str
+) -> None:
+    path = home / "datasets" / NAME / "versions.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content, "utf-8")
+    for action in (lambda: read_history(NAME), set_yanked):
+        with pytest.raises(ManifestError, match=message) as caught:
+            action()
+        assert str(path) in str(caught.value)
+    assert path.read_text("utf-8") == content
+
+
+def test_a_newer_file_is_refused(home: Path) -> None:
+    path = home / "datasets" / NAME / "versions.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"history_version": 2}', "utf-8")
+    with pytest.raises(FormatVersionError, match="history_version 2 is newer"):
+        read_history(NAME)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.home.registries import (
+    Registry,
+    add_registry,
+    check_serial,
+    read_registries,
+    registries_file,
+    remove_registry,
+    seen_file,
+)
+from orlog.errors import (
+    FormatVersionError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    SignatureError,
+)
+from tests.levels import scaled
+
+URL = "https://data.example.org/registry"
+KEY = f"ed25519:{'ab' * 32}"
+LAB = Registry(name="lab", url=URL)
+OLD, NEW = "a" * 64, "b" * 64
+WORDS = st.sampled_from(
+    [
+        "registries_version",
+        "registries",
+        "name",
+        "url",
+        "mirrors",
+        "keys",
+        "seen_version",
+        "indexes",
+    ]
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 2) | st.floats() | st.text(max_size=20) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def write(path: Path, body: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body), "utf-8")
+
+
+def run_at_once(*codes: str) -> None:
+    """Run pieces of Python in processes of their own, side by side."""
+    running = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
+    assert [one.wait(timeout=120) for one in running] == [0] * len(codes)
+
+
+def test_there_are_none_at_first(home: Path) -> None:
+    assert read_registries() == []
+    assert registries_file() == home / "registries.json"
+    assert not home.exists()
+
+
+def test_what_is_added_is_read_in_order_and_removed(home: Path, tmp_path: Path) -> None:
+    added = add_registry("lab", f"{URL}/", mirrors=["s3://bucket/data", str(tmp_path)], keys=[KEY])
+    assert added == Registry(
+        name="lab", url=URL, mirrors=("s3://bucket/data", str(tmp_path)), keys=(KEY,)
+    )
+    second = add_registry("hub", "hf://datasets/lab/data")
+    third = add_registry("near", "HTTP://localhost:8000", first=True)
+    assert third.url == "http://localhost:8000"
+    assert read_registries() == [third, added, second]
+    assert json.loads((home / "registries.json").read_text("utf-8"))["registries"][1] == {
+        "name": "lab",
+        "url": URL,
+        "mirrors": ["s3://bucket/data", str(tmp_path)],
+        "keys": [KEY],
+    }
+    assert remove_registry("lab") == added
+    assert read_registries() == [third, second]
+    with pytest.raises(NotFoundError, match="did you mean near"):
+        remove_registry("neer")
+
+
+def test_a_folder_is_kept_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    assert add_registry("here", "../data/").url == str(tmp_path / "data")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=r"here with URL .* is there already"):
+        add_registry("again", "~/data")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "one line"),
+        ("  ", "one line"),
+        ("https://data.example.org/\n", "one line"),
+        ("https://data.example.org/\x1b[2J", "one line"),
+        (f"https://{'a' * 2000}", "one line"),
+        ("htps://data.example.org", "did you mean https"),
+        ("simplecache::s3://bucket", "no transport"),
+        ("https://", "expected a URL"),
+        ("https:///data", "expected a host"),
+        ("https://data example.org", "no spaces"),
+        ("https://data.example.org:http", "not a URL"),
+        ("https://[::1/data", "not a URL"),
+        ("https://data.example.org/?", r"no '\?'"),
+        ("https://data.example.org/#top", r"no '\?' or '#'"),
+        ("https://me:secret@data.example.org", "leave user and password out"),
+        ("file://data", "file:///"),
+        ("s3:///", "expected a URL"),
+    ],
+)
+def test_a_nonsense_url_is_refused(url: str, message: str, home: Path) -> None:
+    for arguments in ({"url": url}, {"url": URL, "mirrors": [url]}):
+        with pytest.raises(ValueError, match=message) as caught:
+            add_registry("lab", **arguments)
+        assert "secret" not in str(caught.value)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "folder", ["data.example.org/registry", "missing", "~nobody-of-that-name/x", "a" * 300]
+)
+def test_a_folder_that_is_not_there_is_refused(folder: str, home: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such folder"):
+        add_registry("lab", folder)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "two words", "../lab", "-lab", "lab\n", "a" * 41])
+def test_a_nonsense_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="not a name for a registry"):
+        add_registry(name, URL)
+
+
+@pytest.mark.parametrize("key", ["", "ab" * 32, f"ed25519:{'AB' * 32}", f"{KEY}\n", f"{KEY}0"])
+def test_a_nonsense_key_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="not a public key"):
+        add_registry("lab", URL, keys=[key])
+
+
+def test_what_is_there_already_is_refused() -> None:
+    added = add_registry("lab", URL)
+    with pytest.raises(ValueError, match=r"registry lab with URL .* orlog registry remove lab"):
+        add_registry("lab", "s3://bucket")
+    with pytest.raises(ValueError, match="is there already"):
+        add_registry("other", f"{URL}//")
+    with pytest.raises(ValueError, match="is there twice"):
+        add_registry("other", "s3://bucket", mirrors=["s3://bucket/"])
+    with pytest.raises(ValueError, match="is there twice"):
+        add_registry("other", "s3://bucket", keys=[KEY, KEY])
+    assert read_registries() == [added]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([{"name": "lab"}], "url"),
+        ([{"name": "lab", "url": URL, "key": KEY}], "unknown field"),
+        ([{"name": "lab", "url": f"{URL}/"}], "slash"),
+        ([{"name": "lab", "url": "data/registry"}], "absolute path"),
+        ([{"name": "lab", "url": URL, "keys": KEY}], "keys"),
+        ([{"name": "lab", "url": URL, "keys": ["ed25519:ab"]}], "not a public key"),
+        ([{"name": "lab", "url": URL}, {"name": "lab", "url": "s3://bucket"}], "twice"),
+        ([{"name": "lab", "url": URL}, {"name": "other", "url": URL}], "twice"),
+        ({}, "registries"),
+    ],
+)
+def test_an_edited_file_is_refused_and_stays(entries: object, message: str) -> None:
+    write(registries_file(), {"registries_version": 1, "registries": entries})
+    before = registries_file().read_bytes()
+    calls: list[Callable[[], object]] = [
+        read_registries,
+        lambda: add_registry("new", "s3://new"),
+        lambda: remove_registry("lab"),
+    ]
+    for call in calls:
+        with pytest.raises(ManifestError, match=message):
+            call()
+    assert registries_file().read_bytes() == before
+
+
+def test_files_of_a_newer_orlog_are_refused() -> None:
+    write(registries_file(), {"registries_version": 2, "registries": []})
+    write(seen_file(), {"seen_version": 2, "indexes": {}})
+    with pytest.raises(FormatVersionError, match="registries_version 2"):
+        read_registries()
+    with pytest.raises(FormatVersionError, match="seen_version 2"):
+        check_serial(LAB, 1, OLD)
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(body=JSON)
+def test_random_json_gives_a_typed_error(body: Any) -> None:
+    write(registries_file(), body)
+    write(seen_file(), body)
+    with contextlib.suppress(ManifestError, FormatVersionError):
+        read_registries()
+        assert body["registries_version"] == 1
+    with contextlib.suppress(ManifestError, FormatVersionError):
+        check_serial(LAB, 1, OLD)
+        assert body["seen_version"] == 1
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(place=st.integers(0))
+def test_a_flipped_bit_gives_a_typed_error_or_another_file_that_is_right(place: int) -> None:
+    entry = {"name": "lab", "url": URL, "mirrors": ["s3://bucket"], "keys": [KEY]}
+    write(registries_file(), {"registries_version": 1, "registries": [entry]})
+    write(seen_file(), {"seen_version": 1, "indexes": {URL: {"serial": 7, "sha256": OLD}}})
+    for path in (registries_file(), seen_file()):
+        data = bytearray(path.read_bytes())
+        bit = place % (len(data) * 8)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+    with contextlib.suppress(ManifestError, FormatVersionError):
+        assert read_registries() != [msgspec.convert(entry, Registry)]
+    with contextlib.suppress(ManifestError, FormatVersionError, SignatureError):
+        check_serial(LAB, 6, NEW)
+
+
+def test_an_older_index_is_refused_and_a_newer_one_remembered(home: Path) -> None:
+    check_serial(LAB, 7, OLD)
+    check_serial(LAB, 7, OLD)
+    with pytest.raises(SignatureError, match="expected serial 7 or more, found 6") as caught:
+        check_serial(LAB, 6, NEW)
+    assert (caught.value.expected, caught.value.found) == ("7", "6")
+    with pytest.raises(SignatureError, match="two indexes have serial 7") as caught:
+        check_serial(LAB, 7, NEW)
+    assert (caught.value.expected, caught.value.found) == (OLD, NEW)
+    check_serial(LAB, 8, NEW)
+    with pytest.raises(SignatureError, match="expected serial 8 or more, found 7"):
+        check_serial(LAB, 7, OLD)
+    check_serial(Registry(name="other", url="s3://bucket"), 1, OLD)
+    assert json.loads((home / "registries-seen.json").read_text("utf-8"))["indexes"] == {
+        URL: {"serial": 8, "sha256": NEW},
+        "s3://bucket": {"serial": 1, "sha256": OLD},
+    }
+
+
+def test_the_memory_is_of_the_url_and_outlives_the_registry() -> None:
+    check_serial(add_registry("lab", URL), 7, OLD)
+    remove_registry("lab")
+    again = add_registry("again", f"{URL}/", mirrors=["s3://bucket"])
+    with pytest.raises(SignatureError, match=r"registries-seen\.json"):
+        check_serial(again, 6, NEW)
+
+
+@pytest.mark.parametrize("serial", [-1, 2**53 + 1, 10**400])
+def test_an_absurd_serial_is_refused(serial: int, home: Path) -> None:
+    with pytest.raises(SignatureError, match="expected a serial from 0"):
+        check_serial(LAB, serial, OLD)
+    assert not home.exists()
+
+
+def test_a_home_that_cannot_be_written_warns_and_still_refuses(home: Path) -> None:
+    home.write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="registry lab: serial 7 .* cannot be remembered"):
+        check_serial(LAB, 7, OLD)
+    home.unlink()
+    check_serial(LAB, 7, OLD)
+    (home / ".registries-seen.json.lock").unlink()
+    (home / ".registries-seen.json.lock").mkdir()
+    check_serial(LAB, 7, OLD)
+    with pytest.raises(SignatureError, match="expected serial 7 or more, found 6"):
+        check_serial(LAB, 6, NEW)
+    with pytest.warns(UserWarning, match="cannot be remembered"):
+        check_serial(LAB, 8, NEW)
+
+
+def test_processes_at_once_lose_nothing() -> None:
+    code = """
+from orlog.datasets.home.registries import Registry, add_registry, check_serial
+from orlog.errors import SignatureError
+lab = Registry(name="lab", url="https://data.example.org/registry")
+mine = Registry(name="mine", url="s3://{0}")
+for serial in range(1, 31):
+    check_serial(mine, serial, f"{{serial:064x}}")
+    try:
+        check_serial(lab, serial, f"{{serial:064x}}")
+    except SignatureError as error:
+        assert "or more" in str(error), error
+    if serial % 10 == 0:
+        add_registry(f"{0}-{{serial}}", f"s3://{0}/{{serial}}")
+"""
+    run_at_once(code.format("first"), code.format("second"))
+    seen = json.loads(seen_file().read_text("utf-8"))["indexes"]
+    assert {url: index["serial"] for url, index in seen.items()} == {
+        URL: 30,
+        "s3://first": 30,
+        "s3://second": 30,
+    }
+    assert len(read_registries()) == 6
+
+
+def test_a_refusal_is_an_integrity_error() -> None:
+    check_serial(LAB, 2, OLD)
+    with pytest.raises(IntegrityError):
+        check_serial(LAB, 1, NEW)

@@ -1,0 +1,119 @@
+"""Homes that several users share, below one's own: read, never written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orlog
+from orlog.datasets.download.download import download_version, repair_dataset
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.home.folders import (
+    datasets_folder,
+    installed_names,
+    installed_versions,
+    version_folder,
+)
+from orlog.datasets.home.history import known_versions
+from orlog.errors import VersionExistsError
+from tests.datasets.conftest import MINI, Served
+
+
+@pytest.fixture
+def shared(built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of the small dataset in a shared home, where nothing may be written."""
+    folder = tmp_path / "group" / "datasets" / MINI / "1.0.0"
+    shutil.copytree(built_mini, folder)
+    before = snapshot(folder.parents[3])
+    monkeypatch.setenv(
+        "ORLOG_SHARED", os.pathsep.join([str(tmp_path / "gone"), str(tmp_path / "group")])
+    )
+    yield folder
+    assert snapshot(folder.parents[3]).keys() == before.keys()
+
+
+def snapshot(folder: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_version_of_a_shared_home_is_found_verified_and_listed(shared: Path, home: Path) -> None:
+    assert orlog.load_dataset(MINI).folder == shared
+    assert orlog.load_dataset(f"{MINI}@1.0.0", download=True).folder == shared
+    assert installed_names() == [MINI]
+    assert installed_versions(MINI) == ["1.0.0"]
+    assert known_versions(MINI)["1.0.0"][1]
+    assert orlog.build_dataset(MINI) == shared
+    assert orlog.verify_store(shared)[1] == []
+    assert not (home / "datasets").exists()
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_version_is_looked_for_in_ones_own_home_first(mini_folder: Path) -> None:
+    assert version_folder(MINI, "1.0.0") == mini_folder
+    assert orlog.load_dataset(MINI).folder == mini_folder
+
+
+def test_what_a_shared_home_has_is_not_downloaded(shared: Path, served: Served) -> None:
+    assert download_version(source_of_url(served.url)) == shared
+    assert not any("/c." in request.path for request in served.server.requests)
+
+
+@pytest.mark.usefixtures("shared")
+def test_no_version_is_recorded_or_saved_that_a_shared_home_has() -> None:
+    ds = orlog.load_dataset(MINI)
+    with pytest.raises(VersionExistsError, match="group"):
+        orlog.save_dataset(ds[:2], MINI, version="1.0.0")
+    with pytest.raises(VersionExistsError, match="group"):
+        orlog.DatasetWriter(
+            MINI, observation_space=ds.observation_space, action_space=ds.action_space
+        )
+    saved = orlog.save_dataset(ds[:2], MINI, version="2.0.0")
+    assert saved.is_relative_to(datasets_folder())
+    assert orlog.load_dataset(MINI).version == "2.0.0"
+
+
+def test_a_version_damaged_in_a_shared_home_comes_into_ones_own(
+    shared: Path, served: Served
+) -> None:
+    damaged = shared / "rewards/c.0"
+    data = bytearray(damaged.read_bytes())
+    data[20] ^= 1
+    damaged.write_bytes(data)
+    problems = repair_dataset(shared)
+    assert [problem.file for problem in problems] == ["rewards/c.0"]
+    own = version_folder(MINI, "1.0.0")
+    assert own == datasets_folder() / MINI / "1.0.0"
+    assert orlog.verify_store(own)[1] == []
+    assert damaged.read_bytes() == data
+    objects = [request.path for request in served.server.requests if "/c." in request.path]
+    assert objects == [f"/{MINI}/1.0.0/rewards/c.0"]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_sound_version_of_a_shared_home_needs_no_repair(shared: Path) -> None:
+    assert repair_dataset(shared) == []
+    assert version_folder(MINI, "1.0.0") == shared
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_version_that_appends_to_a_shared_one_has_links_or_copies_of_its_objects() -> None:
+    below = orlog.load_dataset(MINI)
+    with orlog.DatasetWriter.append(below, version="1.1.0") as writer:
+        writer.add_episode(below[0])
+    ds = orlog.load_dataset(MINI)
+    assert ds.folder == datasets_folder() / MINI / "1.1.0"
+    assert orlog.verify_store(ds.folder)[1] == []
+
+
+@pytest.mark.usefixtures("mini_folder")
+def test_equal_objects_of_other_names_are_kept_once() -> None:
+    ds = orlog.load_dataset(MINI)
+    first = orlog.save_dataset(ds[:4], "lab/first-v1", version="1.0.0")
+    second = orlog.save_dataset(ds[:4], "lab/second-v1", version="1.0.0")
+    objects = [path for path in second.rglob("c.*") if path.is_file()]
+    assert objects
+    assert all((first / path.relative_to(second)).samefile(path) for path in objects)

@@ -1,0 +1,310 @@
+"""Signed registries: at each instant a reader with the key reads, and only known entries are signed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.download import sources
+from orlog.datasets.download.sources import find_source
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish import targets
+from orlog.datasets.publish.publish import Sign, change_index, publish_dataset
+from orlog.datasets.publish.targets import Change
+from orlog.errors import NotFoundError, SignatureError
+from orlog.manifests import signatures
+from orlog.manifests.index import ForeignEntry, Index, IndexEntry, index_from_json
+from orlog.manifests.names import parse_name
+from orlog.manifests.signatures import check_signature, new_key, public_key
+from tests.levels import THOROUGH
+from tests.publishing import MINI, PLACE, assert_signed, ending, in_child, index_of, tree
+
+pytest_plugins = ["tests.publishing_fixtures"]
+
+PUBLISHES = 50
+
+
+@pytest.fixture
+def next_one(variant: Callable[..., Path]) -> Path:
+    """Return a second version."""
+    return variant("next", version="1.1.0")
+
+
+@pytest.fixture
+def other_key(tmp_path: Path) -> Path:
+    new_key(tmp_path / "other.key")
+    return tmp_path / "other.key"
+
+
+def signer(key_file: Path) -> Sign:
+    return functools.partial(signatures.sign, key_file=key_file)
+
+
+def test_signatures_lie_beside_what_they_sign(
+    built_mini: Path, next_one: Path, registry: Path, sign: Sign
+) -> None:
+    publish_dataset(built_mini, str(registry), sign=sign)
+    files = tree(registry)
+    assert_signed(files, sign)
+    assert {path for path in files if path.endswith(".sig")} == {
+        "index.json.sig",
+        f"{PLACE}/manifest.json.sig",
+    }
+    with pytest.raises(SignatureError, match="publish with the key"):
+        publish_dataset(next_one, str(registry))
+    assert tree(registry) == files
+    publish_dataset(built_mini, str(registry), sign=sign)
+    assert tree(registry) == files
+    publish_dataset(next_one, str(registry), sign=sign)
+    assert_signed(tree(registry), sign)
+
+
+def test_what_was_published_unsigned_is_signed_when_asked(
+    built_mini: Path, registry: Path, sign: Sign
+) -> None:
+    publish_dataset(built_mini, str(registry))
+    unsigned = tree(registry)
+    with pytest.raises(SignatureError, match=r"no right signature by ed25519:.*--sign-existing"):
+        publish_dataset(built_mini, str(registry), sign=sign)
+    assert tree(registry) == unsigned
+    publish_dataset(built_mini, str(registry), sign=sign, sign_existing=True)
+    files = tree(registry)
+    assert {path: data for path, data in files.items() if path in unsigned} == unsigned
+    assert_signed(files, sign)
+
+
+def test_an_empty_index_is_signed(built_mini: Path, registry: Path, sign: Sign) -> None:
+    registry.mkdir()
+    (registry / "index.json").write_text('{"index_version": 1, "serial": 3, "datasets": {}}')
+    publish_dataset(built_mini, str(registry), sign=sign)
+    assert index_of(registry).serial == 4
+    assert_signed(tree(registry), sign)
+
+
+@pytest.mark.parametrize("signature", ["old", "other key", "none", "malformed"])
+def test_an_entry_that_somebody_slipped_in_is_not_signed(
+    signature: str,
+    built_mini: Path,
+    next_one: Path,
+    registry: Path,
+    sign: Sign,
+    other_key: Path,
+) -> None:
+    publish_dataset(built_mini, str(registry), sign=sign)
+    index = index_of(registry)
+    entry = IndexEntry(digest=f"sha256:{'ab' * 32}", size_bytes=1, episodes=1, steps=1)
+    forged = type(index)(serial=2, datasets={**index.datasets, "lab/forged-v1": {"1.0.0": entry}})
+    (registry / "index.json").write_bytes(forged.to_json())
+    if signature == "other key":
+        by_other = signer(other_key)(forged.to_json(), "index")
+        (registry / "index.json.sig").write_bytes(by_other)
+    elif signature == "none":
+        (registry / "index.json.sig").unlink()
+    elif signature == "malformed":
+        (registry / "index.json.sig").write_bytes(b"{}")
+    before = tree(registry)
+    for folder in (built_mini, next_one):
+        with pytest.raises(SignatureError, match=r"vouch for all it lists.*--trust.*--sign-exist"):
+            publish_dataset(folder, str(registry), sign=sign)
+    assert tree(registry) == before
+    if signature == "other key":
+        publish_dataset(next_one, str(registry), sign=sign, trusted=[public_key(other_key)])
+    else:
+        publish_dataset(next_one, str(registry), sign=sign, sign_existing=True)
+    assert_signed(tree(registry), sign)
+    assert index_of(registry).serial == 3
+
+
+def test_an_index_of_foreign_files_only_is_not_signed_blindly(
+    built_mini: Path, registry: Path, sign: Sign
+) -> None:
+    entry = ForeignEntry(url="https://data.example.org/x.hdf5", format="d4rl-hdf5")
+
+    def add(index: Index) -> Index:
+        return index.with_foreign("lab/x-v1", "1.0.0", entry)
+
+    assert change_index(str(registry), add) == registry.as_uri()
+    before = tree(registry)
+    assert change_index(str(registry), add) == registry.as_uri()
+    assert tree(registry) == before
+    with pytest.raises(SignatureError, match="vouch for all it lists"):
+        publish_dataset(built_mini, str(registry), sign=sign)
+    with pytest.raises(SignatureError, match="vouch for all it lists"):
+        change_index(str(registry), add, sign=sign)
+    assert tree(registry) == before
+    change_index(str(registry), add, sign=sign, sign_existing=True)
+    assert_signed(tree(registry), sign)
+    with pytest.raises(SignatureError, match="publish with the key"):
+        change_index(str(registry), add)
+    publish_dataset(built_mini, str(registry), sign=sign)
+    assert index_of(registry).serial == 2
+    assert_signed(tree(registry), sign)
+
+
+def test_two_who_trust_each_other_sign_one_registry(
+    built_mini: Path, next_one: Path, registry: Path, sign: Sign, key_file: Path, other_key: Path
+) -> None:
+    publish_dataset(built_mini, str(registry), sign=sign)
+    with pytest.raises(SignatureError, match="--trust"):
+        publish_dataset(next_one, str(registry), sign=signer(other_key))
+    ours, theirs = public_key(key_file), public_key(other_key)
+    publish_dataset(next_one, str(registry), sign=signer(other_key), trusted=[ours])
+    add_registry("lab", str(registry), keys=[ours, theirs])
+    for version, key in (("1.0.0", ours), ("1.1.0", theirs)):
+        assert find_source(parse_name(f"{MINI}@{version}")).signed_by == key
+    # What is published is signed again by who cannot read the signature that is there.
+    publish_dataset(built_mini, str(registry), sign=signer(other_key))
+    files = tree(registry)
+    for key in (ours, theirs):
+        path = f"{PLACE}/manifest.json"
+        assert check_signature(files[path], "manifest", files[f"{path}.sig"], [key], path) == key
+
+
+@pytest.mark.scaled
+def test_killed_at_each_access_of_a_second_publish_the_first_version_is_there(
+    built_mini: Path,
+    variant: Callable[..., Path],
+    registry: Path,
+    sign: Sign,
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(sources, "PAUSE", 0)
+    publish_dataset(built_mini, str(registry), sign=sign)
+    first = shutil.copytree(registry, registry.with_name("first"))
+    # Without objects, since this is about what comes after them.
+    second = variant("second", version="1.1.0", objects=[])
+
+    def work() -> str:
+        return publish_dataset(second, str(registry), sign=sign)
+
+    read_end, write_end = os.pipe()
+    assert ending(in_child(work, -write_end)) == 0
+    instants = int(os.read(read_end, 100))
+    os.close(read_end)
+    os.close(write_end)
+    seen = {"first": 0, "second": 0}
+    for instant in range(1, instants + 1, 1 if THOROUGH else 3):
+        shutil.rmtree(registry)
+        shutil.copytree(first, registry)
+        assert ending(in_child(work, instant)) == -signal.SIGKILL
+        # A home that has seen the new index would rightly refuse the old one.
+        monkeypatch.setenv("ORLOG_HOME", str(registry.with_name(f"home{instant}")))
+        add_registry("lab", str(registry), keys=[public_key(key_file)])
+        assert find_source(parse_name(f"{MINI}@1.0.0")).signed_by == public_key(key_file)
+        try:
+            find_source(parse_name(f"{MINI}@1.1.0"))
+            seen["second"] += 1
+        except NotFoundError:
+            seen["first"] += 1
+    assert min(seen.values()) > 0, seen
+    work()
+    assert find_source(parse_name(f"{MINI}@1.1.0")).signed_by == public_key(key_file)
+
+
+@pytest.mark.parametrize("first_by", ["the same key", "another key"])
+def test_ended_after_each_write_the_first_version_is_there(
+    first_by: str,
+    built_mini: Path,
+    next_one: Path,
+    registry: Path,
+    sign: Sign,
+    key_file: Path,
+    other_key: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sources, "PAUSE", 0)
+    keys = [public_key(key_file), public_key(other_key)]
+    old_sign = sign if first_by == "the same key" else signer(other_key)
+    publish_dataset(built_mini, str(registry), sign=old_sign)
+    first = shutil.copytree(registry, registry.with_name("first"))
+    apply = targets.FolderTarget.apply
+    written: list[str] = []
+    count = 0
+
+    def end_after(self: targets.FolderTarget, changes: list[Change]) -> bool:
+        for change in changes:
+            if len(written) == count:
+                raise KeyboardInterrupt
+            apply(self, [change])
+            written.append(change.path)
+        return True
+
+    monkeypatch.setattr(targets.FolderTarget, "apply", end_after)
+    for count in range(4):
+        written.clear()
+        with pytest.raises(KeyboardInterrupt):
+            publish_dataset(next_one, str(registry), sign=sign, trusted=keys)
+        monkeypatch.setenv("ORLOG_HOME", str(registry.with_name(f"home{count}")))
+        add_registry("lab", str(registry), keys=keys)
+        assert find_source(parse_name(f"{MINI}@1.0.0")).signed_by in keys
+        shutil.rmtree(registry)
+        shutil.copytree(first, registry)
+    place = PLACE.replace("1.0.0", "1.1.0")
+    assert written == [
+        f"{place}/manifest.json.sig",
+        f"{place}/manifest.json",
+        "index.json.sig",
+    ]
+
+
+@pytest.mark.slow
+def test_readers_never_fail_while_others_publish(
+    variant: Callable[..., Path],
+    registry: Path,
+    sign: Sign,
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(sources, "PAUSE", 0)  # not even a second look is needed
+    folders = [
+        variant(f"copy{number}", version=f"2.{number}.0", objects=[])
+        for number in range(PUBLISHES + 1)
+    ]
+    publish_dataset(folders[0], str(registry), sign=sign)
+    add_registry("lab", str(registry), keys=[public_key(key_file)])
+    is_over = threading.Event()
+    read, failed = [0, 0, 0], []
+
+    def find() -> None:
+        find_source(parse_name(f"{MINI}@2.0.0"))
+
+    def check() -> None:
+        data = (registry / "index.json").read_bytes()
+        signature = (registry / "index.json.sig").read_bytes()
+        check_signature(data, "index", signature, [public_key(key_file)], "test")
+
+    def keep_reading(reader: int, look: Callable[[], None]) -> None:
+        while not is_over.is_set():
+            try:
+                look()
+                read[reader] += 1
+            except Exception as error:  # noqa: BLE001 (the test fails on any)
+                failed.append(error)
+                return
+
+    # One of them remembers what it saw, two would do so in the same home.
+    looks = enumerate((find, check, check))
+    readers = [threading.Thread(target=keep_reading, args=one) for one in looks]
+    for reader in readers:
+        reader.start()
+    try:
+        for folder in folders[1:]:
+            publish_dataset(folder, str(registry), sign=sign)
+    finally:
+        is_over.set()
+        for reader in readers:
+            reader.join()
+    assert failed == []
+    assert min(read) > 0
+    index = index_from_json((registry / "index.json").read_bytes(), "test")
+    assert index.serial == PUBLISHES + 1

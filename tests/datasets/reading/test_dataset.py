@@ -1,0 +1,612 @@
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import zarr
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.columns.values import ColumnSpec
+from orlog.datasets.loading import find_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.selection import row_ends
+from orlog.datasets.recipes.catalogue import CATALOGUE
+from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.errors import (
+    FormatVersionError,
+    IntegrityError,
+    InvalidNameError,
+    ManifestError,
+    NotFoundError,
+)
+from orlog.files import hash_file
+from orlog.manifests.manifest import read_manifest
+
+MINI = "pointmaze/umaze-mini-v1"
+SHARD = "observations/observation/c.0.0"
+ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+
+
+def bits(columns: Columns) -> Any:
+    if isinstance(columns, dict):
+        return {key: bits(value) for key, value in columns.items()}
+    if isinstance(columns, tuple):
+        return tuple(map(bits, columns))
+    return columns.dtype, columns.shape, columns.tobytes()
+
+
+def assert_same(one: Episode, two: Episode) -> None:
+    for name in ("observations", "actions", "rewards", "terminations", "truncations", "infos"):
+        assert bits(getattr(one, name)) == bits(getattr(two, name)), name
+    assert one.seed == two.seed
+
+
+def flip_bit(path: Path, rng: np.random.Generator) -> bytes:
+    """Flip a random bit of a file and return what it held before."""
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+    return whole
+
+
+def test_totals_and_columns_are_those_of_the_recipe(mini: Dataset) -> None:
+    assert (len(mini), mini.total_episodes, mini.total_steps) == (67, 67, 20_000)
+    assert (mini.name, mini.version) == (MINI, "1.0.0")
+    assert mini.columns == [
+        "actions",
+        "episodes/lengths",
+        "episodes/returns",
+        "episodes/seeds",
+        "infos/behavior_goal",
+        "observations/achieved_goal",
+        "observations/desired_goal",
+        "observations/observation",
+        "rewards",
+        "terminations",
+        "truncations",
+    ]
+    assert mini.column("actions").shape == (20_000, 2)
+    assert mini.column("observations/observation").shape == (20_067, 4)
+    assert mini.column("episodes/returns").shape == (67,)
+    assert repr(mini).startswith(f"Dataset({MINI}@1.0.0, 67 episodes, 20,000 steps, sha256:")
+
+
+def test_an_episode_has_one_observation_more_than_steps(mini: Dataset) -> None:
+    for index, steps in ((0, 300), (66, 200)):
+        episode = mini[index]
+        assert len(episode) == steps
+        assert isinstance(episode.observations, dict)
+        shapes = {key: bits(value)[1] for key, value in episode.observations.items()}
+        assert shapes == {
+            "achieved_goal": (steps + 1, 2),
+            "desired_goal": (steps + 1, 2),
+            "observation": (steps + 1, 4),
+        }
+        assert bits(episode.actions)[:2] == (np.dtype("float32"), (steps, 2))
+        assert episode.rewards.shape == episode.terminations.shape == (steps,)
+        assert episode.infos["behavior_goal"].shape == (steps, 2)
+
+
+def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini: Dataset) -> None:
+    for index in (0, 33, 66):
+        (made,) = CATALOGUE[MINI].recipe.episodes(index, index + 1)
+        assert_same(mini[index], made)
+
+
+@pytest.mark.filterwarnings("ignore:Object at manifest.json is not recognized")
+@pytest.mark.parametrize("pipeline", [ZARR_PYTHON, "zarrs.ZarrsCodecPipeline"])
+def test_zarr_itself_reads_every_column_of_a_dataset(mini: Dataset, pipeline: str) -> None:
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        group = zarr.open_group(mini.folder, mode="r", zarr_format=3)
+        arrays = {
+            name: np.asarray(node[...])
+            for name, node in group.members(max_depth=None)
+            if isinstance(node, zarr.Array)
+        }
+    assert sorted(arrays) == mini.columns
+    for name, values in arrays.items():
+        assert bits(values) == bits(mini.column(name))
+
+
+def test_negative_indices_count_from_the_end(mini: Dataset) -> None:
+    assert_same(mini[-1], mini[66])
+    assert_same(mini[-67], mini[0])
+
+
+@pytest.mark.parametrize("index", [67, -68, 10**9])
+def test_an_episode_beyond_the_ends_is_an_index_error(mini: Dataset, index: int) -> None:
+    with pytest.raises(IndexError, match=rf"{MINI}: episode {index} of 67"):
+        mini[index]
+
+
+def test_iterating_gives_every_episode_in_order(mini: Dataset) -> None:
+    episodes = list(mini)
+    assert len(episodes) == 67
+    assert [episode.seed for episode in episodes] == mini.column("episodes/seeds").tolist()
+    rewards = np.concatenate([episode.rewards for episode in episodes])
+    assert rewards.tobytes() == mini.column("rewards").tobytes()
+    returns = [episode.rewards.sum() for episode in episodes]
+    assert returns == mini.column("episodes/returns").tolist()
+
+
+def test_starts_are_the_sums_of_the_lengths_before(mini: Dataset) -> None:
+    assert mini.episode_starts.tolist() == [300 * index for index in range(67)]
+    assert mini.episode_lengths.tolist() == [300] * 66 + [200]
+
+
+def test_a_part_of_a_column_is_that_part(mini: Dataset) -> None:
+    whole = mini.column("observations/observation")
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        start, stop = sorted(rng.integers(0, len(whole) + 1, 2).tolist())
+        part = mini.column("observations/observation", start, stop)
+        assert bits(part) == bits(whole[start:stop])
+    with pytest.raises(IndexError):
+        mini.column("rewards", 0, 20_001)
+
+
+def test_a_column_goes_into_memory_that_is_given(mini: Dataset) -> None:
+    views = [mini, mini[3:20], mini[[9, 2, 3, 30]], orlog.combine_datasets([mini[:4], mini[7:9]])]
+    for view in views:
+        for name in ("observations/observation", "rewards", "episodes/lengths"):
+            whole = view.column(name)
+            ends = row_ends(name, view.episode_lengths)
+            for start, stop in ((0, len(whole)), (1, len(whole) - 1), (int(ends[0]), int(ends[2]))):
+                out = np.full_like(whole[start:stop], 7)
+                assert view.column(name, start, stop, out=out) is out
+                assert out.tobytes() == whole[start:stop].tobytes()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros(10, np.float32),
+        np.zeros(9, np.float64),
+        np.zeros((10, 1), np.float64),
+        np.zeros(20, np.float64)[::2],
+    ],
+)
+def test_memory_of_another_form_is_refused(mini: Dataset, out: np.ndarray) -> None:
+    with pytest.raises(
+        ValueError, match=r"column rewards: rows 5 to 15 go into a contiguous, writeable float64"
+    ):
+        mini.column("rewards", 5, 15, out=out)
+
+
+def views_of(mini: Dataset) -> list[Dataset]:
+    return [mini, mini[3:20], mini[[9, 2]], orlog.combine_datasets([mini[:4], mini[7:9]]), mini[:0]]
+
+
+@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
+def test_memory_that_must_not_change_is_refused_untouched(
+    mini: Dataset, tmp_path: Path, name: str
+) -> None:
+    for view in views_of(mini):
+        whole = view.column(name)
+        held = bytes(whole.nbytes)
+        still = np.frombuffer(held, whole.dtype).reshape(whole.shape)
+        frozen = np.zeros_like(whole)
+        frozen.flags.writeable = False
+        outs = [still, frozen]
+        if len(whole):
+            (tmp_path / "rows").write_bytes(held)
+            outs.append(np.memmap(tmp_path / "rows", whole.dtype, "r", shape=whole.shape))
+        for out in outs:
+            for stop in (None, len(whole)):
+                with pytest.raises(ValueError, match=rf"column {name}: rows .*, read-only$"):
+                    view.column(name, stop=stop, out=out)
+            assert not out.any()
+        assert held == bytes(whole.nbytes)
+
+
+def test_a_writeable_memory_map_takes_a_column(mini: Dataset, tmp_path: Path) -> None:
+    for view in (mini, mini[[9, 2]]):
+        whole = view.column("rewards")
+        out = np.memmap(tmp_path / "rows", whole.dtype, "w+", shape=whole.shape)
+        assert view.column("rewards", out=out) is out
+        out.flush()
+        assert (tmp_path / "rows").read_bytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", ["observations/observation", "rewards", "episodes/lengths"])
+def test_memory_for_fewer_or_more_rows_is_refused_untouched(mini: Dataset, name: str) -> None:
+    for view in views_of(mini):
+        whole = view.column(name)
+        count = len(whole)
+        for start, stop in ((0, None), (0, count), (count // 2, None), (0, count // 2)):
+            rows = (count if stop is None else stop) - start
+            for wrong in {0, 1, rows - 1, rows + 1, count + 1000} - {-1, rows}:
+                out = np.full((wrong, *whole.shape[1:]), 7, whole.dtype)
+                with pytest.raises(
+                    ValueError, match=rf"column {name}: rows {start} to {start + rows} go into"
+                ):
+                    view.column(name, start, stop, out=out)
+                assert (out == 7).all()
+            out = np.full_like(whole[start:stop], 7)
+            assert view.column(name, start, stop, out=out) is out
+            assert out.tobytes() == whole[start:stop].tobytes()
+
+
+def test_what_is_no_array_takes_no_rows(mini: Dataset) -> None:
+    for view in (mini, mini[:1]):
+        for out in ([0.0] * 300, bytearray(2400), memoryview(bytearray(2400)), 5):
+            for stop in (None, 300):
+                with pytest.raises(TypeError, match=r"rewards: rows 0 .* NumPy array, found "):
+                    view.column("rewards", stop=stop, out=out)  # type: ignore[arg-type]
+
+
+def test_rows_that_there_are_not_are_an_index_error_whatever_they_go_into(mini: Dataset) -> None:
+    for view in (mini, mini[3:9]):
+        count = view.total_steps
+        for start, stop in ((5, 4), (0, count + 1), (-1, 2), (count + 1, None)):
+            for out in (np.zeros(0), np.zeros(3), np.zeros(count + 1)):
+                with pytest.raises(IndexError, match="rewards: rows"):
+                    view.column("rewards", start, stop, out=out)
+
+
+def test_an_unknown_column_names_the_nearest_and_all(mini: Dataset) -> None:
+    with pytest.raises(
+        NotFoundError, match=r"no column 'reward'; did you mean rewards\? It has: actions, "
+    ):
+        mini.column("reward")
+
+
+def test_every_shape_of_space_comes_back_as_it_went_in() -> None:
+    observation = spaces.Tuple(
+        [spaces.Discrete(5), spaces.Dict({"image": spaces.Box(0, 255, (2, 2, 3), np.uint8)})]
+    )
+    action = spaces.MultiBinary(3)
+    rng = np.random.default_rng(0)
+
+    def episode(steps: int, seed: int | None) -> Episode:
+        flags = np.zeros(steps, np.bool_)
+        flags[-1] = True
+        return Episode(
+            observations=(
+                rng.integers(0, 5, steps + 1),
+                {"image": rng.integers(0, 256, (steps + 1, 2, 2, 3)).astype(np.uint8)},
+            ),
+            actions=rng.integers(0, 2, (steps, 3)).astype(np.int8),
+            rewards=rng.standard_normal(steps),
+            terminations=flags,
+            truncations=np.zeros(steps, np.bool_),
+            infos={},
+            seed=seed,
+        )
+
+    episodes = [episode(4, 0), episode(1, None), episode(7, 2**40)]
+    with orlog.DatasetWriter(
+        "tests/spaces-v1", observation_space=observation, action_space=action
+    ) as writer:
+        for one in episodes:
+            writer.add_episode(one)
+    dataset = orlog.load_dataset("tests/spaces-v1")
+    assert (dataset.observation_space, dataset.action_space) == (observation, action)
+    for found, expected in zip(dataset, episodes, strict=True):
+        assert_same(found, expected)
+
+
+def test_rows_are_read_in_any_order(mini: Dataset) -> None:
+    rows = np.random.default_rng(0).integers(0, 20_067, 300)
+    whole = mini.column("observations/observation")
+    assert bits(mini.rows("observations/observation", rows)) == bits(whole[rows])
+    assert mini.rows("rewards", np.array([], np.int64)).shape == (0,)
+    for bad in ([20_000], [0, -1]):
+        with pytest.raises(IndexError, match="rewards"):
+            mini.rows("rewards", np.array(bad))
+
+
+def test_a_dataset_that_was_read_is_pickled_and_forked(mini: Dataset) -> None:
+    expected = bits(mini[3].observations)
+    copied = pickle.loads(pickle.dumps(mini))
+    assert copied.digest == mini.digest
+    assert bits(copied[3].observations) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that torch may have
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            found = pool.map(mini.__getitem__, [3, 3, 3, 3])
+    assert [bits(episode.observations) for episode in found] == [expected] * 4
+
+
+def test_a_dataset_is_found_by_name_version_digest_and_folder(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = read_manifest(mini_folder / "manifest.json").digest
+    monkeypatch.setenv("HOME", str(mini_folder.parent))
+    monkeypatch.chdir(mini_folder.parent)
+    for name in (
+        MINI,
+        f"{MINI}@1.0.0",
+        f"{MINI}@{digest[:13]}",
+        f"{MINI}@{digest}",
+        mini_folder,
+        str(mini_folder),
+        "~/1.0.0",
+        "./1.0.0",
+        Path("1.0.0"),
+    ):
+        dataset = orlog.load_dataset(name)
+        assert dataset.digest == digest
+        assert dataset.folder.resolve() == mini_folder.resolve()
+    assert find_dataset(MINI) == mini_folder
+
+
+def test_the_newest_version_is_meant_where_none_is_named(mini_folder: Path, reseal: Reseal) -> None:
+    newer = mini_folder.with_name("1.0.10")
+    for version in ("1.0.9", "1.0.10"):
+        shutil.copytree(mini_folder, mini_folder.with_name(version))
+        reseal(mini_folder.with_name(version), operator.methodcaller("update", version=version))
+    assert orlog.load_dataset(MINI).folder == newer
+    assert orlog.load_dataset(f"{MINI}@1.0.0").folder == mini_folder
+    digest = read_manifest(mini_folder / "manifest.json").digest
+    assert orlog.load_dataset(f"{MINI}@{digest[:20]}").folder == mini_folder
+
+
+def test_a_dataset_that_is_not_here_says_how_to_build_it(home: Path) -> None:
+    with pytest.raises(NotFoundError, match=rf"not on this machine yet; run: orlog build {MINI} "):
+        orlog.load_dataset(MINI)
+    assert not home.exists()
+
+
+def test_an_unknown_name_names_the_nearest(home: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"did you mean pointmaze/umaze-v1.* Run: orlog list"):
+        orlog.load_dataset("pointmaze/umase-v1", build=True)
+    with pytest.raises(NotFoundError, match=r"^qqq/zzz-v1 is not known Run: orlog list"):
+        orlog.load_dataset("qqq/zzz-v1")
+    assert not home.exists()
+
+
+def test_a_version_or_digest_that_is_not_here_says_what_is(mini_folder: Path) -> None:
+    for pin in ("2.0.0", "sha256:000000"):
+        with pytest.raises(NotFoundError, match=rf"@{pin} is not on this machine; .* 1\.0\.0"):
+            orlog.load_dataset(f"{MINI}@{pin}")
+    shutil.rmtree(mini_folder)
+    for build in (False, True):
+        with pytest.raises(NotFoundError, match=r"@2\.0\.0.* builds version 1\.0\.0"):
+            orlog.load_dataset(f"{MINI}@2.0.0", build=build)
+
+
+def test_a_folder_without_a_dataset_is_named(tmp_path: Path) -> None:
+    for name in (tmp_path, str(tmp_path), tmp_path / "nowhere"):
+        with pytest.raises(NotFoundError, match=r"no dataset: there is no manifest\.json in it"):
+            orlog.load_dataset(name)
+
+
+def test_a_malformed_name_is_refused_before_anything_is_looked_for() -> None:
+    with pytest.raises(InvalidNameError):
+        orlog.load_dataset("pointmaze/../../etc-v1")
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def extend(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def link(path: Path) -> None:
+    copy = path.with_name("copy-of-it")
+    shutil.move(path, copy)
+    path.symlink_to(copy)
+
+
+def turn_into_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [lose, cut, extend, link, turn_into_folder])
+@pytest.mark.parametrize("file", [SHARD, "actions/zarr.json", "zarr.json", "episodes/seeds/c.0"])
+def test_opening_refuses_an_object_that_is_not_a_file_of_its_size(
+    mini_folder: Path, damage: Callable[[Path], None], file: str
+) -> None:
+    damage(mini_folder / file)
+    with pytest.raises(IntegrityError, match=rf"{file}: expected \d+ bytes, found") as caught:
+        orlog.load_dataset(mini_folder)
+    assert caught.value.file == file
+    assert f"run: orlog verify {mini_folder}" in str(caught.value)
+
+
+def test_opening_refuses_any_altered_metadata(mini_folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for path in sorted(mini_folder.rglob("zarr.json")):
+        for _ in range(3):
+            whole = flip_bit(path, rng)
+            with pytest.raises(IntegrityError) as caught:
+                orlog.load_dataset(mini_folder)
+            assert caught.value.file == path.relative_to(mini_folder).as_posix()
+            path.write_bytes(whole)
+    orlog.load_dataset(mini_folder)
+
+
+def test_one_flipped_bit_in_any_shard_stops_the_reading_of_its_column(mini_folder: Path) -> None:
+    rng = np.random.default_rng(4)
+    columns = orlog.load_dataset(mini_folder).columns
+    for name in columns:
+        (path,) = (mini_folder / name).glob("c.*")
+        for _ in range(4):
+            whole = flip_bit(path, rng)
+            with pytest.raises(IntegrityError) as caught:
+                orlog.load_dataset(mini_folder).column(name)
+            assert caught.value.file == path.relative_to(mini_folder).as_posix()
+            assert str(caught.value).startswith(f"{mini_folder}: {caught.value.file}, ")
+            assert str(caught.value).endswith(f"; run: orlog verify {mini_folder}")
+            path.write_bytes(whole)
+    assert orlog.verify_store(mini_folder)[1] == []
+
+
+def test_damage_in_one_column_is_met_by_the_episode_that_needs_it(mini_folder: Path) -> None:
+    dataset = orlog.load_dataset(mini_folder)
+    flip_bit(mini_folder / "rewards/c.0", np.random.default_rng(0))
+    assert dataset.column("actions").shape == (20_000, 2)
+    with pytest.raises(IntegrityError, match=r"rewards/c\.0"):
+        dataset[0]
+
+
+def test_the_manifest_of_another_dataset_does_not_open_a_store(mini_folder: Path) -> None:
+    good = read_manifest(mini_folder / "manifest.json")
+    observation_space, action_space = good.spaces
+    with orlog.DatasetWriter(
+        "tests/other-v1", observation_space=observation_space, action_space=action_space
+    ) as writer:
+        for episode in CATALOGUE[MINI].recipe.episodes(0, 2):
+            writer.add_episode(episode)
+    other = orlog.load_dataset("tests/other-v1").folder
+    manifest = read_manifest(other / "manifest.json")
+    for folder, right, wrong in ((other, manifest, good), (mini_folder, good, manifest)):
+        (folder / "manifest.json").write_text(right.to_json(), "utf-8")
+        assert orlog.load_dataset(folder).digest == right.digest
+        (folder / "manifest.json").write_text(wrong.to_json(), "utf-8")
+        with pytest.raises(IntegrityError, match=r"expected \d+ bytes, found"):
+            orlog.load_dataset(folder)
+
+
+def drop_column(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(body: dict[str, Any]) -> None:
+        body["columns"] = [column for column in body["columns"] if column["name"] != name]
+
+    return change
+
+
+def change_column(column_name: str, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    def change(body: dict[str, Any]) -> None:
+        (column,) = (column for column in body["columns"] if column["name"] == column_name)
+        column.update(fields)
+        body["columns"].sort(key=lambda column: column["name"])
+
+    return change
+
+
+DISAGREEMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no rewards": drop_column("rewards"),
+    "no observations": drop_column("observations/observation"),
+    "other dtype": change_column("actions", dtype="float64"),
+    "other shape": change_column("actions", shape=[3]),
+    "too few rows": change_column("actions", rows=19_999),
+    "as many observations as steps": change_column("observations/observation", rows=20_000),
+    "rows of infos": change_column("infos/behavior_goal", rows=19_999),
+    "rows of episodes": change_column("episodes/returns", rows=66),
+    "total of steps": lambda body: body.update(total_steps=19_999),
+    "total of episodes": lambda body: body.update(total_episodes=66),
+    "other space": lambda body: body["action_space"].update(shape=[3]),
+    "other dtype of the space": lambda body: body["action_space"].update(dtype="float64"),
+    "no such key": lambda body: body["observation_space"]["spaces"].pop("achieved_goal"),
+    "no columns": lambda body: body.update(columns=[]),
+}
+
+
+@pytest.mark.parametrize("change", DISAGREEMENTS.values(), ids=DISAGREEMENTS.keys())
+def test_opening_refuses_columns_that_do_not_agree_with_spaces_and_totals(
+    mini_folder: Path, reseal: Reseal, change: Callable[[dict[str, Any]], object]
+) -> None:
+    reseal(mini_folder, change)
+    with pytest.raises(ManifestError, match=r"column \S+: .*(ask for|expected float32)"):
+        orlog.load_dataset(mini_folder)
+
+
+def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
+    mini_folder: Path, reseal: Reseal
+) -> None:
+    def change(body: dict[str, Any]) -> None:
+        body["objects"] = [item for item in body["objects"] if item["path"] != "rewards/zarr.json"]
+
+    reseal(mini_folder, change)
+    with pytest.raises(ManifestError, match="column rewards has no metadata"):
+        orlog.load_dataset(mini_folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"131072", b"8589934592"),
+        (b"131072", b"-1"),
+        (b"131072", b"0"),
+        (b'"zstd"', b'"zlib"'),
+        (b'"crc32c"', b'"bytes"'),
+        (b'"attributes": {}', b'"attributes": ' + b'{"a":' * 900 + b"0" + b"}" * 900),
+        (b'"attributes": {}', b'"attributes": ' + b"[" * 300_000 + b"]" * 300_000),
+    ],
+    ids=["huge", "negative", "zero", "codec", "no sum", "deep", "deeper"],
+)
+def test_opening_refuses_hostile_metadata_that_the_manifest_lists(
+    mini_folder: Path,
+    replace_object: Callable[[Path, str, bytes], None],
+    old: bytes,
+    new: bytes,
+) -> None:
+    data = (mini_folder / "rewards/zarr.json").read_bytes()
+    assert old in data
+    replace_object(mini_folder, "rewards/zarr.json", data.replace(old, new))
+    assert orlog.verify_store(mini_folder)[1] == []
+    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+        orlog.load_dataset(mini_folder)
+    assert caught.value.file == "rewards/zarr.json"
+
+
+def test_opening_refuses_metadata_that_are_absurdly_large(
+    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
+) -> None:
+    data = (mini_folder / "rewards/zarr.json").read_bytes()
+    replace_object(mini_folder, "rewards/zarr.json", data + b" " * 2**20)
+    with pytest.raises(ManifestError, match=r"rewards/zarr\.json: expected at most 1048576 bytes"):
+        orlog.load_dataset(mini_folder)
+
+
+def rewrite_lengths(folder: Path, lengths: np.ndarray, reseal: Reseal) -> None:
+    """Put other lengths of episodes into a store, sealed as if they belonged there."""
+    writer = ZarrWriter(folder.parent / "donor")
+    writer.add_column(ColumnSpec("episodes/lengths", np.dtype(np.int64), ()))
+    writer.append({"episodes/lengths": lengths})
+    (column,), _ = writer.finish()
+    path = "episodes/lengths/c.0"
+    shutil.copy(folder.parent / "donor" / path, folder / path)
+
+    def change(body: dict[str, Any]) -> None:
+        (item,) = (item for item in body["objects"] if item["path"] == path)
+        item.update(sha256=hash_file(folder / path), size_bytes=(folder / path).stat().st_size)
+        change_column("episodes/lengths", blake3=column.blake3)(body)
+
+    reseal(folder, change)
+    assert orlog.verify_store(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "found"),
+    [
+        ([300] * 67, "found 20100"),
+        ([300] * 65 + [500, 0], "found 20000"),
+        ([300] * 65 + [501, -1], "found 20000"),
+    ],
+    ids=["other sum", "no step", "negative"],
+)
+def test_opening_refuses_lengths_that_do_not_fit_the_steps(
+    mini_folder: Path, reseal: Reseal, lengths: list[int], found: str
+) -> None:
+    rewrite_lengths(mini_folder, np.array(lengths), reseal)
+    with pytest.raises(IntegrityError, match=found) as caught:
+        orlog.load_dataset(mini_folder)
+    assert caught.value.file == "episodes/lengths"
+
+
+def test_a_store_of_a_newer_format_asks_for_an_upgrade(mini_folder: Path, reseal: Reseal) -> None:
+    reseal(mini_folder, lambda body: body.update(format_version=2))
+    with pytest.raises(FormatVersionError, match="upgrade"):
+        orlog.load_dataset(mini_folder)

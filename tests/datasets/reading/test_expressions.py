@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.reading.expressions import evaluate, used_names
+from orlog.errors import SchemaError
+from tests.levels import scaled
+
+COLUMNS: dict[str, np.ndarray] = {
+    "returns": np.array([1.0, 150.0, math.nan, -3.5]),
+    "lengths": np.array([10, 50, 60, 7]),
+    "success": np.array([False, True, True, False]),
+    "small": np.array([0, 1, 200, 255], np.uint8),
+    "huge": np.array([0, 2**63, 2**64 - 1, 5], np.uint64),
+    "score": np.array([0.1, 0.2, 0.3, np.inf], np.float32),
+    "task": np.array(["door", "pen", "door", "relocate"]),
+    "task/id": np.array([3, 2, 3, 1], np.int16),
+    "goal": np.zeros((4, 2)),
+    "short": np.zeros(3),
+    "raw": np.array([b"a", b"b", b"c", b"d"]),
+}
+
+
+def chosen(expression: str) -> list[int]:
+    mask = evaluate(expression, COLUMNS.__getitem__, COLUMNS.keys(), 4)
+    assert mask.dtype == bool
+    assert mask.shape == (4,)
+    return np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("returns > 100 and lengths >= 50 and success", [1]),
+        ("success", [1, 2]),
+        ("not success", [0, 3]),
+        ("not (success or lengths < 8)", [0]),
+        ("success == True", [1, 2]),
+        ("True", [0, 1, 2, 3]),
+        ("1 > 2", []),
+        ("not 1 > 2", [0, 1, 2, 3]),
+        ("1 < 2 or success", [0, 1, 2, 3]),
+        ("episode >= 2", [2, 3]),
+        ("episode % 2 == 0", [0, 2]),
+        ("0 < lengths <= 50", [0, 1, 3]),
+        ("0 < lengths <= 50 != lengths", [0, 3]),
+        ("lengths in [7, 50, 50.5, -1]", [1, 3]),
+        ("lengths not in (7, 50)", [0, 2]),
+        ("lengths in []", []),
+        ("task == 'door'", [0, 2]),
+        ('task != "door"', [1, 3]),
+        ("task in ['pen', 'relocate']", [1, 3]),
+        ("task not in ['pen', 'relocate']", [0, 2]),
+        ("task == task", [0, 1, 2, 3]),
+        ("'a' in ['a', 'b']", [0, 1, 2, 3]),
+        ('column("task/id") == 3', [0, 2]),
+        ('column("episodes/task/id") == 3', [0, 2]),
+        ("abs(returns) < 4", [0, 3]),
+        ("isfinite(returns)", [0, 1, 3]),
+        ("isfinite(lengths)", [0, 1, 2, 3]),
+        ("returns < 1e9", [0, 1, 3]),
+        ("returns != 1", [1, 3]),
+        ("returns not in [1]", [1, 3]),
+        ("score == 0.1", [0]),
+        ("score in [0.1, 0.2]", [0, 1]),
+        ("score == 1e400", [3]),
+        ("small - 1 < 0", [0]),
+        ("small + 1 == 256", [3]),
+        ("-small == -200", [2]),
+        ("small == 300", []),
+        ("small > -1", [0, 1, 2, 3]),
+        ("huge > 9223372036854775807", [1, 2]),
+        ("huge in [5]", [3]),
+        ("lengths // 7 == 1", [0, 3]),
+        ("lengths % 7 == 3", [0]),
+        ("lengths / 4 == 2.5", [0]),
+        ("lengths ** 2 == 49", [3]),
+        ("lengths ** 0.5 > 7.5", [2]),
+        ("10 ** 2 == 100", [0, 1, 2, 3]),
+        ("lengths % 0 == 0", []),
+        ("lengths % episode == 0", [1, 2]),
+        ("success + success == 2", [1, 2]),
+        ("(lengths\n > 8\r\n and success)", [1, 2]),
+        ("  success  ", [1, 2]),
+    ],
+)
+def test_a_condition_chooses_episodes(expression: str, expected: list[int]) -> None:
+    assert chosen(expression) == expected
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType()])
+def test_text_may_come_in_every_form_of_numpy(dtype: Any) -> None:
+    columns = {"task": np.array(["door", "pen", "schräg"], dtype)}
+    for expression, expected in (
+        ("task == 'schräg'", [False, False, True]),
+        ("task != 'pen'", [True, False, True]),
+        ("task in ['pen', 'x']", [False, True, False]),
+    ):
+        mask = evaluate(expression, columns.__getitem__, columns, 3)
+        assert mask.dtype == bool
+        assert mask.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("returns", r"character 1 \('returns'\): this is a number, not true or false"),
+        ("returns and success", r"'returns'\): this is a number"),
+        ("not task", r"character 5 \('task'\): this is text"),
+        ("1", "this is a number"),
+        ("'text'", "this is text"),
+        ("lengths > 3 and returned > 5", r"character 17 \('returned'\): no column episodes/returned"),
+        ("returned > 5", r"did you mean returns\? Columns of episodes here: goal, huge"),
+        ("rewards > 0", "no column episodes/rewards"),
+        ("goal > 0", r"rows of shape \(2,\); a condition needs one value per episode"),
+        ("short > 0", r"expected 4 rows, found \(3,\)"),
+        ("raw == 'a'", "expected numbers or text"),
+        ("task > 'a'", "text is compared by"),
+        ("task == 1", "a number is compared with text"),
+        ("returns == '1'", "a number is compared with text"),
+        ("returns in ['1']", "numbers are looked for in text"),
+        ("task in [1]", "numbers are looked for in text"),
+        ("task in ['a', 1]", "mixes numbers and text"),
+        ("returns in [None]", "a list of plain numbers or texts"),
+        ("returns in lengths", "a list of plain numbers or texts"),
+        ("returns in [[1]]", "a list of plain numbers or texts"),
+        ("returns in {1: 2}", "a list of plain numbers or texts"),
+        ("returns in [1j]", "a list of plain numbers or texts"),
+        ("1 in [1] in [True]", "not allowed here"),
+        ("task + 'a' == 'b'", r"'task'\): this is text, not a number"),
+        ("abs(task) == 1", "this is text"),
+        ("(returns > 1) & (lengths > 2)", "not allowed here; write `and`"),
+        ("success | success", "write `or`"),
+        ("~success", "write `not`"),
+        ("success is True", "write `==`"),
+        ("task.id == 1", r"write column\(\"name\"\)"),
+        ("(a := 1) == 1", "write `==`"),
+        ("success = True", "cannot be read"),
+        ("returns >", "cannot be read"),
+        ("", "cannot be read"),
+        ("\0", "cannot be read"),
+        ("\ud800", "cannot be read"),
+        ("2 ** 1000 == 1", "an exponent must be a plain number up to 16"),
+        ("2 ** lengths == 1", "an exponent"),
+        ("2 ** -1 == 1", "an exponent"),
+        ("lengths * 9223372036854775807 > 0", "leaves whole numbers of 64 bits"),
+        ("(lengths ** 16) ** 16 > 0", "leaves whole numbers of 64 bits"),
+        ("huge + 1 > 0", r"2\^63 and more can only be compared"),
+        ("lengths == 9223372036854775808", "not allowed here"),
+        ("lengths == " + "9" * 5000, "cannot be read"),
+        ("column(task) == 1", "not allowed here"),
+        ("column('a', 'b') == 1", "not allowed here"),
+        ("abs(returns, 1) == 1", "not allowed here"),
+        ("abs(x=returns) == 1", "not allowed here"),
+        ("open('file')", "not allowed here"),
+        ("__import__('os').system('true')", "not allowed here"),
+        ("(lambda: success)()", "not allowed here"),
+        ("[success for x in [1]]", "not allowed here"),
+        ("success if success else success", "not allowed here"),
+        ("f'{success}' == 'a'", "not allowed here"),
+        ("returns[0] > 1", "not allowed here"),
+        ("None", "not allowed here"),
+        ("b'a' == b'a'", "not allowed here"),
+        ("1j == 1", "not allowed here"),
+        ("... == 1", "not allowed here"),
+        ("*success", "cannot be read|not allowed here"),
+        ("+returns > 1", "not allowed here"),
+        ("returns @ returns == 1", "not allowed here"),
+    ],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused_with_its_place(expression: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message) as caught:
+        chosen(expression)
+    assert str(caught.value).startswith("expression ")
+    assert "allowed are names of episode columns" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(" * 5000,
+        "(" * 150 + "success" + ")" * 150,
+        "-" * 9990 + "1",
+        "not " * 2400 + "success",
+        "1" + "+1" * 4990 + " > 2",
+        "1" + "<1" * 4990,
+        "[" * 4990 + "]" * 4990,
+        "a" + ".a" * 4990,
+        "a" + "(a" * 3000,
+        "abs(" * 60 + "returns" + ")" * 60 + " > 0",
+        "success and " * 800 + "success",
+        "x" * 10_001,
+        "success" + " " * 20_000 + "and success",
+        "returns in [" + "1," * 4900 + "]",
+        "returns in " + "[" * 90 + "]" * 90,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_long_and_deep_texts_end_soon(expression: str) -> None:
+    outcome: list[str] = []
+
+    def run() -> None:  # a thread has the smallest stack
+        try:
+            outcome.append(str(chosen(expression)))
+        except SchemaError as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=run)
+    start = time.perf_counter()
+    thread.start()
+    thread.join()
+    assert len(outcome[0]) < 2000
+    assert time.perf_counter() - start < 5
+
+
+def test_nesting_is_bounded_at_fifty() -> None:
+    assert chosen("not " * 48 + "success") == [1, 2]
+    with pytest.raises(SchemaError, match="nested more than 50 deep"):
+        chosen("not " * 50 + "success")
+
+
+WORDS = st.sampled_from(["returns", "lengths", "success", "task", "episode", "column('task/id')", "1", "0.5", "-2", "'door'", "True", "and", "or", "not", "in", "<", "<=", "==", "!=", "+", "-", "*", "/", "//", "%", "**", "(", ")", "[", "]", ",", "abs(", "isfinite(", ".", ":", "=", "#", ";", "lambda", "é", "not in", '\n', '\\'])  # fmt: skip
+
+
+@settings(max_examples=scaled(300), deadline=None)
+@given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=12).map(" ".join)))
+def test_any_text_gives_a_mask_or_an_error_of_its_kind(expression: str) -> None:
+    with contextlib.suppress(SchemaError):
+        chosen(expression)
+
+
+NUMBERS = st.sampled_from(["returns", "lengths", "small", "episode", "3", "0.5", "abs(returns)"])
+SUMS = st.recursive(
+    NUMBERS, lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map("({0[0]} {0[1]} {0[2]})".format),
+    max_leaves=4,
+)  # fmt: skip
+COMPARISONS = st.tuples(SUMS, st.sampled_from(["<", "<=", ">", ">=", "=="]), SUMS).map(" ".join)
+CONDITIONS = st.recursive(
+    st.one_of(COMPARISONS, st.just("success")),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map("({0[0]} {0[1]} {0[2]})".format),
+        inner.map("(not {})".format),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=scaled(200), deadline=None)
+@given(CONDITIONS)
+def test_conditions_mean_what_they_mean_in_python(expression: str) -> None:
+
+    expected = [
+        episode
+        for episode in range(4)
+        if eval(  # our own text, which stands for the meaning of the language
+            expression,
+            {
+                "episode": episode,
+                **{
+                    name: COLUMNS[name][episode].item()
+                    for name in ("returns", "lengths", "small", "success")
+                },
+            },
+        )
+    ]
+    assert chosen(expression) == expected
+
+
+def test_each_column_is_read_once() -> None:
+    read: list[str] = []
+
+    def column(name: str) -> np.ndarray:
+        read.append(name)
+        return COLUMNS[name]
+
+    evaluate("0 < returns < 5 and returns * returns < 9 or column('returns') > 7 or success",
+             column, COLUMNS.keys(), 4)  # fmt: skip
+    assert sorted(read) == ["returns", "success"]
+
+
+def test_the_mask_is_a_copy() -> None:
+    evaluate("success", COLUMNS.__getitem__, COLUMNS.keys(), 4)[:] = True
+    assert COLUMNS["success"].tolist() == [False, True, True, False]
+
+
+def test_no_episodes_give_an_empty_mask() -> None:
+    columns = {"returns": np.zeros(0), "task": np.zeros(0, "U4")}
+    for expression in ("returns > 1", "task in ['a']", "True", "episode % 2 ** 3 == 1"):
+        assert evaluate(expression, columns.__getitem__, columns, 0).shape == (0,)
+
+
+def test_used_names_are_sorted() -> None:
+    expression = "returns > 1 and column('task/id') in [1] and abs(lengths) > returns * episode"
+    assert used_names(expression) == ["lengths", "returns", "task/id"]
+    assert used_names("episode > 3") == []
+    with pytest.raises(SchemaError):
+        used_names("open('x')")

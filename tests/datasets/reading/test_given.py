@@ -1,0 +1,241 @@
+"""What means a dataset is taken alike everywhere, and wrong types get a sentence of their own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+
+ANY: Any = orlog  # whose functions are given what their types refuse
+MINI = "pointmaze/umaze-mini-v1"
+SPACES: dict[str, Any] = {
+    "observation_space": gymnasium.spaces.Box(-1, 1, (2,), np.float32),
+    "action_space": gymnasium.spaces.Discrete(3),
+}
+
+
+def an_episode(**changes: Any) -> orlog.Episode:
+    fields: dict[str, Any] = {
+        "observations": np.zeros((4, 2), np.float32),
+        "actions": np.array([0, 1, 2]),
+        "rewards": np.array([1.0, 2.0, 3.0]),
+        "terminations": np.array([False, False, True]),
+        "truncations": np.zeros(3, bool),
+    }
+    return orlog.Episode(**fields | changes)
+
+
+def written(episode: orlog.Episode, **options: Any) -> orlog.Episode:
+    with orlog.DatasetWriter("lab/given-v1", **SPACES, **options) as writer:
+        writer.add_episode(episode)
+    return orlog.load_dataset("lab/given-v1")[0]
+
+
+def test_names_paths_and_datasets_mean_the_same_everywhere(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(mini.folder, tmp_path / "copy")
+    same: list[Any] = [MINI, f"{MINI}@1.0.0", str(mini.folder), mini.folder, mini, "copy", "./copy"]
+    for number, one in enumerate(same):
+        assert orlog.load_dataset(one).digest == mini.digest
+        assert orlog.verify_store(one, quick=True)[0].digest == mini.digest
+        assert orlog.split_dataset(one, [1, 2])[1].total_episodes == 2
+        assert orlog.combine_datasets([one, mini]).total_steps == 2 * mini.total_steps
+        assert number or orlog.load_arrays(one, "ram").digest == mini.digest
+    small = mini[:2].save(tmp_path / "small.json")
+    views: list[Any] = [small, str(small), orlog.load_dataset(small)]
+    for number, view in enumerate(views):
+        folder = orlog.save_dataset(view, f"lab/small{number}-v1")
+        assert orlog.load_dataset(folder).total_episodes == 2
+        assert orlog.load_arrays(view, "ram").total_steps == 600
+        batch = next(iter(orlog.transitions(view, 4, seed=0)))
+        assert np.array_equal(
+            batch.rewards, orlog.transitions(mini[:2], 4, seed=0).batch(0).rewards
+        )
+    first = orlog.load_dataset("lab/small0-v1").folder
+    stored: list[Any] = ["lab/small0-v1", str(first), first, orlog.load_dataset(first)]
+    for number, one in enumerate(stored):
+        url = orlog.publish_dataset(one, tmp_path / f"registry{number}")
+        assert url.endswith("/1.0.0")
+        if not number:
+            add_registry("lab", str(tmp_path / "registry0"))
+        assert orlog.repair_dataset(one) == []
+        converted = orlog.convert_dataset(one, tmp_path / f"hdf5-{number}", container="hdf5")
+        assert orlog.load_dataset(converted).total_episodes == 2
+    with orlog.DatasetWriter.append("lab/small0-v1") as writer:
+        writer.add_episode(mini[0])
+    assert orlog.load_dataset("lab/small0-v1").version == "1.1.0"
+    assert orlog.build_dataset(mini) == orlog.build_dataset(MINI) == mini.folder
+    assert orlog.download_dataset(mini) == mini.folder
+
+
+def test_a_view_has_no_files_to_verify(mini: Dataset) -> None:
+    for use in (orlog.verify_store, orlog.repair_dataset):
+        with pytest.raises(SchemaError, match=r"a view has no folder .* save_dataset .*\.$"):
+            use(mini[:2])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda _: ANY.load_dataset(5), "name must be .* found int 5."),
+        (lambda _: ANY.verify_store(5), "folder must be .* found int 5."),
+        (lambda _: ANY.repair_dataset(None), "folder must be .* found NoneType None."),
+        (lambda _: ANY.publish_dataset(5, "somewhere"), "folder must be .* found int 5."),
+        (lambda _: ANY.build_dataset(Path("x")), "name must be .* found PosixPath"),
+        (lambda _: ANY.download_dataset(5), "name must be .* found int 5."),
+        (lambda _: ANY.convert_dataset(5, "x", container="hdf5"), "dataset must be .* int 5."),
+        (lambda _: ANY.save_dataset(5, "lab/x-v1"), "dataset must be .* found int 5."),
+        (lambda _: ANY.DatasetWriter.append(5), "dataset must be .* found int 5."),
+        (lambda _: ANY.transitions(5, seed=0), "data must be .* found int 5."),
+        (lambda _: ANY.load_arrays(5), "dataset must be .* found int 5."),
+        (lambda _: ANY.stream_transitions(5, 4, seed=0), "dataset must be .* found int 5."),
+        (lambda ds: ANY.goals(ds, seed=0, reward="sprase"), "reward must be a function .*sprase"),
+        (
+            lambda ds: ANY.goals(ds, seed=0, actor_goals=0.5),
+            "actor_goals are each a GoalMixture, found 0.5.",
+        ),
+        (
+            lambda ds: ANY.split_dataset(ds, 0.9),
+            r"sizes must be a sequence .* found float 0\.9\.",
+        ),
+        (lambda ds: ANY.split_dataset(ds, ["a"]), "sizes must be numbers, found str 'a'."),
+        (lambda ds: ANY.combine_datasets(ds), "datasets must be a sequence .* found Dataset"),
+        (lambda ds: ds.filter_episodes(5), "condition must be .* found int 5."),
+        (
+            lambda ds: ds.filter_episodes(lambda episode: episode.rewards > 0),
+            r"condition must return one truth value .* found bool\[300\] for episode 0",
+        ),
+        (lambda ds: ANY.Episode(**vars_of(ds[0]) | {"infos": 5}), "infos must be .* int 5."),
+        (
+            lambda _: ANY.DatasetWriter("lab/x-v1", environment="Pendulum-v1"),
+            "environment must be .* gymnasium.make gave, found str 'Pendulum-v1'.",
+        ),
+        (lambda _: ANY.DatasetWriter(5, **SPACES), "name must be .* found int 5."),
+        (
+            lambda _: ANY.DatasetWriter("lab/x-v1", observation_space=5, action_space=5),
+            "observation_space must be a space .* found int 5.",
+        ),
+    ],
+)
+def test_a_wrong_type_is_named_with_what_is_taken(
+    mini: Dataset, call: Callable[[Any], Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message) as found:
+        call(mini[:2])
+    assert len(str(found.value)) < 300
+    assert str(found.value).endswith(".")
+
+
+def vars_of(episode: orlog.Episode) -> dict[str, Any]:
+    names = ("observations", "actions", "rewards", "terminations", "truncations")
+    return {name: getattr(episode, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [[1.0, 2, 3.5], (1, 2, 3), np.array([1, 2, 3]), np.array([0.1, np.inf, np.nan], np.float32)],
+)
+def test_rewards_are_taken_where_nothing_is_lost(rewards: Any) -> None:
+    found = written(an_episode(rewards=rewards)).rewards
+    assert found.dtype == np.float64
+    assert np.array_equal(found, np.asarray(rewards, np.float64), equal_nan=True)
+
+
+def test_rewards_that_fit_float32_are_taken_into_it() -> None:
+    found = written(an_episode(rewards=[0.5, 2, -1.25]), reward_dtype=np.float32).rewards
+    assert found.dtype == np.float32
+    assert found.tolist() == [0.5, 2, -1.25]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "dtype"),
+    [
+        ([0.1, 0.2, 0.3], np.float32),
+        (np.array([1, 2, 2**53 + 1]), np.float64),
+        (np.array([1, 2, 2**24 + 1]), np.float32),
+        ([1e300, 0.0, 0.0], np.float32),
+    ],
+)
+def test_rewards_that_would_change_are_refused(rewards: Any, dtype: Any) -> None:
+    with pytest.raises(SchemaError, match=r"column rewards: expected .* cannot hold exactly"):
+        written(an_episode(rewards=rewards), reward_dtype=dtype)
+
+
+def test_flags_may_be_lists_and_numbers_are_no_flags() -> None:
+    found = written(an_episode(terminations=[False, False, True], truncations=[False] * 3))
+    assert found.terminations.tolist() == [False, False, True]
+    with pytest.raises(SchemaError, match="column terminations: expected bool"):
+        written(an_episode(terminations=[0, 0, 1]), version="1.0.1")
+
+
+def test_infos_may_be_a_dict_for_each_step() -> None:
+    infos = [
+        {"speed": step / 2, "pose": np.full(2, step), "ok": step > 0, "note": f"step {step}"}
+        for step in range(3)
+    ]
+    episode = an_episode(infos=infos)
+    for found in (episode.infos, written(episode).infos):
+        assert found["speed"].tolist() == [0.0, 0.5, 1.0]
+        assert found["pose"].tolist() == [[0, 0], [1, 1], [2, 2]]
+        assert found["ok"].tolist() == [False, True, True]
+        assert found["note"] == ["step 0", "step 1", "step 2"]
+    with orlog.DatasetWriter("lab/steps-v1", **SPACES) as writer:
+        writer.add_steps(**vars_of(an_episode(rewards=[1, 2, 3])), infos=infos)
+        writer.end_episode()
+    assert orlog.load_dataset("lab/steps-v1")[0].infos["note"] == episode.infos["note"]
+
+
+@pytest.mark.parametrize(
+    ("infos", "message"),
+    [
+        ([{"a": 1.0}, {"b": 1.0}, {"a": 1.0}], "step 0 and step 1 do not have the same names"),
+        ([{"a": 1.0}, {"a": "x"}, {"a": 1.0}], "'a' must be numbers, flags, texts or arrays"),
+        ([{"a": 2**53 + 1}, {"a": 0.5}, {"a": 1}], "'a' must be numbers"),
+        ([{"a": None}] * 3, "'a' must be numbers"),
+    ],
+)
+def test_infos_that_make_no_columns_are_refused(infos: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        an_episode(infos=infos)
+
+
+def test_what_is_shown_of_large_things_is_small(mini: Dataset) -> None:
+    arrays = orlog.load_arrays(mini[:3], "ram")
+    mapped = orlog.load_arrays(mini[:3], "mmap")
+    streams = [
+        orlog.transitions(arrays, 8, seed=0),
+        orlog.transitions(arrays, 8, seed=0, n_steps=3),
+        orlog.sequences(arrays, 8, seed=0, length=4),
+        orlog.episodes(arrays, 2, seed=0),
+        orlog.episodes(arrays, 2, seed=0, layout="packed"),
+        orlog.goals(arrays, 8, seed=0),
+        orlog.preferences(arrays, 8, seed=0, length=4),
+        orlog.prioritized_transitions(arrays, 8, seed=0),
+        orlog.stream_transitions(mini[:3], 8, seed=0),
+    ]
+    batches = [next(iter(stream)) for stream in streams]  # type: ignore[call-overload]  # of many kinds
+    things = [mini, mini[0], arrays, mapped, *streams, *batches]
+    with orlog.DatasetWriter.append(mini) as writer:
+        writer.add_episode(mini[0])
+        things.append(writer)
+        assert "1 episodes, 300 steps" in repr(writer)
+    for thing in things:
+        lines = repr(thing).splitlines()
+        assert len(lines) <= 8
+        assert max(map(len, lines)) <= 200
+        assert type(thing).__name__ in lines[0]
+    assert "actions=float32[300, 2]" in repr(mini[0])
+    assert "rewards=float32[8]" in repr(batches[0])
+    assert f"Transitions({MINI}, sha256:" in repr(streams[0])

@@ -1,0 +1,1266 @@
+"""Views: the same episodes as operations on a plain list would give, named by digests."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.values import concatenate_blocks
+from orlog.datasets.reading import views as views_module
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.selection import Selection
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store import encoding
+from orlog.errors import (
+    FormatVersionError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    SchemaError,
+    StorageError,
+    VersionExistsError,
+)
+from orlog.manifests.manifest import canonical_json
+from tests.levels import scaled
+
+RICH = spaces.Dict(
+    {
+        "position": spaces.Box(-99, 99, (2,), np.float32),
+        "word": spaces.Text(6, min_length=0, charset="aé水"),
+        "tags": spaces.Sequence(spaces.Discrete(5)),
+    }
+)
+BOX = spaces.Box(-99, 99, (3,), np.float32)
+
+
+def make_rich(number: int) -> Episode:
+    """Return an episode that is known by its seed."""
+    rng = np.random.default_rng([number, 3])
+    steps = int(rng.integers(1, 15))
+    RICH.seed(number)
+    samples = [RICH.sample() for _ in range(steps + 1)]
+    last = np.arange(steps) == steps - 1
+    return Episode(
+        observations={
+            "position": rng.standard_normal((steps + 1, 2)).astype(np.float32),
+            "word": [sample["word"] for sample in samples],
+            "tags": [sample["tags"] for sample in samples],
+        },
+        actions=rng.integers(0, 4, steps),
+        # Whole numbers from a small range: many returns are tied.
+        rewards=rng.integers(0, 2, steps).astype(np.float64),
+        terminations=last & (number % 2 == 0),
+        truncations=last & (number % 3 == 0),
+        infos={
+            "note": [f"{step} ✓"[: int(rng.integers(0, 5))] for step in range(steps)],
+            "hits": [rng.random((int(rng.integers(0, 3)), 2)) for _ in range(steps)],
+            "force": rng.random((steps, 2)),
+        },
+        seed=number,
+        metadata={
+            "task": ["push", "pull", "é", ""][number % 4],
+            "weight": [1.5, math.nan, -2.0, math.inf, 1.5][number % 5],
+            "grid": rng.random((2, 2)),
+        },
+    )
+
+
+def make_plain(number: int, component: int = 0) -> Episode:
+    """Return an episode whose observations say component, episode and step."""
+    steps = 3 + number % 5
+    observations = np.array([[component, number, step] for step in range(steps + 1)], np.float32)
+    return Episode(
+        observations=observations,
+        actions=observations[:-1] / 8,
+        rewards=np.full(steps, float(number)),
+        terminations=np.zeros(steps, np.bool_),
+        truncations=np.arange(steps) == steps - 1,
+        seed=number,
+    )
+
+
+def record(name: str, episodes: Sequence[Episode], **arguments: Any) -> Dataset:
+    with DatasetWriter(name, **arguments) as writer:
+        for episode in episodes:
+            writer.add_episode(episode)
+    return orlog.load_dataset(writer.folder)
+
+
+EPISODES = {number: make_rich(number) for number in range(26)}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a home with all datasets of this file; do not write to it."""
+    home = tmp_path_factory.mktemp("views")
+    rich = {"observation_space": RICH, "action_space": spaces.Discrete(4)}
+    plain = {"observation_space": BOX, "action_space": BOX}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(home))
+        patch.setattr(encoding, "CHUNK_BYTES", 64)
+        patch.setattr(encoding, "SHARD_BYTES", 256)
+        patch.setattr(os, "fsync", lambda _: None)
+        dataset = record("lab/rich-v1", [EPISODES[number] for number in range(12)], **rich)
+        with DatasetWriter.append(dataset) as writer:  # version 1.1.0 has two parts
+            for number in range(12, 20):
+                writer.add_episode(EPISODES[number])
+        record("lab/more-v1", [EPISODES[number] for number in range(20, 26)], **rich)
+        for component in range(3):
+            episodes = [make_plain(number, component) for number in range(10 + component)]
+            record(f"lab/plain-v{component}", episodes, **plain)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def home_of_all(home: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let names mean the datasets of this file; returns an empty folder."""
+    home.mkdir()
+    monkeypatch.setenv("ORLOG_HOME", str(built))
+    return home
+
+
+@pytest.fixture
+def rich() -> Dataset:
+    return orlog.load_dataset("lab/rich-v1")
+
+
+@pytest.fixture
+def more() -> Dataset:
+    return orlog.load_dataset("lab/more-v1")
+
+
+@pytest.fixture
+def plain() -> list[Dataset]:
+    return [orlog.load_dataset(f"lab/plain-v{component}") for component in range(3)]
+
+
+def ids(dataset: Dataset) -> list[int]:
+    return [int(seed) for seed in dataset.column("episodes/seeds")]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+        for field in dataclasses.fields(expected):
+            if field.name != "index":
+                assert_same(getattr(found, field.name), getattr(expected, field.name))
+    elif isinstance(expected, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same(found[key], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected or (found != found and expected != expected)
+
+
+def check_view(view: Dataset, expected: Sequence[int]) -> None:
+    """Compare everything that can be read of a view with a plain list of episodes."""
+    episodes = [EPISODES[number] for number in expected]
+    assert ids(view) == list(expected)
+    assert (len(view), view.total_episodes) == (len(expected), len(expected))
+    assert view.total_steps == sum(map(len, episodes))
+    assert view.episode_lengths.tolist() == list(map(len, episodes))
+    starts = itertools.accumulate(map(len, episodes), initial=0)
+    assert view.episode_starts.tolist() == list(starts)[:-1]
+    for index, (found, episode) in enumerate(zip(view, episodes, strict=True)):
+        assert found.index == index
+        assert_same(found, episode)
+    if not episodes:
+        assert all(len(view.column(name)) == 0 for name in view.columns)
+        return
+    blocks = [view.schema.block_of(episode, "here") for episode in episodes]
+    whole = concatenate_blocks(blocks)
+    assert sorted(whole) == view.columns
+    rng = np.random.default_rng(len(expected))
+    for name, values in whole.items():
+        assert_same(view.column(name), values)
+        start, stop = sorted(rng.integers(0, len(values) + 1, 2).tolist())
+        assert_same(view.column(name, start, stop), values[start:stop])
+        rows = rng.integers(0, len(values), 5) if len(values) else np.empty(0, np.int64)
+        assert_same(view.rows(name, rows), values[rows])
+    for position in (0, len(episodes) - 1, -1):
+        assert_same(view[position], episodes[position])
+    for wrong in (len(episodes), -len(episodes) - 1):
+        with pytest.raises(IndexError):
+            view[wrong]
+
+
+# --- single operations
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        slice(None),
+        slice(3, 7),
+        slice(None, None, -1),
+        slice(-5, None, 2),
+        slice(50, 90),
+        slice(13, 2, -3),
+        [3],
+        [5, 1, 1, -1, -20],
+        (4, 2),
+        [],
+        np.array([2, 19], np.uint8),
+        np.array([], np.int64),
+        np.arange(20) % 3 == 0,
+        [True, False] * 10,
+        np.zeros(20, np.bool_),
+    ],
+    ids=str,
+)
+def test_episodes_are_selected_as_numpy_selects(rich: Dataset, index: Any) -> None:
+    numbers = np.arange(20)
+    at = index if isinstance(index, slice) else np.asarray(index)
+    expected = numbers[at] if isinstance(at, slice) or at.size else numbers[:0]
+    check_view(rich[index], expected.tolist())
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [20],
+        [-21],
+        [0.0],
+        [0.5, 1],
+        ["a"],
+        [[0, 1]],
+        np.zeros((20, 1), np.bool_),
+        np.ones(19, np.bool_),
+        [None],
+        [2**63],
+    ],
+    ids=str,
+)
+def test_what_selects_no_episodes_is_an_index_error(rich: Dataset, index: Any) -> None:
+    with pytest.raises(IndexError, match="lab/rich-v1"):
+        rich[index]
+
+
+CONDITIONS: dict[str, Callable[[Episode], bool]] = {
+    "returns > 4 and lengths >= 5": lambda one: one.rewards.sum() > 4 and len(one) >= 5,
+    "not (returns <= 4) or seeds == 3": lambda one: one.rewards.sum() > 4 or one.seed == 3,
+    "task == 'push'": lambda one: one.metadata["task"] == "push",
+    "task in ['é', '']": lambda one: one.metadata["task"] in ("é", ""),
+    "weight > 0": lambda one: one.metadata["weight"] > 0,
+    "not isfinite(weight)": lambda one: not math.isfinite(one.metadata["weight"]),
+    'column("task") != "pull"': lambda one: one.metadata["task"] != "pull",
+    "returns / lengths >= 0.5": lambda one: one.rewards.mean() >= 0.5,
+    "True": lambda one: True,  # noqa: ARG005
+    "False": lambda one: False,  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize(("text", "condition"), CONDITIONS.items(), ids=CONDITIONS.keys())
+def test_episodes_are_filtered_by_text_and_by_function(
+    rich: Dataset, text: str, condition: Callable[[Episode], bool]
+) -> None:
+    expected = [number for number in range(20) if condition(EPISODES[number])]
+    by_text, by_function = rich.filter_episodes(text), rich.filter_episodes(condition)
+    check_view(by_text, expected)
+    check_view(by_function, expected)
+    assert by_text.operation == {"filter": text}
+    assert by_text.digest != by_function.digest  # the text is what is kept of the one
+    odd = rich[1::2]
+    check_view(odd.filter_episodes(text), [number for number in expected if number % 2])
+
+
+def test_the_index_in_a_filter_is_that_of_the_view(rich: Dataset) -> None:
+    check_view(rich[10:].filter_episodes("episode < 3"), [10, 11, 12])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "returns >", "reward > 1", "grid > 1", "__import__('os')", "returns", "task > 'a'"]
+)
+def test_a_filter_that_makes_no_sense_is_refused(rich: Dataset, text: str) -> None:
+    with pytest.raises(SchemaError):
+        rich.filter_episodes(text)
+
+
+def best(numbers: Sequence[int], values: Sequence[float], percent: float) -> list[int]:
+    """Return the best numbers in the order given: ties to the earlier one, NaN behind all."""
+    count = math.ceil(len(numbers) * percent / 100)
+    worst = [(math.isnan(value), -value if value == value else 0.0) for value in values]
+    order = sorted(range(len(numbers)), key=lambda place: worst[place])
+    return [numbers[place] for place in sorted(order[:count])]
+
+
+@pytest.mark.parametrize("percent", [0.001, 5, 10, 10.1, 33, 50, 99.9, 100])
+def test_the_best_episodes(rich: Dataset, percent: float) -> None:
+    numbers = list(range(20))
+    returns = [EPISODES[number].rewards.sum() for number in numbers]
+    assert len(set(returns)) < 12
+    check_view(rich.top_episodes(percent), best(numbers, returns, percent))
+    weights = [EPISODES[number].metadata["weight"] for number in numbers]
+    check_view(rich.top_episodes(percent, by="weight"), best(numbers, weights, percent))
+    lengths = [len(EPISODES[number]) for number in numbers]
+    check_view(rich.top_episodes(percent, by="lengths"), best(numbers, lengths, percent))
+
+
+def test_a_percentage_of_many_episodes_is_not_one_too_many(rich: Dataset) -> None:
+    many = rich[np.arange(10_000) % 20]
+    assert len(many.top_episodes(0.07)) == 7
+    assert len(many[:100].top_episodes(7)) == 7
+
+
+@pytest.mark.parametrize("percent", [0, -1, 100.1, math.nan, math.inf])
+def test_a_percentage_that_is_none_is_refused(rich: Dataset, percent: float) -> None:
+    with pytest.raises(ValueError, match="percentage"):
+        rich.top_episodes(percent)
+
+
+@pytest.mark.parametrize("by", ["task", "grid", "nothing", "episodes/returns", ""])
+def test_what_cannot_be_ordered_is_refused(rich: Dataset, by: str) -> None:
+    with pytest.raises((SchemaError, NotFoundError)):
+        rich.top_episodes(10, by=by)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2**62])
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ([5, 15], [5, 15]),
+        ([3, 4], [3, 4]),
+        ([0, 20], [0, 20]),
+        ([20], [20]),
+        ([0.8, 0.1, 0.1], [16, 2, 2]),
+        ([0.5], [10]),
+        ([1.0], [20]),
+        ([0.1] * 10, [2] * 10),
+        ([1 / 3, 1 / 3, 1 / 3], [7, 6, 7]),
+        (np.array([0.25, 0.75]), [5, 15]),
+        ((np.int64(2), 3), [2, 3]),
+    ],
+    ids=str,
+)
+def test_splits_are_disjoint_complete_and_in_order(
+    rich: Dataset, sizes: Any, counts: list[int], seed: int | None
+) -> None:
+    parts = orlog.split_dataset(rich, sizes, seed=seed)
+    assert [len(part) for part in parts] == counts
+    found = [ids(part) for part in parts]
+    together = [number for part in found for number in part]
+    assert len(set(together)) == len(together) == sum(counts)
+    assert all(sorted(part) == part for part in found)
+    if seed is None:
+        assert together == list(range(sum(counts)))
+    for part, numbers in zip(parts, found, strict=True):
+        check_view(part, numbers)
+    again = orlog.split_dataset(rich, sizes, seed=seed)
+    assert [part.digest for part in again] == [part.digest for part in parts]
+    assert [ids(part) for part in again] == found
+
+
+def test_splits_are_random_by_seed(rich: Dataset) -> None:
+    counted = np.zeros(20)
+    for seed in range(300):
+        first, second = orlog.split_dataset(rich, [0.5, 0.5], seed=seed)
+        assert first.digest != second.digest
+        counted[ids(first)] += 1
+    assert scipy.stats.binomtest(int(counted.min()), 300, 0.5).pvalue > 1e-6
+    assert scipy.stats.binomtest(int(counted.max()), 300, 0.5).pvalue > 1e-6
+
+
+def test_a_seed_may_be_a_number_of_numpy(rich: Dataset) -> None:
+    (one,) = orlog.split_dataset(rich, [5], seed=np.int64(3))  # type: ignore[arg-type] # as users do
+    (other,) = orlog.split_dataset(rich, [5], seed=3)
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [21], [10, 11], [-1, 5], [0.6, 0.6], [-0.1, 0.5], [1.5], [math.nan], [math.inf], [0.5, 2]],
+    ids=str,
+)
+def test_sizes_that_make_no_split_are_refused(rich: Dataset, sizes: list[float]) -> None:
+    with pytest.raises(ValueError, match="lab/rich-v1"):
+        orlog.split_dataset(rich, sizes, seed=0)
+
+
+def test_datasets_are_combined_one_after_the_other(rich: Dataset, more: Dataset) -> None:
+    check_view(orlog.combine_datasets([rich, more]), [*range(20), *range(20, 26)])
+    check_view(
+        orlog.combine_datasets([more, rich[:3], more]), [*range(20, 26), 0, 1, 2, *range(20, 26)]
+    )
+    check_view(orlog.combine_datasets([rich]), list(range(20)))
+    check_view(orlog.combine_datasets([rich[:0], more[2:3]]), [22])
+    older = orlog.load_dataset("lab/rich-v1@1.0.0")
+    check_view(orlog.combine_datasets([older[10:], rich[10:14]]), [10, 11, 10, 11, 12, 13])
+    nested = orlog.combine_datasets([orlog.combine_datasets([more, older[:2]]), rich[5:6]])
+    check_view(nested, [*range(20, 26), 0, 1, 5])
+
+
+def test_what_is_not_alike_is_not_combined(
+    rich: Dataset, more: Dataset, plain: list[Dataset]
+) -> None:
+    with pytest.raises(SchemaError, match=r"rich-v1 and lab/plain-v0 cannot.*observation_space"):
+        orlog.combine_datasets([rich, plain[0]])
+    fewer = more.select_columns(["infos/note", "episodes/task", "episodes/weight", "observations"])
+    with pytest.raises(
+        SchemaError, match=r"column episodes/grid is .* and missing.*select_columns"
+    ):
+        orlog.combine_datasets([rich, fewer])
+    kept = ["infos/note", "episodes/task"]
+    alike = orlog.combine_datasets([rich.select_columns(kept), more.select_columns(kept)])
+    assert ids(alike) == list(range(26))
+    with pytest.raises(ValueError, match="at least one"):
+        orlog.combine_datasets([])
+
+
+@pytest.mark.parametrize(
+    "weights", [[1], [1, 2, 3], [-1, 2], [0, 0], [math.nan, 1], [math.inf, 1], []], ids=str
+)
+def test_weights_that_are_none_are_refused(plain: list[Dataset], weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        orlog.combine_datasets(plain[:2], weights=weights)
+
+
+def test_weights_are_scaled_and_may_come_from_numpy(plain: list[Dataset]) -> None:
+    expected = orlog.combine_datasets(plain[:2], weights=[1, 3])
+    assert expected.mixture is not None
+    assert expected.mixture[1] == (0.25, 0.75)
+    for weights in ([0.25, 0.75], np.array([2, 6]), np.array([1, 3], np.float32), (10.0, 30.0)):
+        found = orlog.combine_datasets(plain[:2], weights=weights)  # type: ignore[arg-type] # as users do
+        assert found.digest == expected.digest
+    assert orlog.combine_datasets(plain[:2]).mixture is None
+    assert orlog.combine_datasets(plain[:2], weights=[1, 1]).digest != (
+        orlog.combine_datasets(plain[:2]).digest
+    )
+
+
+def test_columns_are_left_out(rich: Dataset) -> None:
+    view = rich.select_columns(["observations/position", "infos/note", "episodes/task"])
+    assert view.columns == sorted(
+        {
+            *("actions", "rewards", "terminations", "truncations"),
+            *("episodes/lengths", "episodes/returns", "episodes/seeds"),
+            "observations/position",
+            *("infos/note@offsets", "infos/note@values"),
+            *("episodes/task@offsets", "episodes/task@values"),
+        }
+    )
+    assert view.observation_space == spaces.Dict({"position": RICH["position"]})
+    for found, number in zip(view, range(20), strict=True):
+        whole = EPISODES[number]
+        assert isinstance(whole.observations, dict)
+        expected = dataclasses.replace(
+            whole,
+            observations={"position": whole.observations["position"]},
+            infos={"note": whole.infos["note"]},
+            metadata={"task": whole.metadata["task"]},
+        )
+        assert_same(found, expected)
+    assert rich.select_columns([]).observation_space == RICH
+    assert rich.select_columns(["observations", "observations/position"]).observation_space == RICH
+    with pytest.raises(NotFoundError, match=r"no column 'infos/note'|infos/note"):
+        view.select_columns(["infos/force"])
+    with pytest.raises(NotFoundError, match="force"):
+        view.column("infos/force")
+    with pytest.raises(NotFoundError, match=r"did you mean infos/note"):
+        rich.select_columns(["infos/notes"])
+    with pytest.raises(SchemaError, match="weight"):
+        view.filter_episodes("weight > 1")
+    assert ids(view.filter_episodes("task == 'push'")) == [0, 4, 8, 12, 16]
+
+
+# --- chains of operations
+
+
+def draw_operation(
+    data: st.DataObject, view: Dataset, numbers: list[int], more: Dataset
+) -> tuple[Dataset, list[int]]:
+    """Apply one random operation to a view and to a plain list."""
+    count = len(numbers)
+    kind = data.draw(
+        st.sampled_from(
+            ["slice", "positions", "mask", "text", "function", "top", "split", "combine"]
+        )
+    )
+    if kind == "slice":
+        bound = st.one_of(st.none(), st.integers(-count - 2, count + 2))
+        step = data.draw(st.sampled_from([None, 1, 2, -1, -3]))
+        index = slice(data.draw(bound), data.draw(bound), step)
+        return view[index], numbers[index]
+    if kind == "positions":
+        chosen = data.draw(st.lists(st.integers(-count, count - 1), max_size=15)) if count else []
+        return view[chosen], [numbers[place] for place in chosen]
+    if kind == "mask":
+        mask = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        return view[np.array(mask, np.bool_)], list(itertools.compress(numbers, mask))
+    if kind in ("text", "function"):
+        text, condition = data.draw(st.sampled_from(list(CONDITIONS.items())))
+        kept = [number for number in numbers if condition(EPISODES[number])]
+        return view.filter_episodes(text if kind == "text" else condition), kept
+    if kind == "top":
+        percent = data.draw(st.sampled_from([1, 20, 50, 75.5, 100]))
+        by, value = data.draw(
+            st.sampled_from(
+                [
+                    ("returns", lambda one: one.rewards.sum()),
+                    ("weight", lambda one: one.metadata["weight"]),
+                ]
+            )
+        )
+        values = [float(value(EPISODES[number])) for number in numbers]
+        return view.top_episodes(percent, by=by), best(numbers, values, percent)
+    if kind == "split":
+        first = data.draw(st.integers(0, count))
+        parts = orlog.split_dataset(view, [first, count - first], seed=data.draw(st.integers(0, 9)))
+        found = [ids(part) for part in parts]
+        assert sorted(itertools.chain(*found)) == sorted(numbers)
+        part = data.draw(st.integers(0, 1))
+        return parts[part], found[part]
+    before = data.draw(st.booleans())
+    chosen = data.draw(st.lists(st.integers(0, 5), max_size=4))
+    added = [20 + place for place in chosen]
+    if before:
+        return orlog.combine_datasets([more[chosen], view]), added + numbers
+    return orlog.combine_datasets([view, more[chosen]]), numbers + added
+
+
+quick = settings(
+    max_examples=scaled(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@quick
+@given(data=st.data())
+def test_any_chain_of_operations_is_that_of_a_plain_list(
+    rich: Dataset, more: Dataset, home: Path, data: st.DataObject
+) -> None:
+    view, numbers = rich, list(range(20))
+    for _ in range(data.draw(st.integers(1, 5))):
+        view, numbers = draw_operation(data, view, numbers, more)
+    check_view(view, numbers)
+    loaded = orlog.load_dataset(view.save(home / "view.json", replace=True))
+    assert loaded.digest == view.digest
+    assert loaded.operation == view.operation
+    check_view(loaded, numbers)
+
+
+# --- digests and files
+
+
+def many_views(rich: Dataset, more: Dataset) -> list[Dataset]:
+    half = orlog.split_dataset(rich, [0.5, 0.5], seed=0)
+    combine = orlog.combine_datasets
+    return [
+        rich[:3],
+        rich[3:],
+        rich[[2, 1, 0]],
+        rich[:3][:2],
+        more[:3],
+        orlog.load_dataset("lab/rich-v1@1.0.0")[:3],
+        rich.filter_episodes("returns > 1"),
+        rich.filter_episodes("returns > 2"),
+        rich.filter_episodes("returns >  1"),
+        rich.top_episodes(10),
+        rich.top_episodes(11),
+        rich.top_episodes(10, by="lengths"),
+        *half,
+        *orlog.split_dataset(rich, [0.5, 0.5], seed=1),
+        *orlog.split_dataset(rich, [10, 5]),
+        *orlog.split_dataset(rich, [0.5, 0.4], seed=0),
+        rich.select_columns(["infos/note"]),
+        rich.select_columns(["infos/force"]),
+        combine([rich, more]),
+        combine([more, rich]),
+        combine([rich, more], weights=[1, 2]),
+        combine([rich, more], weights=[2, 1]),
+        combine([rich, combine([more, rich])]),
+        combine([combine([rich, more]), rich]),
+    ]
+
+
+def test_equal_operations_have_equal_digests_and_others_differ(
+    rich: Dataset, more: Dataset
+) -> None:
+    digests = [view.digest for view in many_views(rich, more)]
+    assert digests == [view.digest for view in many_views(rich, more)]
+    assert len({rich.digest, more.digest, *digests}) == len(digests) + 2
+    assert rich[0:3].digest == rich[[0, 1, 2]].digest == rich[np.arange(20) < 3].digest
+    # What it is called, and where it lies, does not count.
+    elsewhere = Dataset(rich.folder)
+    assert elsewhere[:3].digest == rich[:3].digest
+
+
+def test_a_lineage_tells_how_a_view_came_to_be(rich: Dataset, more: Dataset) -> None:
+    view = orlog.combine_datasets([rich[:3], more], weights=[1, 3])
+    assert [parent.digest for parent in view.lineage] == [rich[:3].digest, more.digest]
+    assert {parent.operation for parent in view.lineage} == {'{"combine":{"weights":[0.25,0.75]}}'}
+    (parent,) = view.parents[0].lineage
+    assert (parent.digest, parent.operation) == (rich.digest, '{"episodes":[[0,3]]}')
+
+
+def test_views_are_saved_and_loaded(rich: Dataset, more: Dataset, home: Path) -> None:
+    views = many_views(rich, more)
+    path = home
+    for number, view in enumerate(views):
+        with pytest.raises(NotFoundError, match="saved nowhere"):
+            _ = view.folder
+        path = view.save(home / f"new/folder/{number}.json")
+        assert view.folder == path
+        assert path.stat().st_size < 2000
+        loaded = orlog.load_dataset(path)
+        assert (loaded.digest, loaded.folder) == (view.digest, path)
+        assert ids(loaded) == ids(view)
+        assert loaded.columns == view.columns
+        assert (loaded.mixture is None) == (view.mixture is None)
+        if view.mixture is not None and loaded.mixture is not None:
+            np.testing.assert_array_equal(loaded.mixture[0], view.mixture[0])
+            assert loaded.mixture[1] == view.mixture[1]
+    assert orlog.load_dataset(str(path)).digest == views[-1].digest
+    again = rich[:1].save(path, replace=True)
+    assert orlog.load_dataset(again).digest == rich[:1].digest
+    assert {one.name for one in path.parent.iterdir()} == {f"{at}.json" for at in range(len(views))}
+
+
+def test_a_view_never_writes_over_anything_else(rich: Dataset, home: Path) -> None:
+    path = rich[:2].save(home / "x.json")
+    written = path.read_bytes()
+    assert rich[:2].save(path) == path  # the same view again
+    with pytest.raises(VersionExistsError, match=r"holds another view .* replace=True"):
+        rich[:3].save(path)
+    assert path.read_bytes() == written
+    rich[:3].save(path, replace=True)
+    assert orlog.load_dataset(path).digest == rich[:3].digest
+
+    newer = home / "newer.json"
+    newer.write_text(json.dumps({"view_version": 99, "parents": "somehow"}))
+    with pytest.raises(VersionExistsError, match="another view"):
+        rich[:2].save(newer)
+    rich[:2].save(newer, replace=True)
+    code = home / "train.py"
+    code.write_text("import orlog\n")
+    lock = home / "orlog.lock"
+    lock.write_text('{"lock_version": 1, "datasets": {}}')
+    link = home / "link.json"
+    link.symlink_to(home / "nowhere.json")
+    (home / "folder.json").mkdir()
+    for other in (code, lock, link, home / "folder.json"):
+        for replace in (False, True):
+            with pytest.raises(VersionExistsError, match="not a view that orlog saved"):
+                rich[:2].save(other, replace=replace)
+    assert code.read_text() == "import orlog\n"
+    assert link.is_symlink()
+
+
+def test_a_stored_version_is_not_saved_as_a_view(rich: Dataset, home: Path) -> None:
+    with pytest.raises(ValueError, match="is a stored version, not a view"):
+        rich.save(home / "x.json")
+    (home / "file").touch()
+    with pytest.raises(StorageError, match="cannot write"):
+        rich[:2].save(home / "file/x.json")
+
+
+def test_a_long_chain_that_is_saved_can_be_loaded(rich: Dataset, home: Path) -> None:
+    view = rich
+    for _ in range(200):
+        view = view[:]
+    try:
+        path = view.save(home / "x.json")
+    except OrlogError as error:
+        assert "nested" in str(error)  # noqa: PT017 (refused at the right time)
+    else:
+        assert orlog.load_dataset(path).digest == view.digest
+
+
+def seal(body: dict[str, Any]) -> str:
+    """Return the digest that a view of this JSON has, as anyone can work it out."""
+    if "dataset" in body:
+        return str(body["dataset"]).partition("@")[2]
+    parents = [seal(parent) for parent in body["parents"]]
+    content = canonical_json({"operation": body["operation"], "parents": parents})
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def write_view(path: Path, operation: Any, *parents: Any, **more: Any) -> Path:
+    body = {"operation": operation, "parents": list(parents)}
+    text = json.dumps({"view_version": 1, "digest": seal(body), **body, **more})
+    path.write_text(text, "utf-8")
+    return path
+
+
+def named(dataset: Dataset) -> dict[str, str]:
+    return {"dataset": f"{dataset.name}@{dataset.digest}"}
+
+
+EDITS: list[tuple[str, str]] = [
+    ('"seed": 4', '"seed": 5'),
+    ("[[0, 7]]", "[[0, 6]]"),
+    ('"part": 1', '"part": 0'),
+    ('"returns > 1"', '"returns > 0"'),
+    ("[0.5, 0.5]", "[0.4, 0.6]"),
+    ('"digest": "sha256:', '"digest": "sha256:0'),
+    ('"digest": "sha256:', '"digest": "SHA256:'),
+    ('"view_version": 1, ', '"view_version": 1, "more": 1, '),
+    ('"view_version": 1, ', '"view_version": 1, "view_version": 1, '),
+    ('"view_version": 1', '"view_version": 0'),
+    ('"view_version": 1', '"view_version": true'),
+    ('"view_version": 1', '"view_version": 1.0'),
+    ('"view_version": 1, ', ""),
+    ('"parents": [', '"parents": ["x", '),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), EDITS, ids=map(str, EDITS))
+def test_a_file_that_was_edited_is_refused(
+    rich: Dataset, more: Dataset, home: Path, old: str, new: str
+) -> None:
+    part = orlog.split_dataset(rich[:7].filter_episodes("returns > 1"), [1, 1], seed=4)[1]
+    path = orlog.combine_datasets([part, more], weights=[1, 1]).save(home / "x.json")
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    with pytest.raises(ManifestError, match=r"x\.json: "):
+        orlog.load_dataset(path)
+
+
+def test_a_view_of_a_newer_orlog_asks_for_an_upgrade(rich: Dataset, home: Path) -> None:
+    path = rich[:2].save(home / "x.json")
+    path.write_text(path.read_text("utf-8").replace('_version": 1', '_version": 2'), "utf-8")
+    with pytest.raises(FormatVersionError, match="upgrade"):
+        orlog.load_dataset(path)
+
+
+TEXTS = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"1",
+    b'"x"',
+    b"\xff\xfe",
+    b"{}",
+    b"[" * 200_000,
+    b'{"view_version":' * 100_000,
+    b'{"view_version": 1, "operation": {"top": NaN}}',
+    b'{"view_version": 1' + b"0" * 10_000 + b"}",
+]
+
+
+@pytest.mark.parametrize("data", TEXTS, ids=lambda data: str(data[:20]))
+def test_a_file_that_is_no_view_is_refused(home: Path, data: bytes) -> None:
+    path = home / "x.json"
+    path.write_bytes(data)
+    with pytest.raises((ManifestError, FormatVersionError), match=r"x\.json"):
+        orlog.load_dataset(path)
+
+
+WRONG_SPLITS: list[dict[str, Any]] = [
+    {"sizes": None},
+    {"sizes": []},
+    {"sizes": "55"},
+    {"sizes": [21]},
+    {"sizes": [10**40]},
+    {"sizes": [-5, 5]},
+    {"sizes": [0.5, "a"]},
+    {"sizes": [[1]]},
+    {"sizes": {"0": 5}},
+    {"sizes": [True, True]},
+    {"seed": -1},
+    {"seed": 1.5},
+    {"seed": "0"},
+    {"seed": [1, 2]},
+    {"seed": {"a": 1}},
+    {"seed": True},
+    {"part": 2},
+    {"part": -1},
+    {"part": 0.0},
+    {"part": "0"},
+    {"part": None},
+    {"part": False},
+    {"more": 1},
+]
+OPERATIONS: list[Any] = [
+    None,
+    [],
+    "episodes",
+    {},
+    {"episodes": [[0, 1]], "top": {}},
+    {"explode": 1},
+    {"x" * 10_000: 1},
+    *(
+        {"episodes": value}
+        for value in (
+            None,
+            5,
+            "abc",
+            {"0": 1},
+            [5],
+            [[0]],
+            [[0, 1, 2]],
+            [["0", "1"]],
+            [[0.0, 1.0]],
+            [[False, True]],
+            [[-1, 2]],
+            [[5, 2]],
+            [[3, 3]],
+            [[0, 21]],
+            [[0, 10**30]],
+            [[0, 2**62]] * 3,
+            [[[0, 1], 2]],
+        )
+    ),
+    *(
+        {"filter": value}
+        for value in (
+            None,
+            5,
+            "",
+            "returns >",
+            "().__class__",
+            "1" * 20_000,
+            "(" * 300,
+            ["returns > 1"],
+        )
+    ),
+    *(
+        {"top": value}
+        for value in (
+            None,
+            10,
+            {"percent": 10},
+            {"by": "returns"},
+            {"percent": 0, "by": "returns"},
+            {"percent": 101, "by": "returns"},
+            {"percent": "10", "by": "returns"},
+            {"percent": None, "by": "returns"},
+            {"percent": [10], "by": "returns"},
+            {"percent": True, "by": "returns"},
+            {"percent": 10, "by": "task"},
+            {"percent": 10, "by": "grid"},
+            {"percent": 10, "by": 5},
+            {"percent": 10, "by": "../rewards"},
+            {"percent": 10, "by": "returns", "more": 1},
+        )
+    ),
+    *({"split": {"sizes": [5, 5], "seed": 0, "part": 0, **change}} for change in WRONG_SPLITS),
+    {"split": {"sizes": [5, 5]}},
+    {"split": [5, 5]},
+    *({"columns": value} for value in (None, "infos/note", [5], ["nothing"], {"infos/note": 1})),
+    {"combine": None},
+    {"combine": {}},
+    {"combine": {"weights": None, "more": 1}},
+    *(
+        {"combine": {"weights": value}}
+        for value in (5, "1", [], [1, 1], ["a"], [None], [-1], [0], [1e999], [[1]], {"0": 1}, [2.0])
+    ),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation!r:.50}")
+def test_an_operation_from_outside_that_makes_no_sense_is_refused_at_once(
+    rich: Dataset, home: Path, operation: Any
+) -> None:
+    path = home / "x.json"
+    body = {"operation": operation, "parents": [named(rich)]}
+    try:
+        digest = seal(body)
+    except ValueError:  # no JSON, which is what the file is then
+        digest = "sha256:" + "0" * 64
+    path.write_text(json.dumps({"view_version": 1, "digest": digest, **body}), "utf-8")
+    begun = time.monotonic()
+    with pytest.raises(OrlogError) as caught:
+        orlog.load_dataset(path)
+    assert time.monotonic() - begun < 2
+    assert len(str(caught.value)) < 3000
+
+
+def test_parents_from_outside_that_make_no_sense_are_refused(
+    rich: Dataset, plain: list[Dataset], home: Path
+) -> None:
+    path = home / "x.json"
+    good = {"episodes": [[0, 1]]}
+    zeros = "sha256:" + "0" * 64
+    parents: list[list[Any]] = [
+        [],
+        [5],
+        ["lab/rich-v1"],
+        [{"dataset": 5}],
+        [{"dataset": "lab/rich-v1"}],
+        [{"dataset": rich.digest}],
+        [{"dataset": f"lab/rich-v1@{rich.digest[:20]}"}],
+        [{"dataset": f"lab/rich-v1@{zeros}"}],
+        [{"dataset": f"lab/nothing-v1@{zeros}"}],
+        [{"dataset": f"lab/more-v1@{rich.digest}"}],
+        [{"dataset": f"../lab/rich-v1@{rich.digest}"}],
+        [{"dataset": f"{rich.folder}@{rich.digest}"}],
+        [{"dataset": f"{'x' * 100_000}@{rich.digest}"}],
+        [{**named(rich), "more": 1}],
+        [named(rich), named(rich)],
+        [{"operation": good}],
+        [{"parents": [named(rich)]}],
+    ]
+    for given_ in parents:
+        body = {"operation": good, "parents": given_}
+        path.write_text(json.dumps({"view_version": 1, "digest": zeros, **body}), "utf-8")
+        with pytest.raises(OrlogError) as caught:
+            orlog.load_dataset(path)
+        assert len(str(caught.value)) < 2000
+    write_view(path, {"combine": {"weights": None}}, named(rich), named(plain[0]))
+    with pytest.raises(ManifestError, match="cannot be combined"):
+        orlog.load_dataset(path)
+    assert ids(orlog.load_dataset(write_view(path, good, named(rich)))) == [0]
+
+
+def test_views_from_outside_that_grow_without_bound_are_refused(
+    rich: Dataset, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / "x.json"
+    nested: dict[str, Any] = named(rich)
+    for _ in range(150):
+        nested = {"operation": {"episodes": [[0, 5]]}, "parents": [nested]}
+    with pytest.raises(ManifestError, match="nested"):
+        orlog.load_dataset(write_view(path, nested["operation"], *nested["parents"]))
+
+    monkeypatch.setattr(views_module, "MOST_EPISODES", 1000)
+    many = {"operation": {"episodes": [[0, 20]] * 50}, "parents": [named(rich)]}
+    assert len(orlog.load_dataset(write_view(path, many["operation"], *many["parents"]))) == 1000
+    with pytest.raises(ManifestError, match="more than 1000"):
+        orlog.load_dataset(write_view(path, {"episodes": [[0, 1000]] * 2}, many))
+    with pytest.raises(ManifestError, match="more than 1000"):
+        orlog.load_dataset(write_view(path, {"combine": {"weights": None}}, many, many))
+
+
+def test_a_file_too_large_for_a_view_is_refused_unread(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views_module, "LARGEST_VIEW", 100)
+    (home / "x.json").write_text(" " * 101)
+    with pytest.raises(ManifestError, match="at most 100 bytes"):
+        orlog.load_dataset(home / "x.json")
+
+
+def test_a_view_whose_parent_is_not_here_says_so(
+    rich: Dataset, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = rich[:2].save(home / "x.json")
+    monkeypatch.setenv("ORLOG_HOME", str(home / "empty"))
+    with pytest.raises(NotFoundError, match="lab/rich-v1"):
+        orlog.load_dataset(path)
+
+
+# --- what takes a dataset takes a view
+
+
+def test_batches_of_a_view_are_those_of_its_episodes(plain: list[Dataset]) -> None:
+    view = orlog.combine_datasets([plain[1][3:7], plain[0][[8, 2]]])
+    packed = orlog.transitions(view, seed=0).packed
+    rows = []
+    for component, number in [(1, 3), (1, 4), (1, 5), (1, 6), (0, 8), (0, 2)]:
+        episode = make_plain(number, component)
+        assert isinstance(episode.observations, np.ndarray)
+        for step in range(len(episode)):
+            observation = episode.observations[step]
+            rows.append([*observation, *observation / 8, number, 0, step == len(episode) - 1])
+    found = packed.rows.numpy()[packed.step_rows()]
+    np.testing.assert_array_equal(found, np.array(rows, np.float32))
+    batch = orlog.transitions(view, 512, seed=0).batch(3)
+    steps = batch.next_observations - batch.observations
+    assert torch.equal(steps, torch.tensor([0.0, 0.0, 1.0]).expand(512, 3))
+
+
+def test_a_batch_is_a_function_of_digest_seed_size_and_number(plain: list[Dataset]) -> None:
+    def make() -> Dataset:
+        mixture = orlog.combine_datasets([plain[0][2:], plain[1]], weights=[1, 3])
+        return orlog.combine_datasets([mixture, plain[2]], weights=[1, 1])
+
+    stream = orlog.transitions(make(), 16, seed=5)
+    first = list(itertools.islice(stream, 70))
+    other = orlog.transitions(make(), 16, seed=5, start=65)
+    for number, batch in zip((65, 66, 67), other, strict=False):
+        assert torch.equal(batch.observations, first[number].observations)
+        assert torch.equal(batch.observations, other.batch(number).observations)
+    for different in (
+        orlog.transitions(make(), 16, seed=6),
+        orlog.transitions(make()[:], 16, seed=5),
+        orlog.transitions(orlog.combine_datasets([make()], weights=[1]), 16, seed=5),
+    ):
+        assert not torch.equal(different.batch(0).observations, first[0].observations)
+
+
+def counted(dataset: Dataset, batches: int = 200) -> dict[tuple[int, ...], int]:
+    """Return how often each (component, episode, step) is drawn."""
+    stream = orlog.transitions(dataset, 1024, seed=1)
+    drawn = torch.cat([stream.batch(number).observations for number in range(batches)])
+    found, counts = np.unique(drawn.numpy().astype(np.int64), axis=0, return_counts=True)
+    return dict(zip(map(tuple, found.tolist()), counts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("weights", [None, [1, 1, 1], [5, 0, 1], [0.001, 10, 10]], ids=str)
+def test_steps_are_drawn_as_weights_say(plain: list[Dataset], weights: list[float] | None) -> None:
+    dataset = orlog.combine_datasets(plain, weights=weights)
+    counts = counted(dataset)
+    steps = [one.total_steps for one in plain]
+    shares = np.array(steps if weights is None else weights) / sum(weights or steps)
+    expected = {
+        (component, number, step): shares[component] / steps[component]
+        for component, one in enumerate(plain)
+        for number in range(len(one))
+        for step in range(3 + number % 5)
+        if shares[component]
+    }
+    assert counts.keys() <= expected.keys()
+    total = sum(counts.values())
+    found = np.array([counts.get(key, 0) for key in expected])
+    wanted = np.array(list(expected.values())) * total
+    by_component = np.array([key[0] for key in expected])
+    for of in (by_component, np.arange(len(found))):  # components, then every single step
+        one, other = np.bincount(of, found), np.bincount(of, wanted)
+        present = other > 0
+        assert scipy.stats.chisquare(one[present], other[present]).pvalue > 1e-6
+
+
+def test_a_mixture_inside_a_mixture_keeps_its_proportions(plain: list[Dataset]) -> None:
+    inner = orlog.combine_datasets([plain[0], plain[1]], weights=[1, 4])
+    dataset = orlog.combine_datasets([inner, plain[2]], weights=[2, 1])
+    assert dataset.mixture is not None
+    np.testing.assert_allclose(dataset.mixture[1], [2 / 15, 8 / 15, 1 / 3])
+    counts = counted(dataset)
+    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(3)]
+    wanted = np.array([2, 8, 5]) / 15 * sum(found)
+    assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
+
+
+def test_combining_without_weights_keeps_those_inside(plain: list[Dataset], home: Path) -> None:
+    mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
+    dataset = orlog.combine_datasets([mixture, plain[2]])
+    share = mixture.total_steps / dataset.total_steps
+    assert dataset.mixture is not None
+    np.testing.assert_allclose(dataset.mixture[1], [0.9 * share, 0.1 * share, 1 - share])
+    counts = counted(dataset)
+    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(3)]
+    wanted = np.array(dataset.mixture[1]) * sum(found)
+    assert scipy.stats.chisquare(found, wanted).pvalue > 1e-6
+    alone = orlog.combine_datasets([mixture]).mixture
+    assert alone is not None
+    assert alone[1] == mixture.mixture[1]  # type: ignore[index] # it is weighted
+
+    # The digests of views pin what they mean: one saved before leaves the inner weights out.
+    inside = json.loads(mixture.save(home / "inside.json").read_text())
+    parent = {key: inside[key] for key in ("operation", "parents")}
+    old = write_view(home / "old.json", {"combine": {"weights": None}}, parent)
+    assert orlog.load_dataset(old).mixture is None
+    assert orlog.combine_datasets(plain).mixture is None
+    assert orlog.combine_datasets([mixture[:0], plain[2]]).mixture is None
+
+
+def test_weights_stay_with_the_episodes_of_their_dataset(plain: list[Dataset]) -> None:
+    mixture = orlog.combine_datasets(plain[:2], weights=[9, 1])
+    counts = counted(mixture.filter_episodes("lengths > 5")[::-1])
+    found = [sum(n for key, n in counts.items() if key[0] == at) for at in range(2)]
+    assert scipy.stats.chisquare(found, np.array([0.9, 0.1]) * sum(found)).pvalue > 1e-6
+    with pytest.raises(SchemaError, match=r"component 1 .* weight 0\.1 but no steps"):
+        orlog.transitions(mixture[:10], seed=0)
+    with pytest.raises(SchemaError, match="no steps"):
+        orlog.transitions(orlog.combine_datasets([plain[0][:0], plain[1]], weights=[1, 1]), seed=0)
+    only = orlog.combine_datasets([plain[0][:0], plain[1]], weights=[0, 1])
+    assert {key[0] for key in counted(only, 2)} == {1}
+
+
+def test_no_steps_make_no_batches(plain: list[Dataset]) -> None:
+    with pytest.raises(SchemaError):
+        orlog.transitions(plain[0][:0], seed=0).batch(0)
+
+
+LOAD = """
+import pickle, sys
+dataset = pickle.load(open(sys.argv[1], "rb"))
+print(dataset.digest, dataset.column("rewards").sum(), len(list(dataset)), dataset[0].seed)
+"""
+
+
+def test_datasets_and_views_are_pickled(rich: Dataset, more: Dataset, home: Path) -> None:
+    mixture = orlog.combine_datasets([rich[4:9], more], weights=[1, 2])
+    for dataset in (rich, more[::-1], mixture, rich.select_columns(["infos/note"])):
+        dataset.column("rewards")  # with files open
+        again = pickle.loads(pickle.dumps(dataset))
+        assert (again.digest, again.columns) == (dataset.digest, dataset.columns)
+        assert again.lineage == dataset.lineage
+        assert_same(list(again), list(dataset))
+        assert again[:2].digest == dataset[:2].digest
+    assert len(pickle.dumps(mixture)) < 100_000
+    (home / "mixture").write_bytes(pickle.dumps(mixture))
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, home / "mixture"], check=True, capture_output=True, text=True
+    )
+    rewards = mixture.column("rewards").sum()
+    assert done.stdout.split() == [mixture.digest, str(rewards), "11", "4"]
+
+
+def test_views_are_read_after_a_fork(rich: Dataset) -> None:
+    view = rich[::-2]
+    expected = view.column("rewards").tobytes()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if view.column("rewards").tobytes() == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_episodes_are_iterated_and_sampled(rich: Dataset) -> None:
+    view = rich[5:15]
+    wanted = [3, -1, 3, 0]
+    assert [episode.seed for episode in view.iterate_episodes(wanted)] == [8, 14, 8, 5]
+    assert [episode.seed for episode in view.iterate_episodes(iter(wanted))] == [8, 14, 8, 5]
+    assert list(view.iterate_episodes([])) == []
+    with pytest.raises(IndexError, match="episode 10 of 10"):
+        list(view.iterate_episodes([0, 10]))
+    sampled = [episode.seed for episode in view.sample_episodes(6, seed=3)]
+    assert len(set(sampled)) == 6
+    assert set(sampled) <= set(range(5, 15))
+    assert [episode.seed for episode in view.sample_episodes(6, seed=3)] == sampled
+    assert [episode.seed for episode in view.sample_episodes(6, seed=4)] != sampled
+    assert view.sample_episodes(0, seed=0) == []
+    for count in (11, -1):
+        with pytest.raises(ValueError, match=f"{count} episodes of 10"):
+            view.sample_episodes(count, seed=0)
+
+
+def test_rows_that_there_are_not_are_an_index_error(rich: Dataset) -> None:
+    for dataset in (rich, rich[3:9]):
+        count = dataset.total_steps
+        for rows in ([count], [0, -1], [2**40]):
+            with pytest.raises(IndexError):
+                dataset.rows("rewards", np.array(rows))
+        for start, stop in ((0, count + 1), (-1, 2), (5, 4)):
+            with pytest.raises(IndexError):
+                dataset.column("rewards", start, stop)
+
+
+def test_environments_are_made_again(
+    home: Path, plain: list[Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORLOG_HOME", str(home))
+    env = gymnasium.make("CartPole-v1", max_episode_steps=40)
+    episode = Episode(
+        observations=np.zeros((3, 4), np.float32),
+        actions=np.zeros(2, np.int64),
+        rewards=np.zeros(2),
+        terminations=np.zeros(2, np.bool_),
+        truncations=np.zeros(2, np.bool_),
+    )
+    dataset = record("lab/cartpole-v1", [episode] * 3, environment=env)
+    for view in (dataset, dataset[1:], orlog.combine_datasets([dataset, dataset[:1]])):
+        made = view.recover_environment()
+        assert made.spec is not None
+        assert (made.spec.id, made.spec.max_episode_steps) == ("CartPole-v1", 40)
+        made.close()
+    bare = record(
+        "lab/bare-v1",
+        [episode],
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+    )
+    for view in (plain[0], plain[0][:2], orlog.combine_datasets([dataset, bare])):
+        assert view.environment is None
+        with pytest.raises(NotFoundError, match="names no environment"):
+            view.recover_environment()
+    env.close()
+
+
+def test_rows_of_a_view_cost_their_chunks_only(
+    rich: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = rich[::-1]
+    expected = {name: view.column(name) for name in view.columns}
+    monkeypatch.setattr(Selection, "read", lambda *_: pytest.fail("the whole column was read"))
+    rng = np.random.default_rng(0)
+    for name, values in expected.items():
+        if "@" not in name:
+            rows = rng.integers(0, len(values), 30)
+            np.testing.assert_array_equal(view.rows(name, rows), values[rows])
+
+
+def test_ranges_of_a_view_are_slices(rich: Dataset, more: Dataset) -> None:
+    view = orlog.combine_datasets([rich[3:9], more])[::2]
+    rng = np.random.default_rng(0)
+    for name in view.columns:
+        values = view.column(name)
+        for _ in range(10):
+            start, stop = sorted(rng.integers(0, len(values) + 1, 2).tolist())
+            np.testing.assert_array_equal(view.column(name, start, stop), values[start:stop])
+
+
+def test_memory_for_any_column_has_its_rows_and_may_change(rich: Dataset, more: Dataset) -> None:
+    for view in (rich, rich[::-2], rich[:0], orlog.combine_datasets([rich[3:9], more])):
+        for name in view.columns:
+            whole = view.column(name)
+            out = np.full_like(whole, 7)
+            assert view.column(name, out=out) is out
+            assert_same(out, whole)
+            for rows in {0, len(whole) - 1, len(whole) + 1, len(whole) + 50} - {-1, len(whole)}:
+                out = np.full((rows, *whole.shape[1:]), 7, whole.dtype)
+                before = out.tobytes()
+                with pytest.raises(ValueError, match=f"column {name}: rows 0 to {len(whole)} go"):
+                    view.column(name, out=out)
+                assert out.tobytes() == before
+            held = bytes(whole.nbytes)
+            for stop in (None, len(whole)):
+                out = np.frombuffer(held, whole.dtype).reshape(whole.shape)
+                with pytest.raises(ValueError, match=rf"column {name}: .*, read-only$"):
+                    view.column(name, stop=stop, out=out)
+            assert held == bytes(whole.nbytes)
+            with pytest.raises(TypeError, match=f"column {name}: .* NumPy array, found list"):
+                view.column(name, out=[0] * len(whole))  # type: ignore[arg-type]
+            with pytest.raises(IndexError, match=f"{name}: rows 1 to 0 of"):
+                view.column(name, 1, 0, out=np.empty(0, whole.dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("observations/word", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
+        ("observations/tags", "ds[0].observations (texts also by orlog.load_arrays(ds).texts)"),
+        ("infos/note", 'ds[0].infos["note"]'),
+        ("infos/hits", 'ds[0].infos["hits"]'),
+        ("episodes/task", 'ds[0].metadata["task"]'),
+    ],
+)
+def test_texts_and_lists_say_that_they_are_read_by_episode(
+    rich: Dataset, name: str, where: str
+) -> None:
+    for ds in (rich, rich[3:9]):
+        for read in (ds.column, lambda name, ds=ds: ds.rows(name, np.array([0]))):
+            with pytest.raises(NotFoundError, match=rf"'{name}' .* read by episode: ") as caught:
+                read(name)
+            assert where in str(caught.value)
+            assert "did you mean" not in str(caught.value)
+
+
+def test_a_seed_means_the_same_episodes_for_ever(rich: Dataset) -> None:
+    """Recorded once: a saved split names a seed, so its meaning must never change."""
+    train, test = orlog.split_dataset(rich, [16, 4], seed=0)
+    assert test.column("episodes/seeds").tolist() == [0, 2, 4, 12]
+    assert len(train) == 16
+    drawn = [episode.seed for episode in rich.sample_episodes(3, seed=0)]
+    assert drawn == [17, 3, 1]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from orlog.datasets.recipes.catalogue import (
+    CATALOGUE,
+    recorded_folder,
+    recorded_manifest,
+    records_folder,
+)
+from orlog.manifests.names import parse_name
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_an_entry_has_a_plain_name_a_version_and_a_maze_with_a_goal_and_a_start(name: str) -> None:
+    entry = CATALOGUE[name]
+    assert parse_name(name).name == name
+    assert parse_name(f"{name}@{entry.version}").version == entry.version
+    maze = entry.recipe.maze
+    assert {len(row) for row in maze} == {len(maze[0])}
+    border = maze[0] + maze[-1] + "".join(row[0] + row[-1] for row in maze)
+    assert set(border) == {"#"}
+    assert "".join(maze).count("g") == 1
+    assert "r" in "".join(maze)
+
+
+def test_no_two_entries_hold_the_same_data() -> None:
+    recipes = [entry.recipe for entry in CATALOGUE.values()]
+    assert len(set(recipes)) == len(recipes)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_recorded_manifest_is_that_of_the_recipe(name: str) -> None:
+    entry = CATALOGUE[name]
+    manifest = recorded_manifest(name, entry.version)
+    if manifest is None:
+        pytest.skip(f"no manifest of {name} is recorded")
+    assert (manifest.name, manifest.version) == (name, entry.version)
+    assert manifest.total_steps == entry.recipe.steps
+    assert manifest.recipe is not None
+    assert (manifest.recipe.name, manifest.recipe.version, manifest.recipe.seed) == (
+        entry.recipe.name,
+        entry.recipe.version,
+        entry.recipe.seed,
+    )
+    assert manifest.recipe.parameters["maze"] == list(entry.recipe.maze)
+    assert (manifest.description, manifest.license) == (entry.description, entry.license)
+    assert manifest.behavior_policy == entry.recipe.behavior_policy
+
+
+def test_what_was_not_recorded_is_none() -> None:
+    assert recorded_manifest("pointmaze/unknown-v1", "1.0.0") is None
+    assert recorded_manifest("pointmaze/umaze-v1", "99.0.0") is None
+
+
+def test_records_lie_inside_the_package() -> None:
+    assert recorded_folder("pointmaze/umaze-v1") == records_folder() / "pointmaze/umaze-v1"
+    assert (records_folder() / "references").is_dir()

@@ -1,0 +1,487 @@
+"""What once went wrong, across the modules of the room; each test states what should be true."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.home.folders import (
+    datasets_folder,
+    installed_names,
+    installed_versions,
+    unfinished_folder,
+)
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store.encoding import Encoding
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    SchemaError,
+    StorageError,
+    WorkerDiedError,
+)
+from orlog.manifests.environments import make_environment
+from orlog.manifests.manifest import StoredObject, read_manifest
+from orlog.manifests.spaces import space_from_json, space_to_json
+from orlog.processes import process_pool
+
+MINI = "pointmaze/umaze-mini-v1"
+
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+
+
+def replace_text(folder: Path, old: str, new: str) -> Path:
+    path = folder / "manifest.json"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    return path
+
+
+# --- home.publish: a kill between its two renames loses the dataset that was there
+
+
+REPLACE = """
+import os, signal, sys
+from pathlib import Path
+from orlog.datasets.home.folders import publish, unfinished_folder
+
+destination = Path(sys.argv[1])
+renames = 0
+
+def hook(event, arguments):
+    global renames
+    if event == "os.rename":
+        renames += 1
+        if renames == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+with unfinished_folder(destination) as folder:
+    (folder / "store").mkdir()
+    (folder / "store/manifest.json").write_text("new")
+    sys.addaudithook(hook)
+    publish(folder / "store", destination)
+"""
+
+
+def kill_while_replacing(destination: Path) -> None:
+    destination.mkdir(parents=True)
+    (destination / "manifest.json").write_text("old")
+    done = subprocess.run([sys.executable, "-c", REPLACE, destination], check=False)
+    # A replacement by one single rename (renameat2) may never come to a second one.
+    assert done.returncode in (0, -signal.SIGKILL)
+
+
+def test_a_kill_while_replacing_leaves_the_old_or_the_new(home: Path) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    kill_while_replacing(destination)
+    assert (destination / "manifest.json").read_text() in ("old", "new")
+
+
+def test_what_a_kill_while_replacing_moved_away_is_not_deleted_by_the_next_writer(
+    home: Path,
+) -> None:
+    destination = home / "datasets/b/x-v1/1.0.0"
+    kill_while_replacing(destination)
+    with unfinished_folder(destination):
+        pass
+    assert (destination / "manifest.json").is_file()
+    assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
+
+
+# --- dataset: a name opens whatever lies in its folder
+
+
+def test_another_dataset_in_the_folder_of_a_name_is_not_opened_by_that_name(
+    mini_folder: Path,
+) -> None:
+    shutil.copytree(mini_folder, datasets_folder() / "pointmaze/umaze-v1/1.0.0")
+    with pytest.raises(IntegrityError, match="umaze-mini-v1"):
+        orlog.load_dataset("pointmaze/umaze-v1@1.0.0")
+    shutil.copytree(mini_folder, mini_folder.with_name("2.0.0"))
+    with pytest.raises(IntegrityError, match=r"1\.0\.0"):
+        orlog.load_dataset(f"{MINI}@2.0.0")
+
+
+# --- dataset._check_objects: only the last part of a path is checked for links
+
+
+@pytest.mark.parametrize("name", ["actions", "observations", "observations/observation"])
+def test_a_link_in_place_of_a_folder_is_refused_at_once(
+    mini_folder: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.move(mini_folder / name, tmp_path / "outside")
+    (mini_folder / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(IntegrityError):
+        orlog.load_dataset(mini_folder)
+
+
+# --- dataset: lengths, starts and open files are kept from one read to the next
+
+
+def test_a_dataset_may_be_read_by_several_threads_at_once(mini_folder: Path) -> None:
+    expected = orlog.load_dataset(mini_folder).column("rewards").tobytes()
+    dataset = orlog.load_dataset(mini_folder)
+    start = threading.Barrier(8)
+    found: list[bytes] = []
+
+    def read() -> None:
+        start.wait(20)
+        for index in range(25):
+            assert len(dataset[index]) == dataset.episode_lengths[index]
+            found.append(dataset.column("rewards").tobytes())
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=read) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert set(found) == {expected}
+    assert len(found) == 200
+
+
+# --- manifest.manifest_from_json: msgspec looks at the types at first use, and crashes if two
+# threads do so at once; to build the decoder when the module is imported would be enough
+
+
+FIRST_READ = """
+import sys, threading
+from pathlib import Path
+from orlog.manifests.manifest import read_manifest
+
+start = threading.Barrier(8)
+
+def read():
+    start.wait(20)
+    read_manifest(Path(sys.argv[1]))
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_the_first_manifest_may_be_read_by_several_threads(built_mini: Path) -> None:
+    for _ in range(8):
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST_READ, built_mini / "manifest.json"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- manifest.read_manifest: what is malformed raises something else than ManifestError
+
+
+def test_a_number_that_overflows_to_infinity_is_a_manifest_error(mini_folder: Path) -> None:
+    path = replace_text(mini_folder, '"noise": 0.5', '"noise": 1e999')
+    with pytest.raises(ManifestError):
+        read_manifest(path)
+
+
+def test_half_of_a_surrogate_pair_is_a_manifest_error(mini_folder: Path) -> None:
+    path = replace_text(mini_folder, '"description": "', '"description": "\\ud800')
+    with pytest.raises(ManifestError):
+        read_manifest(path)
+
+
+def test_bounds_nested_too_deeply_are_a_manifest_error(mini_folder: Path) -> None:
+    path = replace_text(mini_folder, '"low": -1.0', '"low": ' + "[" * 900 + "]" * 900)
+    with pytest.raises(ManifestError):
+        read_manifest(path)
+
+
+def test_a_dict_space_that_is_a_list_is_a_schema_error() -> None:
+    with pytest.raises(SchemaError):
+        space_from_json({"type": "Dict", "spaces": []})
+
+
+def test_a_folder_in_place_of_the_manifest_is_a_manifest_error(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(ManifestError):
+        orlog.verify_store(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["infos/extra", "episodes/extra"])
+@pytest.mark.parametrize("dtype", ["garbage", "object", "str", "f8", "datetime64[s]"])
+def test_a_dtype_that_is_not_the_name_of_a_number_is_a_manifest_error(
+    mini_folder: Path, reseal: Reseal, column: str, dtype: str
+) -> None:
+    like = "infos/behavior_goal" if column.startswith("infos") else "episodes/returns"
+    shutil.copytree(mini_folder / like, mini_folder / column)
+
+    def change(body: dict[str, Any]) -> None:
+        (found,) = (item for item in body["columns"] if item["name"] == like)
+        body["columns"].append({**found, "name": column, "dtype": dtype})
+        body["columns"].sort(key=lambda item: item["name"])
+        for item in list(body["objects"]):
+            if item["path"].startswith(f"{like}/"):
+                body["objects"].append({**item, "path": item["path"].replace(like, column)})
+        body["objects"].sort(key=lambda item: item["path"])
+
+    reseal(mini_folder, change)
+    with pytest.raises(ManifestError):
+        orlog.load_dataset(mini_folder)
+
+
+def test_a_checksum_with_a_line_break_behind_it_is_refused(
+    mini_folder: Path, reseal: Reseal
+) -> None:
+    def change(body: dict[str, Any]) -> None:
+        body["objects"][0]["sha256"] += "\n"
+
+    with pytest.raises(ManifestError):
+        read_manifest(reseal(mini_folder, change))
+
+
+# --- spaces: values that are not what the JSON should hold are bent until they fit
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"type": "Discrete", "n": 1.5, "start": 0},
+        {"type": "Discrete", "n": "5", "start": 0},
+        {"type": "MultiDiscrete", "nvec": [2.5], "start": [0], "dtype": "int64"},
+        {"type": "Box", "shape": "12", "dtype": "float32", "low": 0, "high": 1},
+        {"type": "Box", "shape": [1.5], "dtype": "float32", "low": 0, "high": 1},
+    ],
+    ids=str,
+)
+def test_a_space_with_values_of_the_wrong_type_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError):
+        space_from_json(data)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({1: spaces.Discrete(2)}),  # type: ignore[dict-item] # what a user may do
+        spaces.Dict({"half \ud800": spaces.Discrete(2)}),
+    ],
+)
+def test_keys_that_would_not_come_back_are_refused(space: gymnasium.Space[Any]) -> None:
+    with pytest.raises(SchemaError):
+        space_to_json(space)
+
+
+# --- home.installed_versions: a stray folder breaks every load by name
+
+
+@pytest.mark.parametrize("stray", ["1.", "1..0", "²"])
+def test_a_stray_folder_does_not_hide_the_versions_beside_it(mini_folder: Path, stray: str) -> None:
+    shutil.copytree(mini_folder, mini_folder.with_name(stray))
+    assert installed_versions(MINI) == ["1.0.0"]
+    assert orlog.load_dataset(MINI).folder == mini_folder
+
+
+def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(
+    mini_folder: Path,
+) -> None:
+    shutil.copy(mini_folder / "manifest.json", datasets_folder())
+    assert installed_names() == [MINI]
+
+
+# --- environments.make_environment: every maze leaves a file in the folder for temporary files
+
+
+def test_an_environment_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    make_environment("PointMaze_UMaze-v3", {}).close()
+    assert list(folder.iterdir()) == []
+
+
+# --- a full disk: while the first column is made, and while threads write shards
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from orlog.datasets.store.encoding import Encoding
+from orlog.datasets.columns.values import ColumnSpec
+from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.errors import StorageError
+
+limit, rows = int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+try:
+    writer = ZarrWriter(
+        Path(sys.argv[1]), {"rewards": Encoding(chunk_rows=64, chunks_per_shard=2)}
+    )
+    writer.add_column(ColumnSpec("rewards", np.dtype("f8"), ()))
+    writer.append({"rewards": np.random.default_rng(0).standard_normal(rows)})
+    writer.finish()
+except StorageError as error:
+    writer.close()
+    print("good", error)
+"""
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(200, 0), (200, 10), (1000, 128), (1000, 10_000)])
+def test_a_full_disk_is_a_storage_error(tmp_path: Path, limit: int, rows: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, tmp_path / "store", str(limit), str(rows)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"good {tmp_path / 'store'}: cannot write: File too large")
+
+
+@pytest.fixture
+def disk_full_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after whose call one shard cannot be written."""
+    real = zarr_container._Workers.write
+    full: list[bool] = []
+
+    def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        if full and not name.endswith("zarr.json"):
+            full.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, folder, name, pieces)
+
+    monkeypatch.setattr(zarr_container._Workers, "write", write)
+    return lambda: full.append(True)
+
+
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+
+
+def three_steps() -> Episode:
+    return Episode(
+        observations=np.zeros((4, 1), np.float32),
+        actions=np.zeros((3, 1), np.float32),
+        rewards=np.zeros(3),
+        terminations=np.zeros(3, np.bool_),
+        truncations=np.zeros(3, np.bool_),
+    )
+
+
+def small_writer(*, resume: bool = False) -> orlog.DatasetWriter:
+    return orlog.DatasetWriter(
+        "tests/full-v1",
+        observation_space=BOX,
+        action_space=BOX,
+        encodings={"rewards": Encoding(chunk_rows=2, chunks_per_shard=1)},
+        resume=resume,
+    )
+
+
+def test_who_goes_on_after_a_full_disk_gets_no_version_that_lacks_something(
+    disk_full_once: Callable[[], None],
+) -> None:
+    writer = small_writer()
+    disk_full_once()
+    for _ in range(20):
+        with contextlib.suppress(StorageError, ValueError):
+            writer.add_episode(three_steps())
+    try:
+        folder = writer.finish()
+    except (StorageError, ValueError):  # such a writer may refuse to write more
+        return
+    finally:
+        writer.close()
+    dataset = orlog.load_dataset(folder)
+    for name in dataset.columns:
+        dataset.column(name)
+
+
+def test_what_was_acknowledged_before_a_full_disk_is_there_to_be_resumed(
+    disk_full_once: Callable[[], None],
+) -> None:
+    def record() -> None:
+        with small_writer() as writer:
+            for _ in range(5):
+                writer.add_episode(three_steps())
+            assert writer.checkpoint() == 5
+            disk_full_once()
+            for _ in range(20):
+                writer.add_episode(three_steps())
+            writer.finish()
+
+    with pytest.raises(StorageError):
+        record()
+    with small_writer(resume=True) as writer:
+        assert writer.total_episodes >= 5
+    dataset = orlog.load_dataset("tests/full-v1")
+    for name in dataset.columns:
+        dataset.column(name)
+
+
+# --- dataset: names as paths
+
+
+def test_a_path_too_long_for_a_file_is_not_found() -> None:
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset("/" + "x" * 5000)
+
+
+# --- what a store cannot hold, and processes that die
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_a_column_cannot_hold_is_refused(tmp_path: Path, seed: int) -> None:
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    zeros = np.zeros((3, 1), np.float32)
+    episode = Episode(
+        observations=zeros,
+        actions=zeros[:2],
+        rewards=np.zeros(2),
+        terminations=np.zeros(2, np.bool_),
+        truncations=np.zeros(2, np.bool_),
+        infos={},
+        seed=seed,
+    )
+    writer = EpisodeWriter(
+        tmp_path, Schema(observation_space=box, action_space=box), "tests/seed-v1@1.0.0"
+    )
+    with pytest.raises(SchemaError, match=f"episode 0: a seed .* found {seed}"):
+        writer.add_episode(episode)
+    writer.close()
+
+
+def test_a_space_too_large_for_any_row_is_refused_before_it_is_made() -> None:
+    data = {"type": "Box", "shape": [2**13, 2**13], "dtype": "float32", "low": 0, "high": 1}
+    with pytest.raises(SchemaError, match="absurdly large"):
+        space_from_json(data)
+
+
+def test_a_killed_worker_is_a_clear_error() -> None:
+    with pytest.raises(WorkerDiedError, match="--workers 1"), process_pool(1) as pool:
+        pool.submit(os._exit, 1).result()

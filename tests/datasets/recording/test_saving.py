@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.views import combine_datasets, operation_text
+from orlog.datasets.recording import saving as convert
+from orlog.datasets.recording.saving import convert_dataset, save_dataset
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store.verify import verify_store
+from orlog.errors import IntegrityError, InvalidNameError, SchemaError, VersionExistsError
+from orlog.manifests.manifest import Container, Parent
+
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+
+OBSERVATION = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (32, 32, 3), np.uint8),
+        "objects": spaces.Sequence(
+            spaces.Dict({"name": spaces.Text(9), "place": spaces.Box(-1, 1, (2,), np.float32)})
+        ),
+        "scene": spaces.Graph(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)),
+        "task": spaces.Text(20),
+    }
+)
+ACTION = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
+
+
+def an_episode(steps: int, seed: int) -> Episode:
+    OBSERVATION.seed(seed)
+    ACTION.seed(seed)
+    rng = np.random.default_rng(seed)
+    return Episode(
+        observations=[OBSERVATION.sample() for _ in range(steps + 1)],
+        actions=[ACTION.sample() for _ in range(steps)],
+        rewards=np.where(rng.random(steps) < 0.2, np.nan, rng.random(steps)),
+        terminations=np.arange(steps) == steps - 1,
+        truncations=np.zeros(steps, np.bool_),
+        infos={
+            "boxes": [rng.random((index % 3, 4)) for index in range(steps)],
+            "note": [f"Schritt schöner {index}" for index in range(steps)],
+        },
+        seed=seed,
+        metadata={"operator": "Zoë" if seed % 2 else "", "score": float(seed)},
+    )
+
+
+def record(
+    name: str,
+    lengths: list[int],
+    *,
+    first_seed: int = 0,
+    container: Container = "zarr",
+    **facts: Any,
+) -> Dataset:
+    with DatasetWriter(
+        name, observation_space=OBSERVATION, action_space=ACTION, container=container, **facts
+    ) as writer:
+        for number, steps in enumerate(lengths):
+            writer.add_episode(an_episode(steps, first_seed + number))
+    return Dataset(writer.folder)
+
+
+def append(base: Dataset, lengths: list[int], first_seed: int) -> Dataset:
+    with DatasetWriter.append(base) as writer:
+        for number, steps in enumerate(lengths):
+            writer.add_episode(an_episode(steps, first_seed + number))
+    return Dataset(writer.folder)
+
+
+def same_rows(first: Dataset, second: Dataset) -> None:
+    assert first.columns == second.columns
+    for name in first.columns:
+        np.testing.assert_array_equal(first.column(name), second.column(name), err_msg=name)
+
+
+def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None:
+    dataset = record("lab/arm-v1", [3, 1, 5], description="An arm.", license="MIT")
+    folder = convert_dataset(dataset, tmp_path / "new" / "hdf5", container="hdf5")
+    assert sorted(path.name for path in folder.iterdir()) == ["data.h5", "manifest.json"]
+    single = orlog.load_dataset(folder)
+    same_rows(dataset, single)
+    assert single.manifest.columns == dataset.manifest.columns
+    assert single.manifest.lineage == [Parent(digest=dataset.digest, operation="convert")]
+    assert verify_store(folder)[1] == []
+
+    back = Dataset(convert_dataset(single, tmp_path / "zarr", container="zarr"))
+    same_rows(dataset, back)
+    assert back.manifest.objects == dataset.manifest.objects
+    assert back.manifest.columns == dataset.manifest.columns
+    assert back.manifest.lineage[1] == Parent(digest=single.digest, operation="convert")
+    facts = ("name", "description", "license", "non_finite", "variable_columns")
+    assert (single.version, back.version) == ("1.0.1", "1.0.2")
+    assert single.manifest.changes == "lab/arm-v1@1.0.0 in the hdf5 container"
+    assert dataset.manifest.non_finite == {"episodes/returns": 2, "rewards": 2}
+    for fact in facts:
+        assert getattr(back.manifest, fact) == getattr(dataset.manifest, fact)
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_parts_stay_parts(tmp_path: Path, container: Container) -> None:
+    base = record("lab/arm-v1", [3, 1], container=container)
+    dataset = append(append(base, [4], 2), [2, 2], 3)
+    other: Container = "zarr" if container == "hdf5" else "hdf5"
+    folder = convert_dataset(dataset, tmp_path / "other", container=other)
+    converted = Dataset(folder)
+    assert converted.manifest.parts == dataset.manifest.parts
+    assert len(converted.manifest.parts) == 3
+    assert converted.manifest.lineage[0].operation == "append"
+    same_rows(dataset, converted)
+    assert verify_store(folder)[1] == []
+    for number in range(dataset.total_episodes):
+        assert converted[number].infos["note"] == dataset[number].infos["note"]
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_progress_of_a_conversion_ends_at_all_bytes(tmp_path: Path, container: Container) -> None:
+    dataset = append(record("lab/arm-v1", [3, 1], container=container), [4], 2)
+    other: Container = "zarr" if container == "hdf5" else "hdf5"
+    seen: list[tuple[int, int]] = []
+    convert_dataset(
+        dataset,
+        tmp_path / "other",
+        container=other,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    total = sum(dataset.column(name).nbytes for name in dataset.columns)
+    assert (seen[0], seen[-1]) == ((0, total), (total, total))
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "dangling link"])
+def test_what_is_there_is_not_overwritten(tmp_path: Path, kind: str) -> None:
+    dataset = record("lab/arm-v1", [3])
+    target = tmp_path / "target"
+    if kind == "file":
+        target.write_text("kept")
+    elif kind == "dangling link":
+        target.symlink_to("nowhere")
+    else:
+        target.mkdir()
+        if kind == "folder":
+            (target / "kept").touch()
+    with pytest.raises(VersionExistsError, match="never overwritten"):
+        convert_dataset(dataset, target, container="hdf5")
+    assert [path.name for path in tmp_path.iterdir() if "target" in path.name] == ["target"]
+
+
+def test_only_another_container_is_converted_to(tmp_path: Path) -> None:
+    dataset = record("lab/arm-v1", [3])
+    with pytest.raises(ValueError, match="is in the zarr container"):
+        convert_dataset(dataset, tmp_path / "target", container="zarr")
+
+
+def test_a_view_is_not_converted(tmp_path: Path) -> None:
+    dataset = record("lab/arm-v1", [3, 1])
+    with pytest.raises(SchemaError, match="store it as a version first: orlog save"):
+        convert_dataset(dataset[:1], tmp_path / "target", container="hdf5")
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -> None:
+    dataset = record("lab/arm-v1", [3, 1], container=container)
+    path = dataset.folder / ("data.h5" if container == "hdf5" else "observations/camera/c.0.0.0.0")
+    data = bytearray(path.read_bytes())
+    data[len(data) // (2 if container == "hdf5" else 20)] ^= 0xFF
+    path.write_bytes(data)
+    other: Container = "zarr" if container == "hdf5" else "hdf5"
+    with pytest.raises(IntegrityError, match="observations/camera"):
+        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=other)
+    assert not (tmp_path / "target").exists()
+    assert not (tmp_path / ".target.unfinished").exists()
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_rows_of_another_sum_are_not_kept(
+    tmp_path: Path, container: Container, reseal: Reseal
+) -> None:
+    dataset = record("lab/arm-v1", [3, 1], container=container)
+
+    def promise_other_rewards(body: dict[str, Any]) -> None:
+        (rewards,) = (column for column in body["columns"] if column["name"] == "rewards")
+        rewards["blake3"] = "0" * 64
+
+    reseal(dataset.folder, promise_other_rewards)
+    other: Container = "zarr" if container == "hdf5" else "hdf5"
+    with pytest.raises(IntegrityError, match="column rewards: blake3 expected 0000"):
+        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=other)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_a_stored_version_is_copied(container: Container) -> None:
+    dataset = append(record("lab/arm-v1", [3, 1], license="MIT"), [4], 2)
+    folder = save_dataset(dataset, "lab/copy-v1", container=container, changes="A copy.")
+    saved = orlog.load_dataset("lab/copy-v1@1.0.0")
+    assert saved.folder == folder
+    same_rows(dataset, saved)
+    assert verify_store(folder)[1] == []
+    assert saved.manifest.parts == []
+    assert saved.lineage == [Parent(digest=dataset.digest, operation="copy")]
+    assert (saved.manifest.license, saved.manifest.changes) == ("MIT", "A copy.")
+    assert saved.manifest.container == container
+    assert saved.manifest.non_finite == dataset.manifest.non_finite
+
+
+def test_a_view_is_stored_with_its_lineage() -> None:
+    dataset = record("lab/arm-v1", [3, 1, 5, 2], description="An arm.")
+    view = dataset[[2, 0]]
+    assert view.operation is not None
+    saved = Dataset(save_dataset(view, "lab/few-v1", version="0.2.0", description="Two."))
+    same_rows(view, saved)
+    assert saved.episode_lengths.tolist() == [5, 3]
+    assert (saved.manifest.version, saved.manifest.description) == ("0.2.0", "Two.")
+    operation = operation_text(view.operation)
+    assert saved.lineage == [Parent(digest=dataset.digest, operation=operation)]
+
+
+def test_fewer_columns_are_stored() -> None:
+    dataset = record("lab/arm-v1", [3, 1])
+    view = dataset.select_columns(["observations/task", "infos/note"])
+    saved = Dataset(save_dataset(view, "lab/few-v1"))
+    same_rows(view, saved)
+    assert saved.observation_space == spaces.Dict({"task": spaces.Text(20)})
+    assert not any("camera" in item.path for item in saved.manifest.objects)
+
+
+def test_a_mixture_keeps_what_its_sources_agree_on() -> None:
+    first = record("lab/arm-v1", [3, 1], license="MIT", behavior_policy="a script")
+    second = record(
+        "lab/arm-v2", [4], first_seed=5, license="CC-BY-4.0", behavior_policy="a person"
+    )
+    view = combine_datasets([first, second, first], weights=[1, 2, 1])
+    saved = Dataset(save_dataset(view, "lab/mixed-v1"))
+    same_rows(view, saved)
+    assert saved.total_episodes == 5
+    assert saved.manifest.license == "MIT AND CC-BY-4.0"
+    assert saved.manifest.behavior_policy == "a script; a person"
+    assert [parent.digest for parent in saved.lineage] == [
+        first.digest,
+        second.digest,
+        first.digest,
+    ]
+    assert saved.mixture is None
+
+
+def test_the_environment_is_kept_where_all_agree(reseal: Reseal) -> None:
+    known = {"id": "Arm-v0", "kwargs": {}, "max_episode_steps": 9, "versions": {}}
+    first, second, other = (
+        record(f"lab/arm-v{number}", [3], first_seed=number) for number in (1, 2, 3)
+    )
+    for dataset in (first, second):
+        reseal(dataset.folder, lambda body: body.update(environment=known))
+    first, second = Dataset(first.folder), Dataset(second.folder)
+    alike = Dataset(save_dataset(combine_datasets([first, second]), "lab/alike-v1"))
+    assert alike.environment == first.environment is not None
+    unlike = Dataset(save_dataset(combine_datasets([first, other]), "lab/unlike-v1"))
+    assert unlike.environment is None
+
+
+def test_versions_are_never_overwritten() -> None:
+    dataset = record("lab/arm-v1", [3])
+    with pytest.raises(VersionExistsError, match="never overwritten"):
+        save_dataset(dataset, "lab/arm-v1")
+    assert Dataset(dataset.folder).digest == dataset.digest
+    with pytest.raises(InvalidNameError):
+        save_dataset(dataset, "../arm")
+
+
+def test_no_episode_is_no_dataset(home: Path) -> None:
+    dataset = record("lab/arm-v1", [3])
+    with pytest.raises(SchemaError, match="at least one episode"):
+        save_dataset(dataset[:0], "lab/none-v1")
+    assert not (home / "datasets" / "lab" / "none-v1" / "1.0.0").exists()
+
+
+def test_equal_objects_of_other_versions_are_shared() -> None:
+    dataset = record("lab/arm-v1", [3, 1])
+    folder = save_dataset(dataset, "lab/arm-v1", version="1.0.1")
+    place = "observations/camera/c.0.0.0.0"
+    assert (folder / place).samefile(dataset.folder / place)
+
+
+def test_the_other_of_two_processes_finds_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = record("lab/arm-v1", [3, 1])
+    outcomes: list[object] = []
+    entered, second_waits = threading.Event(), threading.Event()
+    copy = convert._copy_episodes
+
+    def slow(*arguments: Any) -> Any:
+        entered.set()
+        assert second_waits.wait(20)
+        return copy(*arguments)
+
+    monkeypatch.setattr(convert, "_copy_episodes", slow)
+
+    def save() -> None:
+        try:
+            outcomes.append(save_dataset(dataset, "lab/copy-v1"))
+        except VersionExistsError as error:
+            outcomes.append(type(error))
+
+    threads = [threading.Thread(target=save) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(20)
+    threads[1].start()
+    second_waits.set()
+    for thread in threads:
+        thread.join(30)
+    assert VersionExistsError in outcomes
+    assert len(outcomes) == 2
+
+
+def test_progress_of_saving_counts_steps() -> None:
+    dataset = record("lab/arm-v1", [3, 1, 5])
+    seen: list[tuple[int, int]] = []
+    save_dataset(dataset[1:], "lab/few-v1", progress=lambda *pair: seen.append(pair))
+    assert (seen[0], seen[-1]) == ((0, 6), (6, 6))
+
+
+def test_an_interrupted_conversion_is_cleared_by_the_next(tmp_path: Path) -> None:
+    dataset = record("lab/arm-v1", [3, 1])
+    leftover = tmp_path / ".target.unfinished" / "store"
+    leftover.mkdir(parents=True)
+    (leftover / "data.h5").write_bytes(b"half")
+    folder = convert_dataset(dataset, tmp_path / "target", container="hdf5")
+    assert verify_store(folder)[1] == []
+    assert not leftover.parent.exists()
+    shutil.rmtree(folder)

@@ -1,0 +1,243 @@
+"""What a damaged object holds is found from what is not damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.store import encoding
+from orlog.datasets.store.contents import DamageFinder
+from orlog.datasets.store.verify import Problem, verify_store
+from orlog.datasets.store.version import Recording
+from orlog.datasets.store.zarr_reader import shard_path
+from orlog.manifests.manifest import part_folder, parts_of, read_manifest
+
+SPACE = spaces.Dict(
+    {
+        "say": spaces.Text(10, min_length=0),
+        "sets": spaces.Sequence(spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32))),
+        "speed": spaces.Box(-1, 1, (), np.float64),
+    }
+)
+LENGTHS = [[5, 1, 30], [2], [1, 1, 7, 40]]
+
+
+def an_episode(steps: int, seed: int) -> Episode:
+    rng = np.random.default_rng(seed)
+
+    def pairs() -> tuple[np.ndarray, ...]:
+        return tuple(rng.random(2).astype(np.float32) for _ in range(rng.integers(0, 3)))
+
+    flags = np.arange(steps) == steps - 1
+    return Episode(
+        observations={
+            "say": ["word"[: rng.integers(5)] for _ in range(steps + 1)],
+            "sets": [tuple(pairs() for _ in range(rng.integers(3))) for _ in range(steps + 1)],
+            "speed": rng.random(steps + 1),
+        },
+        actions=rng.random((steps, 2)).astype(np.float32),
+        rewards=rng.random(steps),
+        terminations=flags,
+        truncations=np.zeros(steps, np.bool_),
+    )
+
+
+@pytest.fixture(scope="module")
+def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a version of three parts, with many shards; do not write to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("parts")))
+        patch.setattr(encoding, "CHUNK_BYTES", 32)
+        patch.setattr(encoding, "SHARD_BYTES", 64)
+        action = spaces.Box(-1, 1, (2,), np.float32)
+        writer = orlog.DatasetWriter(
+            "lab/parts-v1", observation_space=SPACE, action_space=action, version="1.0.0"
+        )
+        for number, lengths in enumerate(LENGTHS):
+            if number:
+                writer = orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1"))
+            with writer:
+                for index, steps in enumerate(lengths):
+                    writer.add_episode(an_episode(steps, 10 * number + index))
+        return orlog.load_dataset("lab/parts-v1").folder
+
+
+@pytest.fixture
+def store(three_parts: Path, tmp_path: Path) -> Path:
+    """Return a copy to be damaged."""
+    return Path(shutil.copytree(three_parts, tmp_path / "store"))
+
+
+def expected_episodes(recording: Recording, part: int, name: str, number: int) -> tuple[int, int]:
+    """Return first and last episode in a shard, having looked at each episode's rows."""
+    rows = parts_of(recording.manifest)[part].columns[name].rows
+    shard_rows = recording._readers[part].encoding(name).shard_rows  # type: ignore[attr-defined]
+    before = recording._first_rows[name][part]
+    first, stop = before + number * shard_rows, before + min(rows, (number + 1) * shard_rows)
+    starts, stops = recording._row_ranges(name, np.arange(len(recording.lengths)))
+    hit = np.flatnonzero((starts < stop) & (stops > first) & (starts < stops)).tolist()
+    return hit[0], hit[-1]
+
+
+def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts: Path) -> None:
+    recording = Recording(three_parts)
+    finder = DamageFinder(three_parts, recording.manifest, [])
+    shards = 0
+    for part in range(len(LENGTHS)):
+        for name, spec in recording.schema.columns().items():
+            for number in range(10_000):
+                path = part_folder(part) + shard_path(spec, number)
+                if not (three_parts / path).exists():
+                    break
+                expected = expected_episodes(recording, part, name, number)
+                assert finder.find(path) == (name, expected), path
+                shards += 1
+    objects = [item.path for item in recording.manifest.objects]
+    assert shards == sum(not path.endswith("zarr.json") for path in objects) > 100
+
+
+def test_metadata_stand_for_all_episodes_of_their_part(three_parts: Path) -> None:
+    finder = DamageFinder(three_parts, read_manifest(three_parts / "manifest.json"), [])
+    assert finder.find("rewards/zarr.json") == ("rewards", (0, 2))
+    assert finder.find("parts/1/rewards/zarr.json") == ("rewards", (3, 3))
+    assert finder.find("parts/2/observations/speed/zarr.json") == ("observations/speed", (4, 7))
+    assert finder.find("parts/2/rewards") == ("rewards", (4, 7))  # a column's values
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "zarr.json",
+        "observations/zarr.json",
+        "parts/1/zarr.json",
+        "parts/9/rewards/c.0",
+        "rewards/c.99999",
+        "rewards/c.0.0",
+        "rewards/c.00",
+        "rewards/c.-1",
+        "rewards/c.x",
+        "rewards/.c.0",
+        "extra",
+        "data.h5",
+        "parts/1/",
+        "parts/999999999999999999999/rewards/c.0",
+        "rewards/c.0\n",
+        "\udc80/c.0",
+        "/",
+        "",
+    ],
+)
+def test_of_other_files_nothing_is_known(three_parts: Path, path: str) -> None:
+    finder = DamageFinder(three_parts, read_manifest(three_parts / "manifest.json"), [])
+    assert finder.find(path) == (None, None)
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    if how == "flipped":
+        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    elif how == "cut":
+        path.write_bytes(data[:-1])
+    elif how == "pipe":
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing", "pipe"])
+def test_what_is_damaged_itself_is_not_asked(store: Path, how: str) -> None:
+    damage(store / "parts/2/rewards/c.1", how)
+    (problem,) = verify_store(store)[1]
+    assert (problem.column, problem.episodes) == ("rewards", (6, 7))
+    assert str(problem).endswith("; it holds column rewards, episodes 6 to 7")
+
+    damage(store / "parts/2/episodes/lengths/c.0", how)
+    found = {problem.file: problem.episodes for problem in verify_store(store)[1]}
+    assert found == {"parts/2/rewards/c.1": None, "parts/2/episodes/lengths/c.0": (4, 7)}
+
+    damage(store / "parts/2/rewards/zarr.json", how)
+    damage(store / "rewards/zarr.json", how)
+    damage(store / "rewards/c.0", how)
+    damage(store / "observations/say@offsets/c.0", how)
+    damage(store / "observations/say@values/c.0", how)
+    found = {problem.file: problem.episodes for problem in verify_store(store)[1]}
+    assert found == {
+        "observations/say@offsets/c.0": (0, 1),
+        "observations/say@values/c.0": None,
+        "parts/2/episodes/lengths/c.0": (4, 7),
+        "parts/2/rewards/c.1": None,
+        "parts/2/rewards/zarr.json": (4, 7),
+        "rewards/c.0": None,
+        "rewards/zarr.json": (0, 2),
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_of_any_kind_anywhere_never_raises(store: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    objects = read_manifest(store / "manifest.json").objects
+    hit = set()
+    for index in rng.choice(len(objects), 40, replace=False):
+        damage(store / objects[index].path, ["flipped", "cut", "missing", "pipe"][rng.integers(4)])
+        hit.add(objects[index].path)
+    problems = verify_store(store)[1]
+    assert {problem.file for problem in problems} == hit | {
+        problem.file for problem in problems if problem.kind == "not in the manifest"
+    }
+
+
+@pytest.mark.parametrize("name", ["rewards", "episodes/lengths", "observations/say@offsets"])
+@pytest.mark.parametrize("text", [b"{}", b"[]", b"\xff", b'{"codecs": [{"configuration": 1}]}'])
+def test_strange_metadata_that_belong_to_the_store_never_raise(
+    store: Path, replace_object: Callable[[Path, str, bytes], None], name: str, text: bytes
+) -> None:
+    replace_object(store, f"{name}/zarr.json", text)
+    damage(store / "rewards/c.0", "cut")
+    damage(store / "observations/say@values/c.0", "cut")
+    found = {problem.column: problem.episodes for problem in verify_store(store)[1]}
+    assert found["rewards"] == (None if name != "observations/say@offsets" else (0, 2))
+    assert found["observations/say@values"] == (None if name != "rewards" else (0, 2))
+
+
+def test_a_manifest_without_lengths_gives_no_episodes(
+    store: Path, reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+) -> None:
+    def change(body: dict[str, Any]) -> None:
+        body["columns"] = [one for one in body["columns"] if one["name"] != "episodes/lengths"]
+        for part in body["parts"]:
+            del part["columns"]["episodes/lengths"]
+
+    reseal(store, change)
+    damage(store / "rewards/c.0", "cut")
+    (problem,) = verify_store(store)[1]
+    assert (problem.column, problem.episodes) == ("rewards", None)
+
+
+def test_a_file_of_hdf5_holds_the_episodes_of_its_part(mini_folder: Path) -> None:
+    dataset = orlog.load_dataset(mini_folder)
+    orlog.save_dataset(dataset[:3], "lab/parts-v1", version="1.0.0", container="hdf5")
+    with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
+        writer.add_episode(dataset[5])
+    folder = orlog.load_dataset("lab/parts-v1").folder
+    damage(folder / "data.h5", "cut")
+    damage(folder / "parts/1/data.h5", "flipped")
+    first, second = verify_store(folder)[1]
+    assert (first.column, first.episodes) == (None, (0, 2))
+    assert (second.column, second.episodes) == (None, (3, 3))
+    assert str(first).endswith("; it holds episodes 0 to 2")
+    assert str(second).endswith("; it holds episode 3")
+
+
+def test_a_problem_says_no_more_than_is_known() -> None:
+    problem = Problem("rewards/c.0", "missing", "5 bytes", "no file", "rewards")
+    assert str(problem) == (
+        "rewards/c.0: missing: expected 5 bytes, found no file; it holds column rewards"
+    )

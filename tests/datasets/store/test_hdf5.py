@@ -1,0 +1,531 @@
+from __future__ import annotations
+
+import builtins
+import concurrent.futures
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.columns.values import ColumnSpec, concatenate_blocks
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store.hdf5 import Hdf5Reader, write_hdf5
+from orlog.errors import IntegrityError, MissingExtraError
+
+OBSERVATION = spaces.Dict(
+    {
+        "cameras": spaces.Dict(
+            {
+                "color": spaces.Box(0, 255, (32, 32, 3), np.uint8),
+                "first": spaces.Box(0, 255, (3, 32, 32), np.uint8),
+                "gray": spaces.Box(0, 255, (96, 96), np.uint8),
+            }
+        ),
+        "half": spaces.Box(-1, 1, (2,), np.float16),
+        "task": spaces.Text(20, min_length=0),
+    }
+)
+ACTION = spaces.Tuple([spaces.MultiBinary(3), spaces.Box(-1, 1, (2,), np.float32)])
+LENGTHS = (3, 1, 6)
+
+
+def an_episode(steps: int, seed: int) -> Episode:
+    rng = np.random.default_rng(seed)
+
+    def frames(*shape: int) -> np.ndarray:
+        return rng.integers(0, 256, (steps + 1, *shape), np.uint8)
+
+    return Episode(
+        observations={
+            "cameras": {
+                "color": frames(32, 32, 3),
+                "first": frames(3, 32, 32),
+                "gray": frames(96, 96),
+            },
+            "half": rng.random((steps + 1, 2)).astype(np.float16),
+            "task": [("stack", "sort", "")[index % 3] for index in range(steps + 1)],
+        },
+        actions=(
+            rng.integers(0, 2, (steps, 3)).astype(np.int8),
+            rng.random((steps, 2)).astype(np.float32),
+        ),
+        rewards=rng.standard_normal(steps),
+        terminations=np.arange(steps) == steps - 1,
+        truncations=np.zeros(steps, np.bool_),
+        infos={
+            "boxes": [rng.random((index % 3, 4)) for index in range(steps)],
+            "contact": rng.random(steps) < 0.5,
+            "never": [np.zeros((0, 2), np.bool_)] * steps,
+            "note": [f"Schritt schöner {index}" for index in range(steps)],
+        },
+        seed=seed,
+        metadata={"operator": "Zoë", "score": 0.5},
+    )
+
+
+def write_part(folder: Path) -> WrittenPart:
+    writer = EpisodeWriter(
+        folder, Schema(observation_space=OBSERVATION, action_space=ACTION), "lab/arm-v1@1.0.0"
+    )
+    for number, steps in enumerate(LENGTHS):
+        writer.add_episode(an_episode(steps, number))
+    return writer.finish()
+
+
+def rows_of(written: WrittenPart) -> dict[ColumnSpec, int]:
+    return {
+        spec: written.part.columns[name].rows for name, spec in written.schema.columns().items()
+    }
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WrittenPart]:
+    """Return a part in both containers, folders `zarr` and `hdf5`; do not write to it."""
+    root = tmp_path_factory.mktemp("part")
+    written = write_part(root / "zarr")
+    write_hdf5(root / "zarr", root / "hdf5", written)
+    return root, written
+
+
+@pytest.fixture
+def part(original: tuple[Path, WrittenPart], tmp_path: Path) -> tuple[Path, dict[ColumnSpec, int]]:
+    """Return a copy of the HDF5 container, to be damaged at will, and what it holds."""
+    root, written = original
+    shutil.copytree(root / "hdf5", tmp_path / "hdf5")
+    return tmp_path / "hdf5", rows_of(written)
+
+
+def expected_block() -> dict[str, np.ndarray]:
+    schema = Schema(observation_space=OBSERVATION, action_space=ACTION)
+    episodes = [an_episode(steps, number) for number, steps in enumerate(LENGTHS)]
+    schema = schema.with_extras(episodes[0].infos, episodes[0].metadata, "")
+
+    return concatenate_blocks([schema.block_of(episode, "") for episode in episodes])
+
+
+def test_every_column_reads_back(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    reader = Hdf5Reader(folder, rows)
+    expected = expected_block()
+    assert {spec.name for spec in rows} == expected.keys()
+    for spec, count in rows.items():
+        values = reader.read(spec.name, 0, count)
+        assert values.dtype == spec.dtype
+        np.testing.assert_array_equal(values, expected[spec.name])
+        assert reader.read(spec.name, count, count).shape == (0, *spec.shape)
+    assert reader.read("infos/contact", 2, 7).tolist() == expected["infos/contact"][2:7].tolist()
+
+
+def test_any_rows_come_in_the_order_asked_for(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    reader = Hdf5Reader(folder, rows)
+    wanted = np.array([7, 0, 7, 3, 9])
+    for name in ("observations/cameras/gray", "rewards", "infos/contact", "actions/0"):
+        expected = expected_block()[name][wanted]
+        np.testing.assert_array_equal(reader.read_rows(name, wanted), expected)
+    assert reader.read_rows("rewards", np.empty(0, np.int64)).shape == (0,)
+    # More than one chunk, each holding several of the rows.
+    assert reader.read_rows("observations/half", np.arange(13)[::-1]).shape == (13, 2)
+
+
+def test_rows_over_several_chunks(tmp_path: Path) -> None:
+    space = spaces.Box(-np.inf, np.inf, (1000,), np.float64)
+    writer = EpisodeWriter(
+        tmp_path / "zarr", Schema(observation_space=space, action_space=spaces.Discrete(3)), "x"
+    )
+    rng = np.random.default_rng(0)
+    observations = rng.standard_normal((501, 1000))
+    writer.add_episode(
+        Episode(
+            observations=observations,
+            actions=rng.integers(0, 3, 500),
+            rewards=np.zeros(500),
+            terminations=np.arange(500) == 499,
+            truncations=np.zeros(500, np.bool_),
+        )
+    )
+    written = writer.finish()
+    write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
+    reader = Hdf5Reader(tmp_path / "hdf5", rows_of(written))
+    with h5py.File(tmp_path / "hdf5" / "data.h5") as file:
+        assert file["observations"].chunks == (128, 1000)
+    np.testing.assert_array_equal(reader.read("observations", 100, 300), observations[100:300])
+    rows = rng.integers(0, 501, 90)
+    np.testing.assert_array_equal(reader.read_rows("observations", rows), observations[rows])
+
+
+def test_rows_without_numbers(tmp_path: Path) -> None:
+    space = spaces.Box(-1, 1, (0, 2), np.float32)
+    writer = EpisodeWriter(
+        tmp_path / "zarr", Schema(observation_space=space, action_space=spaces.Discrete(3)), "x"
+    )
+    writer.add_episode(
+        Episode(
+            observations=np.empty((4, 0, 2), np.float32),
+            actions=np.zeros(3, np.int64),
+            rewards=np.zeros(3),
+            terminations=np.zeros(3, np.bool_),
+            truncations=np.zeros(3, np.bool_),
+        )
+    )
+    written = writer.finish()
+    write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
+    reader = Hdf5Reader(tmp_path / "hdf5", rows_of(written))
+    assert reader.read("observations", 1, 4).shape == (3, 0, 2)
+    assert reader.read_rows("observations", np.array([3, 0])).shape == (2, 0, 2)
+
+
+def test_equal_rows_give_equal_bytes(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
+    root, written = original
+    (again,) = write_hdf5(root / "zarr", tmp_path, written)
+    assert (tmp_path / "data.h5").read_bytes() == (root / "hdf5" / "data.h5").read_bytes()
+    assert again.path == "data.h5"
+    assert again.size_bytes == (tmp_path / "data.h5").stat().st_size
+
+
+def test_the_file_has_filters_that_every_hdf5_has(
+    original: tuple[Path, WrittenPart],
+) -> None:
+    with h5py.File(original[0] / "hdf5" / "data.h5") as file:
+        assert file.attrs["orlog_format"] == 1
+        frames = file["observations/cameras/color"]
+        assert frames.chunks == (2, 32, 32, 3)
+        assert (frames.shuffle, frames.compression, frames.fletcher32) == (True, "gzip", True)
+        assert file["rewards"].chunks == (10,)
+        assert file["infos/never@values"].shape == (0, 2)
+        assert file["infos/contact"].dtype == np.bool_
+
+
+def flip_chunk(path: Path, name: str, chunk: int) -> None:
+    with h5py.File(path) as file:
+        info = file[name].id.get_chunk_info(chunk)
+    data = bytearray(path.read_bytes())
+    data[info.byte_offset + info.size // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"), [("observations/cameras/gray", 7), ("rewards", 0), ("infos/note@values", 0)]
+)
+def test_a_damaged_chunk_is_named(
+    part: tuple[Path, dict[ColumnSpec, int]], name: str, chunk: int
+) -> None:
+    folder, rows = part
+    flip_chunk(folder / "data.h5", name, chunk)
+    reader = Hdf5Reader(folder, rows)
+    count = next(count for spec, count in rows.items() if spec.name == name)
+    message = f"data.h5, column {name}, chunk {chunk}: damaged: "
+    with pytest.raises(IntegrityError, match=message) as caught:
+        reader.read(name, 0, count)
+    assert caught.value.file == "data.h5"
+    with pytest.raises(IntegrityError, match=message):
+        reader.read_rows(name, np.array([chunk, 0]))
+    assert len(reader.read("actions/1", 0, 10)) == 10
+
+
+def test_other_chunks_of_a_damaged_column_are_read(
+    part: tuple[Path, dict[ColumnSpec, int]],
+) -> None:
+    folder, rows = part
+    flip_chunk(folder / "data.h5", "observations/cameras/gray", 7)
+    reader = Hdf5Reader(folder, rows)
+    assert len(reader.read("observations/cameras/gray", 0, 7)) == 7
+    assert len(reader.read_rows("observations/cameras/gray", np.array([8, 12]))) == 2
+
+
+def test_no_flipped_byte_changes_a_value(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    path = folder / "data.h5"
+    good = path.read_bytes()
+    expected = expected_block()
+    found = {"refused": 0, "unharmed": 0}
+    for place in np.random.default_rng(0).integers(0, len(good), 300).tolist():
+        damaged = bytearray(good)
+        damaged[place] ^= 0x01
+        # A new file each time: HDF5 keeps what it knows of one that it has open.
+        path.unlink()
+        path.write_bytes(damaged)
+        try:
+            reader = Hdf5Reader(folder, rows)
+            for spec, count in rows.items():
+                np.testing.assert_array_equal(
+                    reader.read(spec.name, 0, count), expected[spec.name], err_msg=str(place)
+                )
+            found["unharmed"] += 1
+        except IntegrityError:
+            found["refused"] += 1
+    assert found["refused"] > 250
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.999])
+def test_a_truncated_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]], kept: float) -> None:
+    folder, rows = part
+    data = (folder / "data.h5").read_bytes()
+    (folder / "data.h5").write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(IntegrityError, match=r"data\.h5: cannot be opened: "):
+        Hdf5Reader(folder, rows)
+
+
+def test_a_missing_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    (folder / "data.h5").unlink()
+    with pytest.raises(IntegrityError, match=r"data\.h5: cannot be opened: "):
+        Hdf5Reader(folder, rows)
+
+
+def test_a_link_in_place_of_the_file_is_refused(
+    part: tuple[Path, dict[ColumnSpec, int]],
+) -> None:
+    folder, rows = part
+    (folder / "data.h5").rename(folder / "elsewhere.h5")
+    (folder / "data.h5").symlink_to("elsewhere.h5")
+    with pytest.raises(IntegrityError, match="found a link"):
+        Hdf5Reader(folder, rows)
+
+
+def soft_link(file: Any, _: Path) -> None:
+    file["rewards"] = h5py.SoftLink("/episodes/returns")
+
+
+def external_link(file: Any, folder: Path) -> None:
+    file["rewards"] = h5py.ExternalLink(str(folder / "other.h5"), "/rewards")
+
+
+def external_storage(file: Any, folder: Path) -> None:
+    (folder / "secret").write_bytes(bytes(80))
+    file.create_dataset("rewards", (10,), "<f8", external=[(str(folder / "secret"), 0, 80)])
+
+
+def virtual_dataset(file: Any, folder: Path) -> None:
+    layout = h5py.VirtualLayout((10,), "<f8")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "rewards", (10,))
+    file.create_virtual_dataset("rewards", layout)
+
+
+def other_dtype(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (10,), "<f4")
+
+
+def big_endian(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (10,), ">f8")
+
+
+def other_shape(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (9,), "<f8")
+
+
+def objects_of_python(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (10,), h5py.string_dtype())
+
+
+def no_sum(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="gzip")
+
+
+def other_filter(file: Any, _: Path) -> None:
+    file.create_dataset(
+        "rewards", (10,), "<f8", chunks=(10,), shuffle=True, compression="lzf", fletcher32=True
+    )
+
+
+def unknown_filter(file: Any, _: Path) -> None:
+    file.create_dataset(
+        "rewards", (10,), "<f8", chunks=(10,), compression=32999, allow_unknown_filter=True
+    )
+
+
+def no_chunks(file: Any, _: Path) -> None:
+    file.create_dataset("rewards", (10,), "<f8")
+
+
+def never_written(file: Any, _: Path) -> None:
+    file.create_dataset(
+        "rewards", (10,), "<f8", chunks=(5,), shuffle=True, compression="gzip", fletcher32=True
+    )
+
+
+def group(file: Any, _: Path) -> None:
+    file.create_group("rewards")
+
+
+def nothing(_file: Any, _: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("put", "message"),
+    [
+        (soft_link, "'rewards' is a link"),
+        (external_link, "'rewards' is a link"),
+        (external_storage, "values lie outside of the file"),
+        (virtual_dataset, "values lie outside of the file"),
+        (other_dtype, r"expected float64 \(10,\), found float32"),
+        (big_endian, r"expected float64 \(10,\), found >f8"),
+        (other_shape, r"expected float64 \(10,\), found float64 \(9,\)"),
+        (objects_of_python, "found object"),
+        (no_sum, "expected the filters"),
+        (other_filter, "expected the filters"),
+        (unknown_filter, "expected the filters"),
+        (no_chunks, "expected the filters"),
+        (never_written, "expected 2 chunks, found 0"),
+        (group, "expected a dataset"),
+        (nothing, ""),
+    ],
+)
+def test_what_the_format_does_not_write_is_refused(
+    part: tuple[Path, dict[ColumnSpec, int]], put: Callable[[Any, Path], None], message: str
+) -> None:
+    folder, rows = part
+    shutil.copy(folder / "data.h5", folder / "other.h5")
+    with h5py.File(folder / "data.h5", "r+") as file:
+        del file["rewards"]
+        put(file, folder)
+    with pytest.raises(IntegrityError, match=rf"data\.h5, column rewards: .*{message}"):
+        Hdf5Reader(folder, rows)
+
+
+def test_a_linked_group_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    shutil.copy(folder / "data.h5", folder / "other.h5")
+    with h5py.File(folder / "data.h5", "r+") as file:
+        del file["episodes"]
+        file["episodes"] = h5py.ExternalLink(str(folder / "other.h5"), "/episodes")
+    with pytest.raises(IntegrityError, match="'episodes' is a link"):
+        Hdf5Reader(folder, rows)
+
+
+def test_a_pickled_reader_opens_the_file_itself(
+    part: tuple[Path, dict[ColumnSpec, int]],
+) -> None:
+    folder, rows = part
+    reader = Hdf5Reader(folder, rows)
+    copy = pickle.loads(pickle.dumps(reader))
+    np.testing.assert_array_equal(copy.read("rewards", 0, 10), reader.read("rewards", 0, 10))
+
+
+def test_threads_share_a_reader(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    reader = pickle.loads(pickle.dumps(Hdf5Reader(folder, rows)))
+    expected = expected_block()["observations/cameras/color"]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        frames = list(
+            pool.map(
+                lambda row: reader.read("observations/cameras/color", row, row + 1),
+                [index % 13 for index in range(200)],
+            )
+        )
+    for row, frame in enumerate(frames):
+        np.testing.assert_array_equal(frame[0], expected[row % 13])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_reads_beside_its_parent(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
+    folder, rows = part
+    # In a process of its own, which no other test's threads can trouble.
+    script = """
+import os, pickle, sys
+reader = pickle.load(open(sys.argv[1], "rb"))
+before = reader.read("observations/cameras/color", 0, 13).tobytes()
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        same = all(reader.read("observations/cameras/color", 0, 13).tobytes() == before
+                   for _ in range(50))
+        os._exit(0 if same else 1)
+    children.append(child)
+for _ in range(50):
+    assert reader.read("observations/cameras/color", 0, 13).tobytes() == before
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+    pickled = folder / "reader"
+    pickled.write_bytes(pickle.dumps(Hdf5Reader(folder, rows)))
+    subprocess.run([sys.executable, "-c", script, str(pickled)], check=True, timeout=60)
+
+
+def test_a_full_disk_is_a_storage_error(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
+    script = """
+import pickle, resource, sys
+from pathlib import Path
+from orlog.datasets.store.hdf5 import write_hdf5
+from orlog.errors import StorageError
+root, target, written = pickle.load(open(sys.argv[1], "rb"))
+for limit in (100, 20_000, 60_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write_hdf5(root / "zarr", target, written)
+    except StorageError as error:
+        print(error)
+    else:
+        sys.exit(1)
+"""
+    root, written = original
+    (tmp_path / "arguments").write_bytes(pickle.dumps((root, tmp_path / "full", written)))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "arguments")],
+        check=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.count(": cannot write: ") == 3
+
+
+def test_a_damaged_source_is_named(original: tuple[Path, WrittenPart], tmp_path: Path) -> None:
+    root, written = original
+    shutil.copytree(root / "zarr", tmp_path / "zarr")
+    shard = tmp_path / "zarr" / "rewards" / "c.0"
+    data = bytearray(shard.read_bytes())
+    data[10] ^= 0xFF
+    shard.write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"rewards/c.0, chunk 0: damaged"):
+        write_hdf5(tmp_path / "zarr", tmp_path / "hdf5", written)
+
+
+def test_without_h5py_the_extra_is_named(
+    part: tuple[Path, dict[ColumnSpec, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def no_h5py(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "h5py":
+            raise ModuleNotFoundError("No module named 'h5py'", name="h5py")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_h5py)
+    with pytest.raises(MissingExtraError, match=r'pip install "orlog\[hdf5\]"') as caught:
+        Hdf5Reader(*part)
+    assert caught.value.extra == "hdf5"
+
+
+def test_a_recording_in_one_file_is_appended_to_by_another() -> None:
+    with DatasetWriter(
+        "lab/arm-v1", observation_space=OBSERVATION, action_space=ACTION, container="hdf5"
+    ) as writer:
+        for number in range(2):
+            writer.add_episode(an_episode(LENGTHS[number], number))
+    base = Dataset(writer.folder)
+    with DatasetWriter.append(base) as appended:
+        appended.add_episode(an_episode(LENGTHS[2], 2))
+    dataset = Dataset(appended.folder)
+    assert [item.path for item in dataset.manifest.objects] == ["data.h5", "parts/1/data.h5"]
+    assert (writer.folder / "data.h5").samefile(appended.folder / "data.h5")
+    for name, values in expected_block().items():
+        np.testing.assert_array_equal(dataset.column(name), values)
+    for number, steps in enumerate(LENGTHS):
+        expected = an_episode(steps, number)
+        assert dataset[number].infos["note"] == expected.infos["note"]
+        assert dataset[number].metadata == expected.metadata

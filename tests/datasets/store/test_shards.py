@@ -1,0 +1,419 @@
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.store import shards as shards_module
+from orlog.datasets.store.encoding import Compression, Encoding
+from orlog.datasets.store.shards import Shard, decode_chunk, encode_shard, undo_difference
+from orlog.errors import IntegrityError
+from orlog.manifests.manifest import DTYPES
+from tests.levels import scaled
+
+NAME = "rewards/c.0"
+NUMBERS = Encoding(chunk_rows=8, chunks_per_shard=4)
+COMPRESSIONS: list[Compression] = ["none", "lz4", "lz4hc", "zstd"]
+FRAMES = {
+    "(H, W)": ((16, 18), 1),
+    "(H, W, C)": ((16, 18, 3), 1),
+    "(C, H, W)": ((3, 16, 18), 2),
+}
+
+
+def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Return rows of any bytes at all, not-a-numbers of every kind among them."""
+    rng = np.random.default_rng(seed)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+
+
+def shard_bytes(values: np.ndarray, encoding: Encoding) -> bytes:
+    return b"".join(encode_shard(values, encoding))
+
+
+def open_shard(path: Path, encoding: Encoding = NUMBERS) -> Shard:
+    return Shard(path, encoding.chunks_per_shard, path.stat().st_size, name=NAME)
+
+
+def read_all(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], encoding: Encoding
+) -> np.ndarray:
+    """Return the first `shape[0]` rows of a shard."""
+    shard = open_shard(path, encoding)
+    chunks = -(-shape[0] // encoding.chunk_rows)
+    out = np.empty((chunks * encoding.chunk_rows, *shape[1:]), dtype)
+    for chunk in range(chunks):
+        first = chunk * encoding.chunk_rows
+        shard.decode(chunk, out[first : first + encoding.chunk_rows], encoding)
+    assert not out[shape[0] :].tobytes().strip(b"\0")
+    return out[: shape[0]]
+
+
+def read_numbers(path: Path, encoding: Encoding = NUMBERS) -> np.ndarray:
+    return read_all(path, (26,), np.dtype(np.float64), encoding)
+
+
+@pytest.fixture
+def values() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(26)
+
+
+@pytest.fixture
+def path(tmp_path: Path, values: np.ndarray) -> Path:
+    """Return a shard of 8 rows to a chunk and 4 chunks, the last of them not full."""
+    path = tmp_path / "shard"
+    path.write_bytes(shard_bytes(values, NUMBERS))
+    return path
+
+
+def index_of(
+    data: bytes | bytearray, chunks: int = NUMBERS.chunks_per_shard
+) -> list[tuple[int, int]]:
+    index = np.frombuffer(data[-chunks * 16 - 4 : -4], "<u8").reshape(chunks, 2)
+    return [(int(offset), int(length)) for offset, length in index]
+
+
+def place_of(data: bytes, position: int, chunks: int = NUMBERS.chunks_per_shard) -> str:
+    """Return how an error should call what lies at a position."""
+    for chunk, (offset, size) in enumerate(index_of(data, chunks)):
+        if offset <= position < offset + size:
+            return f"{NAME}, chunk {chunk}:"
+    return f"{NAME}, index of chunks:"
+
+
+def with_sum(data: bytes) -> bytes:
+    return data + int(google_crc32c.value(data)).to_bytes(4, "little")
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> tuple[np.ndarray, Encoding]:
+    """Draw rows of any dtype and an encoding of at most as many rows as a shard holds."""
+    dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
+    shape = tuple(draw(st.lists(st.integers(1, 5), max_size=3)))
+    axes = st.none() if dtype != np.uint8 or not shape else st.none() | st.integers(1, len(shape))
+    encoding = Encoding(
+        chunk_rows=draw(st.integers(1, 9)),
+        chunks_per_shard=draw(st.integers(1, 5)),
+        compression=draw(st.sampled_from(COMPRESSIONS)),
+        bit_shuffle=draw(st.booleans()),
+        difference_axis=draw(axes),
+    )
+    rows = draw(st.integers(0, encoding.shard_rows))
+    values = random_rows(dtype, (rows, *shape), draw(st.integers(0, 2**32)))
+    if draw(st.booleans()):
+        values = values.astype(dtype.newbyteorder(">"))
+    return values, encoding
+
+
+@settings(max_examples=scaled(150), deadline=None)
+@given(shard=shards())
+def test_a_shard_gives_back_the_rows_it_was_made_of(
+    tmp_path_factory: pytest.TempPathFactory, shard: tuple[np.ndarray, Encoding]
+) -> None:
+    values, encoding = shard
+    path = tmp_path_factory.mktemp("shard") / "shard"
+    data = shard_bytes(values, encoding)
+    path.write_bytes(data)
+    dtype = values.dtype.newbyteorder("<")
+    found = read_all(path, values.shape, dtype, encoding)
+    assert found.tobytes() == values.astype(dtype).tobytes()
+
+    # What is in no chunk is marked so, and chunks lie one behind the other without gaps.
+    index = index_of(data, encoding.chunks_per_shard)
+    written = -(-len(values) // encoding.chunk_rows)
+    assert index[written:] == [(2**64 - 1, 2**64 - 1)] * (encoding.chunks_per_shard - written)
+    ends = [offset + size for offset, size in index[:written]]
+    assert [offset for offset, _ in index[:written]] == [0, *ends][:written]
+    assert len(data) == (ends[-1] if ends else 0) + encoding.chunks_per_shard * 16 + 4
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(("shape", "axis"), FRAMES.values(), ids=FRAMES.keys())
+@pytest.mark.parametrize("chunk_rows", [1, 3])
+def test_frames_come_back_through_differences_along_any_axis(
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    axis: int,
+    compression: Compression,
+    chunk_rows: int,
+) -> None:
+    values = random_rows(np.dtype(np.uint8), (7, *shape), 0).copy()
+    values[0] = 255  # differences wrap around
+    for difference_axis in (None, axis, len(shape)):
+        encoding = Encoding(
+            chunk_rows=chunk_rows,
+            chunks_per_shard=8,
+            compression=compression,
+            difference_axis=difference_axis,
+        )
+        path = tmp_path / str(difference_axis)
+        path.write_bytes(shard_bytes(values, encoding))
+        assert (read_all(path, values.shape, values.dtype, encoding) == values).all()
+
+
+def test_differences_may_be_undone_for_many_frames_at_once(tmp_path: Path) -> None:
+    values = random_rows(np.dtype(np.uint8), (6, 16, 18, 3), 1)
+    encoding = Encoding(chunk_rows=1, chunks_per_shard=8, compression="lz4hc", difference_axis=1)
+    (tmp_path / "shard").write_bytes(shard_bytes(values, encoding))
+    shard = open_shard(tmp_path / "shard", encoding)
+    out = np.empty_like(values)
+    for chunk in range(6):
+        shard.decode(chunk, out[chunk : chunk + 1], encoding, undo=False)
+    assert (out != values).any()
+    undo_difference(out, 1)
+    assert (out == values).all()
+
+
+def test_equal_rows_give_equal_bytes_however_they_lie_in_memory(values: np.ndarray) -> None:
+    expected = shard_bytes(values, NUMBERS)
+    assert shard_bytes(values.astype(">f8"), NUMBERS) == expected
+    assert shard_bytes(np.repeat(values, 3)[::3], NUMBERS) == expected
+    assert shard_bytes(np.stack([values, values]).T[:, 1], NUMBERS) == expected
+
+
+def test_a_codec_that_loses_something_is_found_before_its_bytes_are_kept(
+    monkeypatch: pytest.MonkeyPatch, values: np.ndarray
+) -> None:
+    def encode(part: np.ndarray, encoding: Encoding) -> bytes:
+        return real(np.where(part == values[20], -part, part), encoding)
+
+    real = shards_module._encode_chunk
+    monkeypatch.setattr(shards_module, "_encode_chunk", encode)
+    with pytest.raises(IntegrityError, match="did not decode to the values it was made of"):
+        list(encode_shard(values[16:], NUMBERS))
+    list(encode_shard(values[:16], NUMBERS))
+
+
+def test_every_flipped_bit_of_a_shard_is_noticed_and_named(path: Path, values: np.ndarray) -> None:
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(IntegrityError) as caught:
+                read_numbers(path)
+            assert str(caught.value).startswith(place_of(whole, position))
+            assert caught.value.file == NAME
+    path.write_bytes(whole)
+    assert read_numbers(path).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "axis"),
+    [
+        ("uint8", (16, 16), 1),
+        ("uint8", (16, 16, 3), 1),
+        ("uint8", (3, 16, 16), 2),
+        ("uint8", (), None),
+        ("float32", (2,), None),
+    ],
+    ids=["(H, W)", "(H, W, C)", "(C, H, W)", "text", "numbers"],
+)
+def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
+    tmp_path: Path,
+    dtype: str,
+    shape: tuple[int, ...],
+    axis: int | None,
+    compression: Compression,
+) -> None:
+    path = tmp_path / "shard"
+    rows = 1 if axis is not None else 40
+    encoding = Encoding(
+        chunk_rows=rows,
+        chunks_per_shard=3,
+        compression=compression,
+        bit_shuffle=bool(shape),
+        difference_axis=axis,
+    )
+    values = random_rows(np.dtype(dtype), (rows + 1, *shape), 3)
+    whole = shard_bytes(values, encoding)
+    masks = np.random.default_rng(0).integers(1, 256, len(whole)).tolist()
+    for position, mask in enumerate(masks):
+        damaged = bytearray(whole)
+        damaged[position] ^= mask
+        path.write_bytes(damaged)
+        with pytest.raises(IntegrityError) as caught:
+            read_all(path, values.shape, values.dtype, encoding)
+        assert str(caught.value).startswith(place_of(whole, position, 3))
+        assert caught.value.file == NAME
+
+
+def test_a_shard_cut_or_grown_anywhere_is_noticed(path: Path) -> None:
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(IntegrityError, match=rf"{NAME}: expected \d+ bytes, found {size} "):
+            Shard(path, 4, len(whole), name=NAME)
+        with pytest.raises(IntegrityError, match=NAME):  # though the manifest may agree
+            open_shard(path)
+    for extra in (b"\0", whole):
+        path.write_bytes(whole + extra)
+        with pytest.raises(IntegrityError, match=f"{NAME}: expected {len(whole)} bytes, found"):
+            Shard(path, 4, len(whole), name=NAME)
+
+
+def test_a_shard_that_is_cut_while_it_is_open_is_noticed(path: Path) -> None:
+    shard = open_shard(path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(IntegrityError, match=f"{NAME}, chunk 3"):
+        shard.read(3)
+
+
+def test_a_missing_shard_and_a_link_are_named(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    for other in (tmp_path / "nowhere", tmp_path / "link"):
+        with pytest.raises(
+            IntegrityError, match=f"{NAME}: expected 10 bytes, found no file"
+        ) as caught:
+            Shard(other, 4, 10, name=NAME)
+        assert (caught.value.file, caught.value.found) == (NAME, "no file")
+    with pytest.raises(IntegrityError, match=NAME):
+        Shard(tmp_path, 4, 10, name=NAME)
+
+
+def test_the_message_names_the_damaged_chunk_and_both_sums(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    offset, _ = index_of(data)[2]
+    data[offset] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        IntegrityError, match=rf"{NAME}, chunk 2: damaged: crc32c expected"
+    ) as caught:
+        open_shard(path).read(2)
+    assert caught.value.file == NAME
+    assert len(caught.value.expected) == len(caught.value.found) == 8
+    assert caught.value.expected != caught.value.found
+
+
+def test_only_the_chunks_that_are_asked_for_are_checked(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[index_of(data)[2][0]] ^= 1
+    path.write_bytes(data)
+    shard = open_shard(path)
+    for chunk in (0, 1, 3):
+        shard.read(chunk)
+    with pytest.raises(IntegrityError, match="chunk 2"):
+        shard.read(2)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [(2**64 - 1, 2**64 - 1), (2**63, 100), (2**64 - 1, 1), (0, 2**40), (0, 0), (0, 3), (0, 4)],
+    ids=str,
+)
+def test_an_index_that_points_nowhere_is_refused_though_its_sum_is_right(
+    path: Path, entry: tuple[int, int]
+) -> None:
+    data = path.read_bytes()
+    index = index_of(data)
+    index[1] = entry
+    path.write_bytes(data[: -4 * 16 - 4] + with_sum(np.array(index, "<u8").tobytes()))
+    with pytest.raises(IntegrityError, match="chunk 1"):
+        read_numbers(path)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS[1:])
+def test_a_chunk_with_a_right_sum_decodes_or_is_an_integrity_error(
+    tmp_path: Path, compression: Compression
+) -> None:
+    encoding = Encoding(chunk_rows=64, chunks_per_shard=1, compression=compression)
+    whole = shard_bytes(np.arange(64.0), encoding)
+    ((_, size),) = index_of(whole, 1)
+    body, index = whole[: size - 4], whole[size:]
+    refused = 0
+    for position in range(len(body)):
+        for bit in range(8):
+            damaged = bytearray(body)
+            damaged[position] ^= 1 << bit
+            (tmp_path / "shard").write_bytes(with_sum(bytes(damaged)) + index)
+            shard = open_shard(tmp_path / "shard", encoding)
+            try:
+                shard.decode(0, np.empty(64), encoding)
+            except IntegrityError:
+                refused += 1
+    assert refused > 0
+    (tmp_path / "shard").write_bytes(with_sum(b"no blosc") + index)
+    with pytest.raises(IntegrityError, match=NAME):
+        open_shard(tmp_path / "shard", encoding).read(0)  # the index says that it is longer
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_chunk_of_another_size_is_refused_before_it_is_decoded(compression: Compression) -> None:
+    encoding = Encoding(chunk_rows=64, chunks_per_shard=1, compression=compression)
+    whole = shard_bytes(np.arange(64.0), encoding)
+    ((_, size),) = index_of(whole, 1)
+    for rows in (0, 1, 63, 65):
+        with pytest.raises(ValueError, match=f"expected .*{rows * 8} bytes"):
+            decode_chunk(whole[: size - 4], np.empty(rows), encoding)
+    for cut in (0, 1, 15):
+        with pytest.raises(ValueError, match=r"expected .*512 bytes"):
+            decode_chunk(whole[:cut], np.empty(64), encoding)
+
+
+def test_a_shard_may_be_read_by_several_threads_at_once(path: Path, values: np.ndarray) -> None:
+    shard = open_shard(path)
+    found: list[bytes] = []
+    start = threading.Barrier(8)
+
+    def read() -> None:
+        start.wait(20)
+        out = np.empty(8)
+        for _ in range(200):
+            shard.decode(1, out, NUMBERS)
+            found.append(out.tobytes())
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 1600
+    assert set(found) == {values[8:16].tobytes()}
+
+
+def _read_in_child(shard: Shard, results: Any) -> None:
+    out = np.empty(8)
+    for _ in range(100):
+        shard.decode(2, out, NUMBERS)
+    results.put(out.tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_shard_opened_before_a_fork_is_read_by_parent_and_children(
+    path: Path, values: np.ndarray
+) -> None:
+    context = multiprocessing.get_context("fork")
+    shard, results = open_shard(path), context.Queue()
+    children = [
+        context.Process(target=_read_in_child, args=(shard, results), daemon=True) for _ in range(2)
+    ]
+    for child in children:
+        child.start()
+    out = np.empty(8)
+    for _ in range(100):
+        shard.decode(0, out, NUMBERS)
+    assert out.tobytes() == values[:8].tobytes()
+    assert {results.get(timeout=20) for _ in children} == {values[16:24].tobytes()}
+    for child in children:
+        child.join(20)
+
+
+def test_a_frame_that_lies_about_its_own_size_is_refused() -> None:
+    values = np.random.default_rng(0).integers(0, 256, 4096, np.uint8)
+    encoding = Encoding(chunk_rows=4096, chunks_per_shard=1)
+    data = bytearray(next(encode_shard(values, encoding)))
+    for size in (len(data) + 1, len(data) - 1, 2**31 - 1, 0):
+        data[12:16] = size.to_bytes(4, "little")
+        with pytest.raises(ValueError, match="expected a chunk of 4096 bytes in"):
+            decode_chunk(bytes(data), np.empty(4096, np.uint8), encoding)

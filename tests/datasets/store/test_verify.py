@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import blake3
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.store import verify
+from orlog.datasets.store.encoding import choose_encoding
+from orlog.datasets.store.shards import encode_shard
+from orlog.datasets.store.verify import make_objects, verify_store
+from orlog.datasets.store.version import Recording
+from orlog.errors import IntegrityError, ManifestError, StorageError
+from orlog.files import hash_file
+from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
+
+SHARD = "observations/observation/c.0.0"
+
+
+def problems(folder: Path) -> list[tuple[str, str]]:
+    return [(problem.file, problem.kind) for problem in verify_store(folder)[1]]
+
+
+def test_a_store_that_was_just_built_has_no_problem(mini_folder: Path) -> None:
+    manifest, found = verify_store(mini_folder)
+    assert found == []
+    assert manifest == read_manifest(mini_folder / MANIFEST_FILE)
+
+
+def test_a_registrys_signature_beside_the_manifest_is_no_stranger(mini_folder: Path) -> None:
+    (mini_folder / "manifest.json.sig").write_text("{}", "utf-8")
+    assert problems(mini_folder) == []
+
+
+def test_every_byte_is_counted_once(mini_folder: Path) -> None:
+    seen: list[int] = []
+    manifest, _ = verify_store(mini_folder, progress=seen.append)
+    assert sum(seen) == manifest.size_bytes
+
+
+def test_progress_is_called_by_the_calling_thread(mini_folder: Path) -> None:
+    threads = set()
+    verify_store(mini_folder, progress=lambda _: threads.add(threading.get_ident()))
+    assert threads == {threading.get_ident()}
+
+
+def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
+    def stop(size: int) -> None:
+        if size:
+            raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        verify_store(mini_folder, progress=stop)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 9])
+def test_problems_come_in_the_order_of_the_manifest(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(verify, "THREADS", threads)
+    paths = [item.path for item in read_manifest(mini_folder / MANIFEST_FILE).objects]
+    for path in paths:
+        data = bytearray((mini_folder / path).read_bytes())
+        data[0] ^= 1
+        (mini_folder / path).write_bytes(data)
+    assert problems(mini_folder) == [(path, "damaged") for path in paths]
+
+
+def test_an_object_that_cannot_be_read_is_named(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, progress: Callable[[int], None]) -> str:
+        if path == mini_folder / SHARD:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return hash_file(path, progress)
+
+    monkeypatch.setattr(verify, "hash_file", fail)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "unreadable")
+    assert problem.found == f"an error: {os.strerror(errno.EIO)}"
+
+
+def test_too_many_open_files_are_no_damage(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path, _progress: Callable[[int], None]) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(verify, "hash_file", fail)
+    with pytest.raises(StorageError, match="too many files are open"):
+        verify_store(mini_folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refuse(path: str) -> Any:
+        if path.rstrip("/").endswith("/actions"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert problems(mini_folder) == [("actions", "unreadable")]
+
+
+def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
+    (mini_folder / "rewards/c.0").unlink()
+    (mini_folder / "extra").write_text("x")
+    manifest, (missing, extra) = verify_store(mini_folder)
+    last = manifest.total_episodes - 1
+    assert (missing.column, missing.episodes) == ("rewards", (0, last))
+    assert str(missing).endswith(f"; it holds column rewards, episodes 0 to {last}")
+    assert (extra.column, extra.episodes) == (None, None)
+
+
+def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
+    mini_folder: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    for item in read_manifest(mini_folder / MANIFEST_FILE).objects:
+        path = mini_folder / item.path
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        (problem,) = verify_store(mini_folder)[1]
+        assert (problem.file, problem.kind) == (item.path, "damaged")
+        assert problem.expected == f"sha256 {item.sha256}"
+        assert problem.found == f"sha256 {hashlib.sha256(data).hexdigest()}"
+        assert str(problem).startswith(f"{item.path}: damaged: expected sha256 ")
+        path.write_bytes(whole)
+    assert problems(mini_folder) == []
+
+
+def test_values_other_than_those_stated_are_found_by_decoding(
+    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
+) -> None:
+    seen: list[int] = []
+    recording = Recording(mini_folder)
+    assert recording.check_values(seen.append) == []
+    columns = recording.schema.columns()
+    assert sum(seen) == sum(recording.read(name).nbytes for name in columns)
+
+    # As a writer would have stored them whose memory or codec was at fault.
+    wrong = -recording.read("rewards")
+    pieces = encode_shard(wrong, choose_encoding("rewards", wrong.dtype, ()))
+    replace_object(mini_folder, "rewards/c.0", b"".join(pieces))
+    assert problems(mini_folder) == []
+    (problem,) = Recording(mini_folder).check_values()
+    (stated,) = (one for one in recording.manifest.columns if one.name == "rewards")
+    found = blake3.blake3(wrong.tobytes()).hexdigest()
+    assert str(problem) == (
+        f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}"
+    )
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_values_of_every_part_are_checked_in_both_containers(
+    mini_folder: Path, container: Container
+) -> None:
+    first = orlog.load_dataset(mini_folder)
+    orlog.save_dataset(first[:3], "lab/parts-v1", version="1.0.0", container=container)
+    with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
+        writer.add_episode(first[5])
+    folder = orlog.load_dataset("lab/parts-v1").folder
+    assert Recording(folder).check_values() == []
+    if container == "zarr":
+        path = folder / "parts/1/actions/c.0.0"
+        data = bytearray(path.read_bytes())
+        data[40] ^= 1
+        path.write_bytes(data)
+        (problem,) = Recording(folder).check_values()
+        assert (problem.file, problem.kind) == ("parts/1/actions", "damaged")
+        assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
+
+
+def test_a_cut_object_is_named_with_both_sizes(mini_folder: Path) -> None:
+    size = (mini_folder / SHARD).stat().st_size
+    with (mini_folder / SHARD).open("r+b") as file:
+        file.truncate(size - 1)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "wrong size")
+    assert (problem.expected, problem.found) == (f"{size} bytes", f"{size - 1} bytes")
+
+
+def test_a_missing_object_is_named(mini_folder: Path) -> None:
+    (mini_folder / SHARD).unlink()
+    assert problems(mini_folder) == [(SHARD, "missing")]
+
+
+def test_a_folder_in_place_of_an_object_is_missing(mini_folder: Path) -> None:
+    (mini_folder / SHARD).unlink()
+    (mini_folder / SHARD).mkdir()
+    assert problems(mini_folder) == [(SHARD, "missing")]
+
+
+@pytest.mark.parametrize("name", ["extra", ".hidden", "actions/c.0.1", "a/b/c"])
+def test_an_extra_file_is_named(mini_folder: Path, name: str) -> None:
+    (mini_folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (mini_folder / name).write_text("x")
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (name, "not in the manifest")
+    assert problem.found == "1 bytes"
+
+
+def test_an_extra_link_is_named_even_if_it_leads_nowhere(mini_folder: Path) -> None:
+    (mini_folder / "extra").symlink_to("nowhere")
+    assert problems(mini_folder) == [("extra", "not in the manifest")]
+
+
+def test_a_link_to_a_good_copy_is_not_the_object(mini_folder: Path, tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    shutil.move(mini_folder / SHARD, good)
+    (mini_folder / SHARD).symlink_to(good)
+    (problem,) = verify_store(mini_folder)[1]
+    assert (problem.file, problem.kind) == (SHARD, "a link")
+    assert problem.found == f"a link to {good}"
+
+
+def test_a_link_in_place_of_a_folder_condemns_all_below_it(
+    mini_folder: Path, tmp_path: Path
+) -> None:
+    shutil.move(mini_folder / "actions", tmp_path / "good")
+    (mini_folder / "actions").symlink_to(tmp_path / "good")
+    assert problems(mini_folder) == [
+        ("actions/c.0.0", "a link"),
+        ("actions/zarr.json", "a link"),
+        ("actions", "not in the manifest"),
+    ]
+
+
+def test_several_problems_are_all_reported(mini_folder: Path) -> None:
+    (mini_folder / "rewards/c.0").unlink()
+    (mini_folder / "extra").write_text("x")
+    with (mini_folder / "actions/zarr.json").open("ab") as file:
+        file.write(b" ")
+    assert problems(mini_folder) == [
+        ("actions/zarr.json", "wrong size"),
+        ("rewards/c.0", "missing"),
+        ("extra", "not in the manifest"),
+    ]
+
+
+def test_a_folder_may_be_named_relative_to_where_one_is(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mini_folder)
+    assert problems(Path()) == []
+    monkeypatch.chdir(mini_folder / "actions")
+    assert problems(Path("..")) == []
+
+
+def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder: Path) -> None:
+    (mini_folder / MANIFEST_FILE).write_bytes(b"{}")
+    with pytest.raises(ManifestError) as caught:
+        verify_store(mini_folder)
+    assert isinstance(caught.value, IntegrityError)
+
+
+def test_objects_of_a_folder_are_those_of_its_manifest(mini_folder: Path) -> None:
+    manifest = read_manifest(mini_folder / MANIFEST_FILE)
+    (mini_folder / MANIFEST_FILE).unlink()
+    assert make_objects(mini_folder) == manifest.objects
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**18 - 1, 2**18, 2**18 + 1, 2**20])
+def test_a_file_is_hashed_whole(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    seen: list[int] = []
+    assert hash_file(tmp_path / "file", seen.append) == hashlib.sha256(data).hexdigest()
+    assert sum(seen) == size

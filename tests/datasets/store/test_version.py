@@ -1,0 +1,566 @@
+"""A version of several parts reads as if it had been written at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import blake3
+import numpy as np
+import pytest
+import zarr
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Block
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store import version as recording_module
+from orlog.datasets.store.encoding import Encoding, choose_encoding
+from orlog.datasets.store.shards import encode_shard
+from orlog.datasets.store.verify import make_objects
+from orlog.datasets.store.version import Recording
+from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.errors import IntegrityError, ManifestError
+from orlog.manifests.manifest import part_folder
+
+Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
+
+OBSERVATION = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (16, 16, 3), np.uint8),
+        "say": spaces.Text(10, min_length=0, charset="toben\u00e4h r"),
+        "sets": spaces.Sequence(spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32))),
+        "speed": spaces.Box(-1, 1, (), np.float64),
+    }
+)
+ACTION = spaces.OneOf([spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)])
+WORDS = ("to", "", "be", "näh", "or not")
+SMALL = Encoding(chunk_rows=4, chunks_per_shard=2)
+# Rows of one part only, empty parts of a text, and episodes of a step.
+LENGTHS = [[5, 1, 3], [2], [1, 1, 7, 4]]
+
+
+def an_episode(steps: int, seed: int, *, silent: bool = False) -> Episode:
+    """Return a random episode; a silent one has texts and sequences without any value."""
+    rng = np.random.default_rng(seed)
+
+    def say() -> str:
+        return "" if silent else WORDS[rng.integers(len(WORDS))]
+
+    def pairs() -> tuple[np.ndarray, ...]:
+        return tuple(rng.random((2,)).astype(np.float32) for _ in range(rng.integers(0, 3)))
+
+    def sets() -> tuple[Any, ...]:
+        return () if silent else tuple(pairs() for _ in range(rng.integers(0, 3)))
+
+    flags = np.zeros(steps, np.bool_)
+    flags[-1] = True
+    option = [
+        (0, np.int64(rng.integers(4))) if rng.random() < 0.5 else (1, rng.random(2).astype("f4"))
+        for _ in range(steps)
+    ]
+    return Episode(
+        observations={
+            "camera": rng.integers(0, 256, (steps + 1, 16, 16, 3)).astype(np.uint8),
+            "say": [say() for _ in range(steps + 1)],
+            "sets": [sets() for _ in range(steps + 1)],
+            "speed": rng.random(steps + 1),
+        },
+        actions=option,
+        rewards=rng.standard_normal(steps),
+        terminations=flags,
+        truncations=np.zeros(steps, np.bool_),
+        infos={"said": [say() for _ in range(steps)], "level": rng.integers(0, 9, steps)},
+        seed=seed,
+        metadata={"task": say(), "score": float(rng.random())},
+    )
+
+
+def encodings() -> dict[str, Encoding]:
+    """Return small chunks for all columns but the frames, so that there are many shards."""
+    numbers = [
+        "observations/say@offsets",
+        "observations/sets@offsets",
+        "observations/sets@values@offsets",
+        "observations/sets@values@values",
+        "observations/speed",
+        "infos/said@offsets",
+        "rewards",
+    ]
+    return dict.fromkeys(numbers, SMALL) | {
+        "observations/say@values": dataclasses.replace(SMALL, bit_shuffle=False),
+        "observations/camera": Encoding(
+            chunk_rows=1, chunks_per_shard=4, compression="lz4hc", difference_axis=1
+        ),
+    }
+
+
+def flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(lists))
+
+
+def record(name: str, parts: Sequence[Sequence[Episode]]) -> Dataset:
+    """Write a version, and append each further part to the one before."""
+    writer = orlog.DatasetWriter(
+        name, observation_space=OBSERVATION, action_space=ACTION, encodings=encodings()
+    )
+    for number, part in enumerate(parts):
+        if number:
+            before = orlog.load_dataset(f"{name}@1.{number - 1}.0")
+            writer = orlog.DatasetWriter.append(before, encodings=encodings())
+        with writer:
+            for episode in part:
+                writer.add_episode(episode)
+    return orlog.load_dataset(name)
+
+
+def random_parts(*, silent: int | None = None) -> list[list[Episode]]:
+    """Return episodes of `LENGTHS`; those of the part `silent` say nothing at all."""
+    seeds = itertools.count()
+    return [
+        [an_episode(steps, next(seeds), silent=number == silent) for steps in lengths]
+        for number, lengths in enumerate(LENGTHS)
+    ]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[None, 0, 1, 2],
+    ids=["all speak", "first silent", "second silent", "last silent"],
+)
+def versions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Dataset, Dataset]:
+    """Return the same episodes in three parts and in one; do not write to them."""
+    parts = random_parts(silent=request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("versions")))
+        return record("tests/parts-v1", parts), record("tests/whole-v1", [flat(parts)])
+
+
+@pytest.fixture(scope="module")
+def three_parts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Return three parts, two of which earlier versions share; do not write to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("versions")))
+        return record("tests/parts-v1", random_parts())
+
+
+@pytest.fixture
+def copied(three_parts: Dataset, tmp_path: Path) -> Path:
+    """Return a copy of the folder of three parts, to be damaged at will."""
+    return Path(shutil.copytree(three_parts.folder, tmp_path / "copied"))
+
+
+@pytest.fixture
+def one_part(three_parts: Dataset, tmp_path: Path) -> Path:
+    """Return a copy of the first of these versions, which has one part."""
+    return Path(shutil.copytree(three_parts.folder.with_name("1.0.0"), tmp_path / "one"))
+
+
+@pytest.fixture
+def recordings(versions: tuple[Dataset, Dataset]) -> tuple[Recording, Recording]:
+    parts, whole = versions
+    assert (len(parts.manifest.parts), len(whole.manifest.parts)) == (3, 0)
+    return Recording(parts.folder), Recording(whole.folder)
+
+
+def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
+    assert (one.dtype, one.shape) == (two.dtype, two.shape)
+    assert one.tobytes() == two.tobytes()
+
+
+def test_columns_of_parts_are_one_after_the_other(recordings: tuple[Recording, Recording]) -> None:
+    parts, whole = recordings
+    assert parts.schema.columns() == whole.schema.columns()
+    assert parts.lengths.tolist() == flat(LENGTHS) == whole.lengths.tolist()
+    assert parts.starts.tolist() == whole.starts.tolist()
+    for name in whole.schema.columns():
+        assert parts.rows(name) == whole.rows(name)
+        assert_same_values(parts.read(name), whole.read(name))
+
+
+def test_any_range_of_rows_is_that_of_the_whole(recordings: tuple[Recording, Recording]) -> None:
+    parts, whole = recordings
+    for name in whole.schema.columns():
+        values = whole.read(name)
+        rows = len(values)
+        assert parts.rows(name) == rows
+        ranges = itertools.combinations_with_replacement(range(rows + 1), 2)
+        few = itertools.islice(ranges, 0, None, 1 + rows * rows // 300)
+        for start, stop in [*few, (0, rows), (rows, rows)]:
+            for recording in recordings:
+                assert_same_values(recording.read(name, start, stop), values[start:stop])
+
+
+def test_any_rows_in_any_order_are_those_of_the_whole(
+    recordings: tuple[Recording, Recording],
+) -> None:
+    parts, whole = recordings
+    rng = np.random.default_rng(0)
+    for name in whole.schema.columns():
+        values = whole.read(name)
+        for count in (0, 1, 7, 50):
+            rows = rng.integers(0, max(1, len(values)), count if len(values) else 0)
+            assert_same_values(parts.read_rows(name, rows), values[rows])
+            assert_same_values(whole.read_rows(name, rows), values[rows])
+
+
+@pytest.mark.parametrize("start_stop", [(-1, 1), (2, 1), (0, 10**6), (10**6, 10**6)], ids=str)
+def test_rows_outside_a_column_are_an_index_error(
+    versions: tuple[Dataset, Dataset], start_stop: tuple[int, int]
+) -> None:
+    for dataset in versions:
+        recording = Recording(dataset.folder)
+        with pytest.raises(IndexError, match=r"rewards: rows .* of 24"):
+            recording.read("rewards", *start_stop)
+        with pytest.raises(KeyError):
+            recording.read("unknown")
+        for row in (-1, 24):
+            with pytest.raises(IndexError, match=r"rewards: rows .* of 24"):
+                recording.read_rows("rewards", np.array([row]))
+
+
+SELECTIONS = [
+    [],
+    [0],
+    [3],
+    [7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [7, 6, 5, 4, 3, 2, 1, 0],
+    [2, 3],
+    [3, 4],
+    [1, 3, 6],
+    [6, 0, 6, 3, 3],
+]
+
+
+@pytest.mark.parametrize("windows", [(0, 0), (2**18, 2**26), (0, 2**26), (2**18, 100)], ids=str)
+def test_rows_of_any_episodes_are_those_of_the_episodes(
+    recordings: tuple[Recording, Recording],
+    monkeypatch: pytest.MonkeyPatch,
+    windows: tuple[int, int],
+) -> None:
+    monkeypatch.setattr(recording_module, "GAP_BYTES", windows[0])
+    monkeypatch.setattr(recording_module, "WINDOW_BYTES", windows[1])
+    parts, whole = recordings
+    names = list(whole.schema.columns())
+    single: list[Block] = [
+        whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))
+    ]
+    for selection in SELECTIONS:
+        episodes = np.array(selection, np.int64)
+        for recording in (parts, whole):
+            block = recording.read_block(episodes, names)
+            for name in names:
+                if not selection:
+                    assert len(block[name]) == 0
+                    continue
+                pieces = [single[episode][name] for episode in selection]
+                if name.endswith("@offsets"):
+                    counts = [int(piece[-1]) if len(piece) else 0 for piece in pieces]
+                    starts = itertools.accumulate(counts, initial=0)
+                    pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
+                assert_same_values(block[name], np.concatenate(pieces))
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == two.dtype and np.array_equal(one, two, equal_nan=True))
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(map(same, one, two))
+    return bool(one == two)
+
+
+def test_episodes_come_back_as_they_were_given(versions: tuple[Dataset, Dataset]) -> None:
+    silent = [
+        number
+        for number, part in enumerate(versions[0].manifest.parts)
+        if part.columns["infos/said@values"].rows == 0
+    ]
+    expected = flat(random_parts(silent=silent[0] if silent else None))
+    for dataset in versions:
+        for found in (list(dataset), [dataset[index] for index in range(len(dataset))]):
+            assert [one.index for one in found] == list(range(len(expected)))
+            for one, two in zip(found, expected, strict=True):
+                for field in dataclasses.fields(Episode)[:-1]:
+                    assert same(getattr(one, field.name), getattr(two, field.name)), field.name
+
+
+def test_the_parts_that_were_there_before_are_shared_and_stay_as_they_are(
+    three_parts: Dataset,
+) -> None:
+    for number in range(3):
+        dataset = orlog.load_dataset(three_parts.folder.with_name(f"1.{number}.0"))
+        assert len(dataset) == sum(map(len, LENGTHS[: number + 1]))
+        assert orlog.verify_store(dataset.folder)[1] == []
+        for item in dataset.manifest.objects:
+            assert (three_parts.folder / item.path).samefile(dataset.folder / item.path)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_damage_in_a_part_names_the_file_in_that_part(copied: Path, part: int) -> None:
+    path = f"{part_folder(part)}rewards/c.0"
+    data = bytearray((copied / path).read_bytes())
+    data[0] ^= 1
+    (copied / path).write_bytes(data)
+    with pytest.raises(IntegrityError, match=r"rewards/c\.0, chunk 0: damaged") as caught:
+        orlog.load_dataset(copied).column("rewards")
+    assert caught.value.file == path
+    assert str(caught.value).startswith(str(copied / part_folder(part)))
+    assert str(caught.value).endswith(f"; run: orlog verify {copied}")
+    (problem,) = orlog.verify_store(copied)[1]
+    assert problem.file == path
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_altered_metadata_in_a_part_are_named(
+    copied: Path, part: int, replace_object: Callable[[Path, str, bytes], None]
+) -> None:
+    path = f"{part_folder(part)}rewards/zarr.json"
+    data = (copied / path).read_bytes()
+    replace_object(copied, path, data.replace(b'"zstd"', b'"zlib"'))
+    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+        orlog.load_dataset(copied)
+    assert caught.value.file == path
+
+
+def move(parts: list[dict[str, Any]], key: str) -> None:
+    parts[0][key] += 1
+    parts[1][key] -= 1
+
+
+PART_CHANGES: dict[str, Callable[[list[dict[str, Any]]], object]] = {
+    "last dropped": lambda parts: parts.pop(),
+    "one alone": lambda parts: parts.__delitem__(slice(1, None)),
+    "none": lambda parts: parts.clear(),
+    "other order": lambda parts: parts.reverse(),
+    "steps moved": lambda parts: move(parts, "steps"),
+    "episodes moved": lambda parts: move(parts, "episodes"),
+    "column dropped": lambda parts: parts[1]["columns"].pop("rewards"),
+    "column added": lambda parts: parts[1]["columns"].update(
+        {"infos/more": parts[1]["columns"]["rewards"]}
+    ),
+    "rows moved": lambda parts: move([part["columns"]["rewards"] for part in parts], "rows"),
+    "other sum": lambda parts: parts[1]["columns"]["rewards"].update(blake3="0" * 64),
+}
+
+
+@pytest.mark.parametrize("change", PART_CHANGES.values(), ids=PART_CHANGES.keys())
+def test_parts_that_do_not_make_up_the_whole_are_refused(
+    copied: Path, reseal: Reseal, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
+    reseal(copied, lambda body: change(body["parts"]))
+    with pytest.raises(IntegrityError):
+        orlog.load_dataset(copied)
+
+
+def replace_column(
+    folder: Path,
+    name: str,
+    values: np.ndarray,
+    replace_object: Callable[[Path, str, bytes], None],
+    reseal: Reseal,
+) -> None:
+    """Put other values of as many rows into a column, sealed as if they belonged there."""
+    recording = Recording(folder)
+    spec = recording.schema.columns()[name]
+    writer = ZarrWriter(folder.parent / "donor", encodings())
+    writer.add_column(spec)
+    writer.append({name: values})
+    (column,), _ = writer.finish()
+    for item in column.objects:
+        replace_object(folder, item.path, (folder.parent / "donor" / item.path).read_bytes())
+
+    def change(body: dict[str, Any]) -> None:
+        (listed,) = (listed for listed in body["columns"] if listed["name"] == name)
+        listed["blake3"] = column.blake3
+
+    reseal(folder, change)
+    assert orlog.verify_store(folder)[1] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "infos/said@offsets",
+        "episodes/task@offsets",
+        "observations/say@offsets",
+        "observations/sets@offsets",
+        "observations/sets@values@offsets",
+        "actions@option0@offsets",
+        "actions@choice",
+    ],
+)
+@pytest.mark.parametrize("kind", ["beyond", "negative", "backward", "huge", "lowest"])
+def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
+    one_part: Path,
+    replace_object: Callable[[Path, str, bytes], None],
+    reseal: Reseal,
+    name: str,
+    kind: str,
+) -> None:
+    values = Recording(one_part).read(name).copy()
+    values[-1] = {
+        "beyond": values.max() + 1000,
+        "negative": -1,
+        "backward": values.min() - 1,
+        "huge": 2**63 - 1,
+        "lowest": -(2**63),
+    }[kind]
+    replace_column(one_part, name, values, replace_object, reseal)
+    with pytest.raises(IntegrityError):
+        list(orlog.load_dataset(one_part))
+    with pytest.raises(IntegrityError):
+        orlog.load_dataset(one_part)[2]
+
+
+def test_text_that_is_not_utf_8_is_an_integrity_error(
+    one_part: Path, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal
+) -> None:
+    values = Recording(one_part).read("infos/said@values").copy()
+    values[:] = 0xFF
+    replace_column(one_part, "infos/said@values", values, replace_object, reseal)
+    with pytest.raises(IntegrityError, match="values that make no sense"):
+        list(orlog.load_dataset(one_part))
+
+
+def test_an_offsets_column_without_its_values_is_a_manifest_error(
+    one_part: Path, reseal: Reseal
+) -> None:
+    def drop(body: dict[str, Any]) -> None:
+        body["columns"] = [one for one in body["columns"] if one["name"] != "infos/said@values"]
+
+    reseal(one_part, drop)
+    with pytest.raises(ManifestError, match="infos/said"):
+        orlog.load_dataset(one_part)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 10**9, 2**53])
+def test_values_of_another_number_than_their_metadata_say_are_refused(
+    one_part: Path, reseal: Reseal, rows: int
+) -> None:
+    def change(body: dict[str, Any]) -> None:
+        (column,) = (one for one in body["columns"] if one["name"] == "infos/said@values")
+        column["rows"] = rows
+
+    reseal(one_part, change)
+    with pytest.raises(IntegrityError, match="infos/said@values"):
+        orlog.load_dataset(one_part)
+
+
+@pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
+@pytest.mark.parametrize(
+    "pipeline",
+    ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"],
+)
+def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> None:
+    recording = Recording(three_parts.folder)
+    for part, totals in enumerate(three_parts.manifest.parts):
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
+            group = zarr.open_group(three_parts.folder / part_folder(part), mode="r", zarr_format=3)
+            for name, column in totals.columns.items():
+                if name == "observations/camera":  # differences are a codec of ours
+                    continue
+                array = group[name]
+                assert isinstance(array, zarr.Array)
+                values = np.asarray(array[...])
+                assert blake3.blake3(values.tobytes()).hexdigest() == column.blake3
+                assert values.shape == (column.rows, *recording.schema.columns()[name].shape)
+
+
+# --- what a review found
+
+
+def test_lengths_that_wrap_around_to_the_total_are_refused(
+    reseal: Callable[..., Path], mini_folder: Path
+) -> None:
+    manifest = json.loads((mini_folder / "manifest.json").read_text("utf-8"))
+    steps, episodes = manifest["total_steps"], manifest["total_episodes"]
+    lengths = np.ones(episodes, np.int64)
+    lengths[:2] = 2**63 - 1
+    lengths[2] = steps + 2 - (episodes - 3)
+    with np.errstate(over="ignore"):
+        assert int(lengths.sum()) == steps
+    column = Forger(mini_folder)
+    column.replace("episodes/lengths", lengths)
+    reseal(mini_folder, column.relist)
+    with pytest.raises(IntegrityError, match="episodes/lengths"):
+        orlog.load_dataset(mini_folder)
+
+
+def test_rows_that_no_shards_hold_are_refused_before_anything_is_allocated(
+    reseal: Callable[..., Path], mini_folder: Path
+) -> None:
+    huge = 2**50
+
+    def more(body: dict[str, Any]) -> None:
+        body["total_steps"] = huge
+        for column in body["columns"]:
+            if not column["name"].startswith("episodes/"):
+                column["rows"] = huge + (67 if column["name"].startswith("observations") else 0)
+
+    store = Forger(mini_folder)
+    reseal(mini_folder, more)
+    for path in mini_folder.rglob("zarr.json"):
+        body = json.loads(path.read_text("utf-8"))
+        name = path.parent.relative_to(mini_folder).as_posix()
+        if body["node_type"] == "array" and not name.startswith("episodes/"):
+            body["shape"][0] = huge + (67 if name.startswith("observations") else 0)
+            path.write_text(json.dumps(body, indent=2), "utf-8")
+    reseal(mini_folder, store.relist)
+    with pytest.raises(IntegrityError, match="shards, the manifest lists 1"):
+        orlog.load_dataset(mini_folder)
+
+
+class Forger:
+    """Replaces a column of a store as one would who can make digests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def replace(self, name: str, values: np.ndarray) -> None:
+        """Write other values in the place of a column's only shard."""
+        encoding = choose_encoding(name, values.dtype, values.shape[1:])
+        (self.folder / name / "c.0").write_bytes(b"".join(encode_shard(values, encoding)))
+
+    def relist(self, body: dict[str, Any]) -> None:
+        """List every file as it is now."""
+        body["objects"] = [
+            {"path": item.path, "size_bytes": item.size_bytes, "sha256": item.sha256}
+            for item in make_objects(self.folder)
+            if item.path != "manifest.json"
+        ]
+
+
+def test_many_parts_need_few_open_files() -> None:
+    code = """
+import resource, sys
+import numpy as np, orlog
+from gymnasium import spaces
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+episode = orlog.Episode(observations=np.zeros((3, 1), np.float32), actions=np.zeros(2, np.int64),
+    rewards=np.zeros(2), terminations=np.zeros(2, bool), truncations=np.zeros(2, bool))
+box = spaces.Box(-1, 1, (1,), np.float32)
+with orlog.DatasetWriter("lab/x-v1", observation_space=box, action_space=spaces.Discrete(2)) as w:
+    w.add_episode(episode)
+for _ in range(30):
+    with orlog.DatasetWriter.append(orlog.load_dataset("lab/x-v1")) as w:
+        w.add_episode(episode)
+ds = orlog.load_dataset("lab/x-v1")
+print(len(ds), sum(len(ds.column(name)) for name in ds.columns), len(list(ds)))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split()[0] == "31", found.stderr

@@ -1,0 +1,738 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import blake3
+import google_crc32c
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from orlog.datasets.columns.values import ColumnSpec
+from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store.encoding import Compression, Encoding
+from orlog.datasets.store.verify import make_objects
+from orlog.datasets.store.zarr_reader import WrittenColumn, ZarrReader, ZarrWriter, shard_path
+from orlog.errors import IntegrityError, SchemaError
+from orlog.files import list_files
+from orlog.manifests.manifest import DTYPES
+from tests.levels import scaled
+
+ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+ZARRS = "zarrs.ZarrsCodecPipeline"
+COMPRESSIONS: list[Compression] = ["none", "lz4", "lz4hc", "zstd"]
+FLOAT = np.dtype(np.float64)
+REWARDS = ColumnSpec("rewards", FLOAT, ())
+SMALL = Encoding(chunk_rows=8, chunks_per_shard=2)
+
+
+def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Return rows of any bytes at all, not-a-numbers of every kind among them."""
+    rng = np.random.default_rng(seed)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+
+
+def write(
+    folder: Path, spec: ColumnSpec, pieces: list[np.ndarray], encoding: Encoding | None = None
+) -> WrittenColumn:
+    writer = ZarrWriter(folder, {} if encoding is None else {spec.name: encoding})
+    writer.add_column(spec)
+    for piece in pieces:
+        writer.append({spec.name: piece})
+    (column,), groups = writer.finish()
+    found = [*column.objects, *groups]
+    assert sorted(found, key=lambda item: item.path) == make_objects(folder)
+    return column
+
+
+def open_columns(folder: Path, *columns: WrittenColumn) -> ZarrReader:
+    sizes = {item.path: item.size_bytes for column in columns for item in column.objects}
+    return ZarrReader(folder, {column.spec: column.rows for column in columns}, sizes)
+
+
+def read(folder: Path, column: WrittenColumn) -> np.ndarray:
+    return open_columns(folder, column).read(column.spec.name, 0, column.rows)
+
+
+def read_elsewhere(path: Path, pipeline: str) -> np.ndarray:
+    """Return an array as Zarr reads it."""
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        return np.asarray(zarr.open_array(path, mode="r", zarr_format=3)[...])
+
+
+@st.composite
+def written_columns(draw: st.DrawFn) -> tuple[ColumnSpec, np.ndarray, list[int], Encoding]:
+    dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
+    shape = tuple(draw(st.lists(st.integers(1, 4), max_size=3)))
+    rows = draw(st.integers(0, 60))
+    cuts = sorted(draw(st.lists(st.integers(0, rows), max_size=5)))
+    name = draw(st.sampled_from(["rewards", "infos/goal", "observations/a/b", "infos/text@values"]))
+    values = random_rows(dtype, (rows, *shape), draw(st.integers(0, 2**32)))
+    axes = st.none() | st.integers(1, len(shape)) if dtype == np.uint8 and shape else st.none()
+    encoding = Encoding(
+        chunk_rows=draw(st.sampled_from([1, 1, 3, 8, 100])),
+        chunks_per_shard=draw(st.sampled_from([1, 3, 8])),
+        compression=draw(st.sampled_from(COMPRESSIONS)),
+        bit_shuffle=draw(st.booleans()),
+        difference_axis=draw(axes),
+    )
+    return ColumnSpec(name, dtype, shape), values, cuts, encoding
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(column=written_columns(), threads=st.sampled_from([1, 4]), data=st.data())
+def test_reading_any_rows_gives_what_was_written_in_any_pieces(
+    column: tuple[ColumnSpec, np.ndarray, list[int], Encoding], threads: int, data: st.DataObject
+) -> None:
+    spec, values, cuts, encoding = column
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as temporary:
+        patch.setattr(zarr_container, "THREADS", threads)
+        pieces, whole = Path(temporary, "pieces"), Path(temporary, "whole")
+        found = write(pieces, spec, np.split(values, cuts), encoding)
+        assert found.blake3 == blake3.blake3(values.tobytes()).hexdigest()
+        assert (found.spec, found.rows) == (spec, len(values))
+        if spec.dtype.kind == "f":
+            assert found.non_finite == np.count_nonzero(~np.isfinite(values))
+
+        # How the rows came does not show in any byte.
+        assert write(whole, spec, [values], encoding) == found
+        assert make_objects(whole) == make_objects(pieces)
+
+        reader = open_columns(pieces, found)
+        for start, stop in [(0, len(values))] + [
+            sorted(data.draw(st.tuples(*[st.integers(0, len(values))] * 2))) for _ in range(3)
+        ]:
+            part = reader.read(spec.name, start, stop)
+            assert (part.dtype, part.shape) == (spec.dtype, values[start:stop].shape)
+            assert part.tobytes() == values[start:stop].tobytes()
+        places = (
+            st.lists(st.integers(0, len(values) - 1), max_size=20) if len(values) else st.just([])
+        )
+        for _ in range(3):
+            rows = np.array(data.draw(places), np.int64)
+            part = reader.read_rows(spec.name, rows)
+            assert (part.dtype, part.shape) == (spec.dtype, values[rows].shape)
+            assert part.tobytes() == values[rows].tobytes()
+
+
+@settings(max_examples=scaled(25), deadline=None)
+@given(column=written_columns())
+def test_zarr_itself_reads_what_was_written(
+    column: tuple[ColumnSpec, np.ndarray, list[int], Encoding],
+) -> None:
+    spec, values, _, encoding = column
+    if encoding.difference_axis is not None:
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write(folder, spec, [values], encoding)
+        for pipeline in (ZARR_PYTHON, ZARRS):
+            found = read_elsewhere(folder / spec.name, pipeline)
+            assert (found.dtype, found.shape) == (spec.dtype, values.shape)
+            assert found.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("shape", [(), (2, 3)], ids=str)
+def test_zarr_itself_writes_the_same_bytes(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], compression: Compression
+) -> None:
+    spec = ColumnSpec("observations/a", np.dtype(dtype), shape)
+    values = random_rows(spec.dtype, (41, *shape), 5)
+    encoding = Encoding(chunk_rows=8, chunks_per_shard=3, compression=compression)
+    write(tmp_path / "ours", spec, [values], encoding)
+    metadata = json.loads((tmp_path / "ours" / spec.name / "zarr.json").read_bytes())
+    blosc = [
+        BloscCodec(**codec["configuration"])
+        for codec in sharding(metadata)["codecs"]
+        if codec["name"] == "blosc"
+    ]
+    with zarr.config.set({"codec_pipeline.path": ZARR_PYTHON}):
+        group = zarr.open_group(
+            tmp_path / "theirs", mode="w-", zarr_format=3, attributes={"orlog_format": 1}
+        )
+        array = group.create_array(
+            spec.name,
+            shape=values.shape,
+            dtype=spec.dtype,
+            chunks=(8, *shape),
+            shards=(24, *shape),
+            chunk_key_encoding={"name": "default", "separator": "."},
+            compressors=[*blosc, Crc32cCodec()],
+            filters=None,
+            config={"write_empty_chunks": True},
+        )
+        array[...] = values
+    ours, theirs = (
+        {name: path.read_bytes() for name, path in list_files(tmp_path / side)}
+        for side in ("ours", "theirs")
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_columns_of_zeros_are_written_and_read(tmp_path: Path, dtype: str) -> None:
+    values = np.zeros((100, 2), dtype)
+    spec = ColumnSpec("zeros", np.dtype(dtype), (2,))
+    column = write(tmp_path / "store", spec, [values], SMALL)
+    shards = [item.path for item in column.objects if "/c." in item.path]
+    assert shards == [f"zeros/c.{number}.0" for number in range(-(-100 // 16))]
+    assert read(tmp_path / "store", column).tobytes() == values.tobytes()
+
+
+def test_a_column_without_rows_has_metadata_and_no_shard(tmp_path: Path) -> None:
+    column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (3,)), [np.zeros((0, 3))])
+    assert [item.path for item in column.objects] == ["r/zarr.json"]
+    reader = open_columns(tmp_path / "store", column)
+    assert reader.read("r", 0, 0).shape == (0, 3)
+    assert reader.read_rows("r", np.empty(0, np.int64)).shape == (0, 3)
+
+
+def test_rows_without_numbers_are_written_and_read(tmp_path: Path) -> None:
+    column = write(tmp_path / "store", ColumnSpec("r", FLOAT, (0,)), [np.zeros((5, 0))])
+    assert column.rows == 5
+    reader = open_columns(tmp_path / "store", column)
+    assert reader.read("r", 1, 5).shape == (4, 0)
+    assert reader.read_rows("r", np.array([3, 3])).shape == (2, 0)
+
+
+def test_values_are_hashed_and_stored_little_endian(tmp_path: Path) -> None:
+    values = np.arange(10, dtype=">i4")
+    spec = ColumnSpec("numbers", np.dtype(np.int32), ())
+    column = write(tmp_path / "store", spec, [values])
+    assert column.blake3 == blake3.blake3(values.astype("<i4").tobytes()).hexdigest()
+    assert write(tmp_path / "little", spec, [values.astype("<i4")]) == column
+    assert read(tmp_path / "store", column).tolist() == values.tolist()
+
+
+def test_rows_that_are_not_contiguous_are_written_as_they_look(tmp_path: Path) -> None:
+    values = np.arange(60, dtype=np.float64).reshape(3, 20).T[::2]
+    column = write(tmp_path / "store", ColumnSpec("rows", FLOAT, (3,)), [values])
+    assert (read(tmp_path / "store", column) == values).all()
+
+
+def test_rows_may_be_changed_by_the_caller_once_they_are_appended(tmp_path: Path) -> None:
+    buffer = np.zeros(10)
+    writer = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
+    writer.add_column(REWARDS)
+    for number in range(5):
+        buffer[:] = number
+        writer.append({"rewards": buffer})
+        buffer[:] = -1
+    (column,), _ = writer.finish()
+    expected = np.repeat(np.arange(5.0), 10)
+    assert column.blake3 == blake3.blake3(expected.tobytes()).hexdigest()
+    assert read(tmp_path / "store", column).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.zeros(3, np.float32), np.zeros((3, 1)), np.zeros(3, np.int64)],
+    ids=["float32", "two axes", "int64"],
+)
+def test_rows_of_another_type_or_shape_are_refused(tmp_path: Path, rows: np.ndarray) -> None:
+    writer = ZarrWriter(tmp_path / "store")
+    writer.add_column(REWARDS)
+    with pytest.raises(SchemaError, match=r"column rewards: expected rows of float64 \(\), found"):
+        writer.append({"rewards": rows})
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        Encoding(chunk_rows=0, chunks_per_shard=1),
+        Encoding(chunk_rows=-1, chunks_per_shard=1),
+        Encoding(chunk_rows=1, chunks_per_shard=0),
+        Encoding(chunk_rows=1, chunks_per_shard=2**21),
+        Encoding(chunk_rows=2**26, chunks_per_shard=1),
+        Encoding(chunk_rows=1, chunks_per_shard=1, compression="zip"),  # type: ignore[arg-type] # what a user may do
+        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=0),
+        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=1),
+        Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=-1),
+    ],
+    ids=str,
+)
+def test_an_encoding_that_could_not_be_read_again_is_refused(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    writer = ZarrWriter(tmp_path, {"actions": encoding})
+    with pytest.raises(ValueError, match="actions"):
+        writer.add_column(ColumnSpec("actions", np.dtype(np.int64), ()))
+    writer.close()
+
+
+def test_shards_that_are_full_are_on_the_disk_after_a_flush(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(40)
+    writer = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
+    column = writer.add_column(REWARDS)
+    writer.append({"rewards": values})
+    writer.flush()
+    assert (column.rows, len(column.pending)) == (40, 40 - 2 * column.encoding.shard_rows)
+    assert column.pending.tolist() == values[32:].tolist()
+    assert [name for name, _ in list_files(tmp_path / "store")] == ["rewards/c.0", "rewards/c.1"]
+    for shard in range(2):
+        found, item = column.read_shard(shard, 16)
+        assert found.tolist() == values[16 * shard : 16 * shard + 16].tolist()
+        assert item in make_objects(tmp_path / "store")
+    writer.finish()
+
+
+def test_writing_goes_on_from_shards_that_are_there(tmp_path: Path) -> None:
+    values = random_rows(FLOAT, (40,), 0)
+    expected = write(tmp_path / "whole", REWARDS, [values], SMALL)
+    first = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
+    first.add_column(REWARDS)
+    first.append({"rewards": values[:35]})
+    first.flush()
+    first.close()
+    second = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
+    second.add_column(REWARDS).restore(2, values[32:35])
+    second.append({"rewards": values[35:]})
+    assert second.finish()[0] == [expected]
+    assert make_objects(tmp_path / "store") == make_objects(tmp_path / "whole")
+    third = ZarrWriter(tmp_path / "store", {"rewards": SMALL})
+    with pytest.raises(IntegrityError, match=r"rewards/c\.2: chunk 1 is missing"):
+        third.add_column(REWARDS).restore(4, values[:0])
+    third.close()
+
+
+def flipped(path: Path, place: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_anywhere_stops_reading_and_names_the_shard(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    values = random_rows(FLOAT, (40,), 0)
+    column = write(folder, REWARDS, [values], SMALL)
+    rng = np.random.default_rng(2)
+    for shard in sorted((folder / "rewards").glob("c.*")):
+        whole = shard.read_bytes()
+        for place in range(len(whole)):
+            flipped(shard, place, int(rng.integers(8)))
+            with pytest.raises(IntegrityError) as caught:
+                read(folder, column)
+            assert caught.value.file == f"rewards/{shard.name}"
+            assert str(caught.value).startswith(f"rewards/{shard.name}, ")
+            shard.write_bytes(whole)
+    assert read(folder, column).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 8])
+def test_rows_of_whole_chunks_are_still_read_beside_a_damaged_one(
+    tmp_path: Path, chunk_rows: int
+) -> None:
+    folder = tmp_path / "store"
+    values = random_rows(FLOAT, (40,), 1)
+    encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=16 // chunk_rows)
+    column = write(folder, REWARDS, [values], encoding)
+    flipped(folder / "rewards/c.1", 0, 0)  # in the first chunk of the shard of rows 16 to 31
+    reader = open_columns(folder, column)
+    assert reader.read("rewards", 0, 16).tobytes() == values[:16].tobytes()
+    assert reader.read("rewards", 24, 40).tobytes() == values[24:].tobytes()
+    rows = np.array([39, 0, 24, 15, 0])
+    assert reader.read_rows("rewards", rows).tobytes() == values[rows].tobytes()
+    for start, stop in ((15, 33), (15, 17), (0, 40)):
+        with pytest.raises(IntegrityError, match=r"rewards/c\.1, chunk 0"):
+            reader.read("rewards", start, stop)
+    with pytest.raises(IntegrityError, match=r"rewards/c\.1, chunk 0"):
+        reader.read_rows("rewards", np.array([39, 16]))
+
+
+def test_a_shard_that_is_cut_or_removed_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.zeros(10)])
+    assert read(folder, column).sum() == 0
+    shard = folder / "rewards/c.0"
+    size = shard.stat().st_size
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match=rf"expected {size} bytes, found {size - 1} bytes"):
+        read(folder, column)
+    shard.unlink()
+    with pytest.raises(IntegrityError, match=rf"rewards/c.0: expected {size} bytes, found no file"):
+        read(folder, column)
+
+
+def test_a_shard_that_is_swapped_for_another_while_it_is_open_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    column = write(tmp_path / "store", REWARDS, [np.arange(10.0)])
+    write(tmp_path / "other", REWARDS, [np.arange(10.0) + 1])
+    reader = open_columns(tmp_path / "store", column)
+    before = reader.read("rewards", 0, 10)
+    (tmp_path / "other/rewards/c.0").replace(tmp_path / "store/rewards/c.0")
+    assert (reader.read("rewards", 0, 10) == before).all()
+
+
+def test_a_shard_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> None:
+    column = write(tmp_path / "store", REWARDS, [np.zeros(10)])
+    reader = ZarrReader(tmp_path / "store", {column.spec: column.rows}, {})
+    with pytest.raises(IntegrityError, match=r"rewards/c\.0: not in the manifest") as caught:
+        reader.read("rewards", 0, 10)
+    assert caught.value.file == "rewards/c.0"
+
+
+def test_a_column_that_is_not_what_the_manifest_says_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.zeros(10)])
+    for spec, rows in (
+        (ColumnSpec("rewards", np.dtype(np.int64), ()), 10),
+        (ColumnSpec("rewards", FLOAT, (1,)), 10),
+        (REWARDS, 9),
+        (REWARDS, 11),
+    ):
+        reader = ZarrReader(folder, {spec: rows}, {i.path: i.size_bytes for i in column.objects})
+        with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+            reader.read("rewards", 0, 1)
+        assert caught.value.file == "rewards/zarr.json"
+
+
+def test_a_column_without_its_metadata_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.zeros(10)])
+    (folder / "rewards/zarr.json").unlink()
+    with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+        read(folder, column)
+    assert caught.value.file == "rewards/zarr.json"
+
+
+Body = dict[str, Any]
+
+
+def sharding(body: Body) -> Body:
+    configuration: Body = body["codecs"][0]["configuration"]
+    return configuration
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def set_rows(chunk: Any, shard: Any) -> Callable[[Body], object]:
+    def change(body: Body) -> None:
+        sharding(body)["chunk_shape"][0] = chunk
+        body["chunk_grid"]["configuration"]["chunk_shape"][0] = shard
+
+    return change
+
+
+def set_codec(name: str, **values: Any) -> Callable[[Body], object]:
+    def change(body: Body) -> None:
+        (codec,) = (codec for codec in sharding(body)["codecs"] if codec["name"] == name)
+        codec["configuration"].update(values)
+
+    return change
+
+
+def insert_codec(codec: Any) -> Callable[[Body], object]:
+    return lambda body: sharding(body)["codecs"].insert(0, codec)
+
+
+def difference(axis: Any) -> Body:
+    return {"name": "orlog.difference", "configuration": {"axis": axis}}
+
+
+HOSTILE: dict[str, Callable[[Body], object]] = {
+    "huge chunks": set_rows(2**40, 2**44),
+    "chunks beyond any integer": set_rows(10**300, 10**300),
+    "huge shards": set_rows(8, 2**60),
+    "chunks of no rows": set_rows(0, 0),
+    "negative chunks": set_rows(-8, -16),
+    "negative shards": set_rows(8, -16),
+    "shards smaller than chunks": set_rows(8, 4),
+    "shards that are no multiple": set_rows(8, 17),
+    "rows of text": set_rows("8", "16"),
+    "rows as floats": set_rows(8.0, 16.0),
+    "rows as infinities": set_rows(float("inf"), float("inf")),
+    "rows as booleans": set_rows(True, True),
+    "rows as lists": set_rows([8], [16]),
+    "rows as null": set_rows(None, None),
+    "negative rows": lambda body: body.update(shape=[-40]),
+    "more rows": lambda body: body.update(shape=[2**60]),
+    "no shape": lambda body: body.pop("shape"),
+    "further axes": lambda body: body.update(shape=[40, 2**40]),
+    "another type": lambda body: body.update(data_type="int64"),
+    "another number for what is missing": lambda body: body.update(fill_value=1.0),
+    "another compression": set_codec("blosc", cname="zlib"),
+    "a compression that is a list": set_codec("blosc", cname=["zstd"]),
+    "another level": set_codec("blosc", clevel=9),
+    "another shuffle": set_codec("blosc", shuffle="shuffle"),
+    "another size of numbers": set_codec("blosc", typesize=4),
+    "huge blocks": set_codec("blosc", blocksize=2**31),
+    "two codecs of one kind": lambda body: sharding(body)["codecs"].append(
+        sharding(body)["codecs"][1]
+    ),
+    "no checksums": lambda body: sharding(body)["codecs"].pop(),
+    "no codecs": lambda body: sharding(body).update(codecs=[]),
+    "no sharding": lambda body: body.update(codecs=[{"name": "bytes"}]),
+    "codecs that are text": lambda body: sharding(body).update(codecs="blosc"),
+    "codecs that are numbers": lambda body: sharding(body).update(codecs=[1, 2]),
+    "an unknown codec": insert_codec({"name": "numcodecs.pickle", "configuration": {}}),
+    "difference of floats": insert_codec(difference(0)),
+    "difference along no axis": insert_codec(difference("0")),
+    "big-endian": lambda body: sharding(body)["codecs"][0]["configuration"].update(endian="big"),
+    "another index": lambda body: sharding(body).update(index_location="start"),
+    "an index without a sum": lambda body: sharding(body)["index_codecs"].pop(),
+    "a transformer": lambda body: body["storage_transformers"].append({"name": "x"}),
+    "another place of chunks": lambda body: body["chunk_key_encoding"].update(name="v2"),
+    "further keys": lambda body: body.update(must_understand=True),
+    "attributes": lambda body: body["attributes"].update(scale=2),
+    "an older format": lambda body: body.update(zarr_format=2),
+    "a group": lambda body: body.update(node_type="group"),
+    "deep nesting of attributes": lambda body: body.update(attributes=nested(500)),
+    "deep nesting of rows": set_rows(nested(500), nested(500)),
+}
+
+
+def assert_refused_at_once(folder: Path, column: WrittenColumn) -> None:
+    reader = open_columns(folder, column)
+    tracemalloc.start()
+    began_s = time.perf_counter()
+    try:
+        with pytest.raises(IntegrityError, match="column rewards cannot be opened") as caught:
+            reader.encoding("rewards")
+        taken_s = time.perf_counter() - began_s
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.file == "rewards/zarr.json"
+    assert len(str(caught.value)) < 1000
+    assert peak < 16 * 2**20
+    assert taken_s < 2
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE.keys())
+def test_metadata_that_are_not_those_of_format_1_are_refused_at_once(
+    tmp_path: Path, change: Callable[[Body], object]
+) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.zeros(40)], SMALL)
+    path = folder / "rewards/zarr.json"
+    body = json.loads(path.read_bytes())
+    change(body)
+    assert json.dumps(body).encode() != json.dumps(json.loads(path.read_bytes())).encode()
+    path.write_text(json.dumps(body))
+    assert_refused_at_once(folder, column)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"5",
+        b"{}",
+        b'{"codecs": []}',
+        b'{"codecs": {"0": 1}}',
+        b"\xff\xfe\x00",
+        b"\0" * 1000,
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 100_000,
+        b'{"codecs": ' + b"[" * 900 + b"]" * 900 + b"}",
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+def test_a_file_that_is_no_metadata_is_refused_at_once(tmp_path: Path, data: bytes) -> None:
+    folder = tmp_path / "store"
+    column = write(folder, REWARDS, [np.zeros(40)], SMALL)
+    (folder / "rewards/zarr.json").write_bytes(data)
+    assert_refused_at_once(folder, column)
+
+
+@pytest.mark.parametrize("axis", [-1, 3, 2**70, 1.0, True, None, [1]], ids=str)
+def test_differences_along_an_axis_that_is_not_there_are_refused(
+    tmp_path: Path, axis: object
+) -> None:
+    folder = tmp_path / "store"
+    spec = ColumnSpec("images", np.dtype(np.uint8), (16, 16))
+    column = write(folder, spec, [np.zeros((3, 16, 16), np.uint8)])
+    path = folder / "images/zarr.json"
+    body = json.loads(path.read_bytes())
+    sharding(body)["codecs"][0]["configuration"]["axis"] = axis
+    path.write_text(json.dumps(body))
+    with pytest.raises(IntegrityError, match="column images cannot be opened"):
+        open_columns(folder, column).encoding("images")
+
+
+@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+@pytest.mark.parametrize("chunk_rows", [1, 3])
+def test_differences_from_row_to_row_come_back_or_are_refused(
+    tmp_path: Path, chunk_rows: int, shape: tuple[int, ...]
+) -> None:
+    values = random_rows(np.dtype(np.uint8), (20, *shape), 0)
+    spec = ColumnSpec("levels", np.dtype(np.uint8), shape)
+    encoding = Encoding(chunk_rows=chunk_rows, chunks_per_shard=8, difference_axis=0)
+    try:
+        column = write(tmp_path / "store", spec, [values], encoding)
+    except ValueError:
+        return
+    assert (read(tmp_path / "store", column) == values).all()
+    rows = np.array([5, 1, 19, 1])
+    found = open_columns(tmp_path / "store", column).read_rows("levels", rows)
+    assert (found == values[rows]).all()
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 5])
+def test_frames_are_read_in_any_order_and_across_blocks_of_frames(
+    tmp_path: Path, chunk_rows: int
+) -> None:
+    values = random_rows(np.dtype(np.uint8), (150, 16, 16, 3), 0)
+    spec = ColumnSpec("observations/camera", np.dtype(np.uint8), (16, 16, 3))
+    encoding = Encoding(
+        chunk_rows=chunk_rows, chunks_per_shard=32, compression="lz4hc", difference_axis=1
+    )
+    reader = open_columns(tmp_path, write(tmp_path, spec, [values], encoding))
+    for start, stop in ((0, 150), (1, 149), (63, 130), (10, 11), (64, 64)):
+        assert (reader.read(spec.name, start, stop) == values[start:stop]).all()
+    rows = np.random.default_rng(0).integers(0, 150, 200)
+    assert (reader.read_rows(spec.name, rows) == values[rows]).all()
+
+
+def test_frames_that_lie_in_another_order_in_their_file_are_read(tmp_path: Path) -> None:
+    values = random_rows(np.dtype(np.uint8), (20, 16, 16), 0)
+    spec = ColumnSpec("frames", np.dtype(np.uint8), (16, 16))
+    encoding = Encoding(chunk_rows=1, chunks_per_shard=20, compression="lz4hc", difference_axis=1)
+    column = write(tmp_path, spec, [values], encoding)
+    path = tmp_path / shard_path(spec, 0)
+    data = path.read_bytes()
+    index = np.frombuffer(data[-324:-4], "<u8").reshape(20, 2)
+    order = np.random.default_rng(0).permutation(20)
+    order[5:9] = np.sort(order[5:9])
+    moved, position = np.empty_like(index), 0
+    chunks = b""
+    for chunk in order.tolist():
+        offset, size = index[chunk].tolist()
+        chunks += data[offset : offset + size]
+        moved[chunk] = position, size
+        position += size
+    table = moved.tobytes()
+    path.write_bytes(chunks + table + google_crc32c.value(table).to_bytes(4, "little"))
+    found = open_columns(tmp_path, column).read("frames", 0, 20)
+    assert (found == values).all()
+
+
+def test_more_shards_than_are_kept_open_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zarr_container, "OPEN_SHARDS", 3)
+    values = random_rows(FLOAT, (160,), 0)
+    column = write(tmp_path / "store", REWARDS, [values], SMALL)
+    reader = open_columns(tmp_path / "store", column)
+    for _ in range(2):
+        assert reader.read("rewards", 0, 160).tobytes() == values.tobytes()
+        rows = np.random.default_rng(0).permutation(160)
+        assert reader.read_rows("rewards", rows).tobytes() == values[rows].tobytes()
+
+
+def test_a_reader_may_be_used_by_several_threads_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zarr_container, "OPEN_SHARDS", 2)
+    values = random_rows(FLOAT, (160,), 0)
+    reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))
+    start = threading.Barrier(8)
+    found: list[bytes] = []
+
+    def read_often() -> None:
+        start.wait(20)
+        found.extend(reader.read("rewards", 0, 160).tobytes() for _ in range(25))
+
+    threads = [threading.Thread(target=read_often) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 200
+    assert set(found) == {values.tobytes()}
+
+
+def test_what_other_threads_write_does_not_show_in_the_bytes(tmp_path: Path) -> None:
+    values = random_rows(FLOAT, (500,), 0)
+    expected = write(tmp_path / "alone", REWARDS, [values], SMALL)
+    found: list[WrittenColumn] = []
+
+    def write_one(number: int) -> None:
+        found.append(write(tmp_path / str(number), REWARDS, np.split(values, [number]), SMALL))
+
+    threads = [threading.Thread(target=write_one, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 6
+
+
+def _read_in_child(reader: ZarrReader, results: Any) -> None:
+    results.put(reader.read("rewards", 3, 150).tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_reader_that_was_used_is_pickled_and_forked(tmp_path: Path) -> None:
+    values = random_rows(FLOAT, (160,), 0)
+    reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))
+    assert reader.read("rewards", 0, 160).tobytes() == values.tobytes()
+    copied = pickle.loads(pickle.dumps(reader))
+    assert copied.read("rewards", 3, 150).tobytes() == values[3:150].tobytes()
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    children = [context.Process(target=_read_in_child, args=(reader, results)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert {results.get(timeout=20) for _ in children} == {values[3:150].tobytes()}
+    for child in children:
+        child.join(20)
+
+
+def test_everything_but_folders_is_an_object(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "empty").mkdir()
+    (folder / "a/b/file").write_text("x")
+    (folder / ".hidden").write_text("x")
+    (folder / "link").symlink_to(folder / "a")
+    (folder / "broken").symlink_to(folder / "nowhere")
+    assert [path for path, _ in list_files(folder)] == [".hidden", "a/b/file", "broken", "link"]
+
+
+def test_groups_lie_between_the_folder_and_its_columns(tmp_path: Path) -> None:
+    writer = ZarrWriter(tmp_path / "store")
+    for name in ("observations/a/b", "observations/c", "rewards"):
+        writer.add_column(ColumnSpec(name, FLOAT, ()))
+        writer.append({name: np.zeros(3)})
+    columns, objects = writer.finish()
+    assert [item.path for item in objects] == [
+        "zarr.json",
+        "observations/zarr.json",
+        "observations/a/zarr.json",
+    ]
+    listed = sorted(
+        [*objects, *(item for one in columns for item in one.objects)], key=lambda item: item.path
+    )
+    assert listed == make_objects(tmp_path / "store")
+    group = zarr.open_group(tmp_path / "store", mode="r", zarr_format=3)
+    assert dict(group.attrs) == {"orlog_format": 1}
+    arrays = [name for name, node in group.members(max_depth=None) if isinstance(node, zarr.Array)]
+    assert sorted(arrays) == ["observations/a/b", "observations/c", "rewards"]

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orlog.processes import map_in_order, process_pool
+
+SCRIPT = """
+import os, sys, time
+from orlog.processes import map_in_order, process_pool
+
+def work(item):
+    os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two workers share the pipe
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        list(map_in_order(pool, work, range(8), ahead=8))
+"""
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process still runs; one that only waits to be counted does not."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with (
+        subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(parent.kill)
+        assert parent.stdout is not None
+        workers = {int(parent.stdout.readline()) for _ in range(2)}
+        assert len(workers) == 2
+        assert all(is_running(worker) for worker in workers)
+        parent.send_signal(signal.SIGKILL)
+        assert parent.wait(20) == -signal.SIGKILL
+        limit = time.monotonic() + 20
+        while any(is_running(worker) for worker in workers) and time.monotonic() < limit:
+            time.sleep(0.05)
+        left = [worker for worker in workers if is_running(worker)]
+        for worker in left:
+            os.kill(worker, signal.SIGKILL)
+        assert left == []
+
+
+def taking(items: list[int], taken: list[int]) -> Iterator[int]:
+    for item in items:
+        taken.append(item)
+        yield item
+
+
+def test_results_come_in_order_and_few_items_are_taken_ahead() -> None:
+    taken: list[int] = []
+    items = list(range(1, 20))
+    with process_pool(1) as pool:
+        results = map_in_order(pool, math.sqrt, taking(items, taken), ahead=3)
+        found = []
+        for done, result in enumerate(results, 1):
+            found.append(result)
+            assert len(taken) <= done + 3
+    assert found == [math.sqrt(item) for item in items]
+
+
+def test_an_error_in_a_worker_is_raised_where_its_result_is_asked_for() -> None:
+    with process_pool(1) as pool:
+        results = map_in_order(pool, math.sqrt, [4, -1, 9], ahead=3)
+        assert next(results) == 2
+        with pytest.raises(ValueError, match=r"math domain error|nonnegative"):
+            next(results)

@@ -1,0 +1,70 @@
+"""Episodes of foreign files whose final observation was never recorded: zeros are never given for it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.arrays import read_arrays
+
+BOX = spaces.Box(-9, 9, (2,), np.float32)
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    with orlog.DatasetWriter("lab/read-v1", observation_space=BOX, action_space=BOX) as writer:
+        for number in range(4):
+            ends = np.array([False, False, True])
+            observations = np.full((4, 2), number + 1, np.float32)
+            observations[-1] = 0 if number == 2 else number + 1
+            writer.add_episode(
+                orlog.Episode(
+                    observations=observations,
+                    actions=np.zeros((3, 2), np.float32),
+                    rewards=np.zeros(3),
+                    terminations=ends if number == 2 else np.zeros(3, bool),
+                    truncations=np.zeros(3, bool) if number == 2 else ends,
+                    metadata={"final_observation_missing": number == 2},
+                )
+            )
+    return orlog.load_dataset("lab/read-v1")
+
+
+@pytest.mark.parametrize("where", ["ram", "mmap"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        orlog.goals,
+        orlog.episodes,
+        functools.partial(orlog.sequences, length=2, with_next=True),
+    ],
+)
+def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
+    dataset: Dataset, kind: Any, where: str
+) -> None:
+    for data in (dataset, orlog.load_arrays(dataset, where)):
+        with pytest.raises(SchemaError, match=r"1 episodes was never recorded \(episode 2 is"):
+            kind(data, 8, seed=0)
+    view = dataset.filter_episodes("final_observation_missing == 0")
+    assert view.total_episodes == 3
+    batch = kind(orlog.load_arrays(view, where), 8, seed=0).batch(0)
+    is_padded = isinstance(batch, orlog.SequenceBatch)
+    found = batch.next_observations[batch.mask] if is_padded else batch.observations
+    assert (found != 0).all()
+
+
+def test_transitions_take_them_since_nothing_bootstraps_from_behind_a_termination(
+    dataset: Dataset,
+) -> None:
+    assert read_arrays(dataset).missing_finals == (2,)
+    batch = orlog.transitions(dataset, 64, seed=0).batch(0)
+    is_zero = (batch.next_observations == 0).all(1)
+    assert is_zero.any()
+    assert (batch.terminations[is_zero] == 1).all()

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from orlog.errors import InvalidNameError
+from orlog.manifests.names import parse_name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pointmaze/umaze-v1",
+        "pointmaze/umaze-v1@1.0.0",
+        "d4rl/hopper-medium-v2",
+        "minari/mujoco/hopper/medium-v0",
+        "ogbench/pointmaze-medium-navigate-v0",
+        "minari/d4rl/door/v2",
+        "pointmaze/umaze-v1@sha256:ab12cd",
+    ],
+)
+def test_a_name_is_the_text_of_its_parsed_form(text: str) -> None:
+    assert str(parse_name(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "umaze-v1",
+        "pointmaze/umaze",
+        "Pointmaze/umaze-v1",
+        "pointmaze/../umaze-v1",
+        "/pointmaze/umaze-v1",
+        "pointmaze//umaze-v1",
+        "pointmaze/umaze-v1@",
+        "pointmaze/umaze-v1@1.0",
+        "pointmaze/umaze-v1@01.0.0",
+        "pointmaze/umaze-v1@sha256:xyz",
+        "pointmaze/umaze-v1@latest",
+        "pointmaze/umaze-v1\n",
+        "a/" * 200 + "b-v1",
+    ],
+)
+def test_a_malformed_name_is_refused_with_the_grammar_and_an_example(text: str) -> None:
+    with pytest.raises(InvalidNameError, match="for example pointmaze/umaze-v1"):
+        parse_name(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["lab/arm-v1/1.0.0/x-v1", "lab/arm-v1/versions.json/x-v1", "v1/x-v1", "lab/v2/x-v1"]
+)
+def test_no_dataset_lies_inside_of_another(name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        parse_name(name)
