@@ -9,7 +9,6 @@ from pathlib import Path
 
 from orlog.datasets.download.download import download_dataset
 from orlog.datasets.download.partial import Choice, choose, open_part
-from orlog.datasets.download.sources import SHIPPED, shipped_index
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     installed_names,
@@ -26,15 +25,16 @@ from orlog.datasets.home.presence import (
     present_objects,
 )
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, wrong_type
+from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.views import open_view, view_sources
 from orlog.datasets.recipes.build import build_dataset, builds
 from orlog.datasets.recipes.catalogue import CATALOGUE
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, wrong_type
 from orlog.files import absolute_path
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.manifests.names import DatasetName, did_you_mean, is_name, is_url, parse_name
+from orlog.manifests.shipped import SHIPPED, shipped_index
 
 __all__ = [
     "as_folder",

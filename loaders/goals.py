@@ -41,7 +41,8 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from orlog.datasets.reading.given import Given, wrong_type
+from orlog.datasets.reading.given import Given
+from orlog.errors import wrong_type
 from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors

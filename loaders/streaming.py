@@ -27,20 +27,26 @@ import torch
 from jaxtyping import Int64
 from torch.utils.data import IterableDataset, get_worker_info
 
-from orlog.datasets.columns.bounds import warn_of_outside
-from orlog.datasets.columns.values import axis_of
+from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.reading.selection import episode_blocks, seeded_order
+from orlog.datasets.reading.selection import seeded_order
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.filling import fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.filling import (
+    fill_matrix,
+    fill_other,
+    layout_of,
+    not_finite,
+    warn_of_outside,
+)
 from orlog.loaders.batch import Batch, StructuredBatch
 from orlog.loaders.sampling.arguments import check_integers, check_steps, check_stream
 from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import check_state, stream_summary
 from orlog.loaders.transitions import TransitionSampler
+from orlog.manifests.columns import axis_of
 
 __all__ = ["Mixing", "StreamedTransitions", "stream_transitions"]
 

@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from orlog.loaders.arrays.alias import AliasTable, alias_table, check_weights
-from orlog.loaders.arrays.arrays import Arrays, Mixture
+from orlog.loaders.arrays.arrays import Arrays, Mixture, check_arrays
 from orlog.loaders.arrays.statistics import derived_digest, finite_returns
-from orlog.loaders.sampling.arguments import check_arrays
 
 __all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
 

@@ -24,8 +24,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from orlog.datasets.columns.values import axis_of, offsets_of
 from orlog.files import little_endian_bytes
+from orlog.manifests.columns import axis_of, offsets_of
 from orlog.manifests.manifest import Column, Manifest
 
 __all__ = [

@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, VersionExistsError
-from orlog.manifests.manifest import MOST_VALUES, Count, Manifest, parse_json
+from orlog.manifests.documents import parse_json
+from orlog.manifests.manifest import MOST_VALUES, Count, Manifest
 from orlog.manifests.names import is_version, parse_name
 
 __all__ = [

@@ -15,7 +15,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 import stat
 import threading
 import unicodedata
@@ -29,6 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, SchemaError
+from orlog.manifests.documents import canonical_json, parse_json
 from orlog.manifests.names import parse_name
 from orlog.manifests.spaces import space_from_json
 
@@ -44,10 +44,8 @@ __all__ = [
     "PartColumn",
     "RecipeRecord",
     "StoredObject",
-    "canonical_json",
     "combined_blake3",
     "not_a_version",
-    "parse_json",
     "part_folder",
     "parts_of",
     "read_manifest",
@@ -60,7 +58,6 @@ LARGEST_MANIFEST = 64 * 2**20
 MOST_VALUES = 2**22
 LONGEST_FILE_NAME = 255  # bytes
 MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
-_HALF_CHARACTER = re.compile(r"\\u[dD]")
 _converting = threading.Lock()
 DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
@@ -347,34 +344,6 @@ class Manifest(
         return json.dumps({"digest": self.digest, **body}, indent=1, allow_nan=False) + "\n"
 
 
-def canonical_json(body: Any) -> bytes:
-    """Return the one JSON text that a digest is taken over."""
-    text = json.dumps(
-        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return text.encode()
-
-
-def parse_json(text: str, most_values: int | None = None) -> Any:
-    """Return parsed JSON, strictly.
-
-    Args:
-        text: The JSON.
-        most_values: How many values it may hold about: an empty list takes 3 bytes of text and 64
-            of memory.
-
-    Raises:
-        ValueError: it is no JSON, repeats a key, or holds NaN, an infinity or half a character.
-        RecursionError: it is nested too deeply.
-    """
-    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
-        raise ValueError(f"more than {most_values} values")
-    body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    if _HALF_CHARACTER.search(text):
-        canonical_json(body)  # which refuses half of a surrogate pair
-    return body
-
-
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in a file, its digest checked.
 
@@ -516,14 +485,3 @@ def _find_clash(paths: Iterable[str]) -> str | None:
         for parent in itertools.accumulate(folder.split("/"), "{}/{}".format)
     }
     return min(files & folders, default=None)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) != len(pairs):
-        raise ValueError("a key is repeated")
-    return keys
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.recipes.catalogue import records_folder
 from orlog.errors import NotFoundError
 from orlog.manifests.names import did_you_mean
+from orlog.manifests.shipped import records_folder
 
 __all__ = ["published_file", "published_settings"]
 

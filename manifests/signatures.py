@@ -29,13 +29,15 @@ from msgspec import Meta
 
 from orlog.errors import MissingExtraError, NotFoundError, SignatureError, StorageError
 from orlog.files import sync
-from orlog.manifests.manifest import parse_json
+from orlog.manifests.documents import parse_json
+from orlog.manifests.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 __all__ = [
     "LARGEST_SIGNATURE",
+    "SIGNATURE_FILE",
     "SIGNATURE_SUFFIX",
     "SignedKind",
     "add_signature",
@@ -315,3 +317,6 @@ def _needs_cryptography() -> Iterator[None]:
             'signatures need cryptography, which is not installed; run: pip install "orlog[sign]"',
             extra="sign",
         ) from error
+
+
+SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # beside it where a registry holds the version

@@ -18,6 +18,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -28,7 +29,6 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
-import orlog
 from orlog.algos.algorithms import (
     ALGORITHMS,
     Algorithm,
@@ -40,7 +40,6 @@ from orlog.algos.networks import Scaling
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.checkpoint import check_state, load_checkpoint, save_checkpoint
 from orlog.algos.training.loop import train
-from orlog.datasets.home.consent import check_environment
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.views import save_view
@@ -54,10 +53,10 @@ from orlog.errors import (
     StoppedError,
     StorageError,
 )
-from orlog.files import hash_file, sync, write_durably
+from orlog.files import hash_file, sync
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.transitions import Transitions
-from orlog.manifests.documents import read_json_file
+from orlog.manifests.documents import read_json_file, replace_bytes, write_json
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.references import Protocol
@@ -273,7 +272,7 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
         if dataset.operation is not None:
             (folder / VIEW_FILE).unlink(missing_ok=True)
             save_view(dataset, folder / VIEW_FILE)
-        _replace(folder / METRICS_FILE, b"")
+        replace_bytes(folder / METRICS_FILE, b"")
         write_json(folder / RUN_FILE, msgspec.to_builtins(record))
 
 
@@ -461,7 +460,7 @@ def scoring_protocol(
         NotFoundError: the dataset names no environment, or another time limit.
         SimulatorError: the environment needs consent, or cannot be made.
     """
-    environment = check_environment(dataset, trust_environment=trust_environment)
+    environment = dataset.checked_environment(trust_environment=trust_environment)
     with make_environment(environment.id, environment.kwargs) as env:
         limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit != environment.max_episode_steps:
@@ -675,7 +674,7 @@ def _keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
     kept = [(line, body) for line, body in zip(lines, parsed, strict=True) if body["step"] <= step]
     data = b"".join(line for line, _ in kept)
     if not path.exists() or path.read_bytes() != data:
-        _replace(path, data)
+        replace_bytes(path, data)
     return [body for _, body in kept]
 
 
@@ -689,27 +688,10 @@ def code_versions() -> dict[str, str]:
     """Return the versions of what computes a run."""
     return {
         "numpy": np.__version__,
-        "orlog": orlog.__version__,
+        "orlog": metadata.version("orlog"),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
-
-
-def write_json(path: Path, body: object) -> None:
-    """Write indented JSON; the file is replaced whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put a durable file in the place of another, or leave that one as it is."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        write_durably(unfinished, data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    sync(path.parent)
 
 
 @contextlib.contextmanager

@@ -7,9 +7,8 @@ Sequence, Graph and OneOf spaces are not looked at.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,9 +17,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.manifest import Outside
 from orlog.manifests.spaces import leaf_spaces
 
-if TYPE_CHECKING:
-    from orlog.datasets.reading.dataset import Dataset
-
 __all__ = [
     "Bounds",
     "bounds_of",
@@ -28,7 +24,6 @@ __all__ = [
     "describe_outside",
     "merge_outside",
     "refuse_outside",
-    "warn_of_outside",
 ]
 
 
@@ -143,25 +138,3 @@ def describe_outside(outside: Outside, bounds: Bounds | None) -> str:
     """Return how many numbers lie outside of which bounds, in words."""
     text = f"{outside.numbers:,} from {outside.lowest:g} to {outside.highest:g}"
     return f"{text}, outside of {bounds}" if bounds else text
-
-
-def warn_of_outside(dataset: Dataset) -> None:
-    """Warn that what is about to be learned from has numbers outside of their bounds."""
-    recordings = dataset.selection().recordings
-    counts = merge_outside(one.manifest.outside_bounds for one in recordings)
-    if not counts:
-        return
-    bounds = bounds_of(dataset.observation_space, dataset.action_space)
-    shown = [
-        f"{name}: {describe_outside(counts[name], bounds.get(name))}"
-        for name in sorted(counts.keys() & set(dataset.columns))
-    ]
-    if shown:
-        which = "it holds" if dataset.operation is None else "what it is a view of holds"
-        warnings.warn(
-            f"{dataset.name}: {which} numbers outside of their Box ({'; '.join(shown)}). A policy "
-            "whose actions stay inside cannot learn those outside, and such observations may be "
-            "mistakes; leave these episodes out (ds.filter_episodes), or record them with the "
-            "bounds that hold",
-            stacklevel=4,
-        )

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from orlog.datasets.columns.summaries import fields_summary, summary
-from orlog.datasets.reading.given import wrong_type
-from orlog.errors import SchemaError
+from orlog.errors import SchemaError, wrong_type
 
 __all__ = ["Columns", "Episode", "as_infos", "as_numbers"]
 

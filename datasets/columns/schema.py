@@ -18,15 +18,9 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
-from orlog.datasets.columns.values import (
-    ColumnSpec,
-    axis_of,
-    flatten,
-    offsets_of,
-    space_columns,
-    unflatten,
-)
+from orlog.datasets.columns.values import flatten, space_columns, unflatten
 from orlog.errors import SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 
 __all__ = ["Block", "Schema"]
 

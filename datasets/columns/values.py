@@ -30,64 +30,30 @@ A block is a dict of columns that hold the same whole episodes, so its offsets s
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from orlog.datasets.columns.blocks import Block, misfit
 from orlog.datasets.columns.episode import Columns
 from orlog.errors import SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from orlog.manifests.spaces import named_parts
 
 __all__ = [
-    "Axis",
-    "ColumnSpec",
-    "axis_of",
-    "concatenate_blocks",
     "flatten",
-    "offsets_of",
-    "slice_block",
     "space_columns",
     "unflatten",
 ]
 
-Axis = Literal["step", "observation", "episode"]
-Block: TypeAlias = dict[str, np.ndarray]
 Space: TypeAlias = gymnasium.Space[Any]
 
 _INT = np.dtype(np.int64)
 _LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ColumnSpec:
-    """Name, type of the numbers and shape of one row of a stored column."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        """Return type and shape."""
-        return f"{self.dtype} {self.shape}"
-
-
-def axis_of(name: str) -> Axis:
-    """Return what counts the rows of a column, unless `offsets_of` names a column that does."""
-    root = name.partition("/")[0].partition("@")[0]
-    if root == "observations":
-        return "observation"
-    return "episode" if root == "episodes" else "step"
-
-
-def offsets_of(name: str) -> str | None:
-    """Return the offsets column that counts the rows of a column; None where its axis does."""
-    path, values, _ = name.rpartition("@values")
-    return f"{path}@offsets" if values else None
 
 
 def space_columns(space: Space, path: str) -> list[ColumnSpec]:
@@ -175,70 +141,6 @@ def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Colum
     return _unflatten(space, path, block, None)
 
 
-def slice_block(
-    block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
-) -> Block:
-    """Return episodes `first` to `last - 1` of a block as a block of their own.
-
-    Columns other than offsets are views.
-
-    Args:
-        block: Columns of some episodes.
-        lengths: Steps of each of these episodes.
-        first: First episode wanted.
-        last: Episode behind the last one wanted.
-    """
-    start = int(lengths[:first].sum())
-    stop = start + int(lengths[first:last].sum())
-    rows: dict[str, tuple[int, int]] = {
-        "step": (start, stop),
-        "observation": (start + first, stop + last),
-        "episode": (first, last),
-    }
-
-    def rows_of(name: str) -> tuple[int, int]:
-        counter = offsets_of(name)
-        if counter is None:
-            return rows[axis_of(name)]
-        if counter not in rows:
-            begin, end = (int(block[counter][row - 1]) if row else 0 for row in rows_of(counter))
-            rows[counter] = begin, end
-        return rows[counter]
-
-    sliced = {}
-    for name, values in block.items():
-        begin, end = rows_of(name)
-        sliced[name] = values[begin:end]
-        if name.endswith("@offsets") and begin:
-            sliced[name] = sliced[name] - values[begin - 1]
-    return sliced
-
-
-def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
-    """Return one block that holds the episodes of all, in order.
-
-    Raises:
-        ValueError: there is no block.
-        SchemaError: the blocks have different columns.
-    """
-    if not blocks:
-        raise ValueError("expected at least one block")
-    if any(block.keys() != blocks[0].keys() for block in blocks):
-        raise SchemaError("blocks of different columns cannot be concatenated")
-    return {name: _concatenate(name, [block[name] for block in blocks]) for name in blocks[0]}
-
-
-def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
-    found = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
-    if len(found) > 1:
-        raise _misfit(name, "rows of one type", " and ".join(sorted(found)))
-    if name.endswith("@offsets"):
-        counts = [piece[-1] if len(piece) else 0 for piece in pieces]
-        starts = itertools.accumulate(counts, initial=0)
-        pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
-    return np.concatenate(pieces)
-
-
 def _offsets_spec(path: str) -> ColumnSpec:
     return ColumnSpec(f"{path}@offsets", _INT, ())
 
@@ -257,10 +159,6 @@ def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]
         raise SchemaError(f"column {path}: a {type(space).__name__} space cannot be stored")
     assert space.shape is not None
     return np.dtype(space.dtype), space.shape
-
-
-def _misfit(name: str, expected: object, found: object) -> SchemaError:
-    return SchemaError(f"column {name}: expected {expected}, found {found}")
 
 
 def _describe(value: object) -> str:
@@ -285,10 +183,10 @@ def _row_hint(name: str, rows: int, found: int) -> str:
 def _samples(path: str, values: object, rows: int) -> list[Any] | tuple[Any, ...]:
     """Check that there is a sample per row."""
     if not isinstance(values, list | tuple):
-        raise _misfit(path, f"a list of {rows} samples", _describe(values))
+        raise misfit(path, f"a list of {rows} samples", _describe(values))
     if len(values) != rows:
         hint = _row_hint(path, rows, len(values))
-        raise _misfit(path, f"{rows} rows", f"{len(values)}{hint}")
+        raise misfit(path, f"{rows} rows", f"{len(values)}{hint}")
     return values
 
 
@@ -313,9 +211,9 @@ def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapp
         value = {str(index): part for index, part in enumerate(value)}
     if not isinstance(value, Mapping):
         kind = "dict" if isinstance(space, spaces.Dict) else "tuple"
-        raise _misfit(path, f"a {kind} of {keys}", _describe(value))
+        raise misfit(path, f"a {kind} of {keys}", _describe(value))
     if value.keys() != set(keys):
-        raise _misfit(path, f"the keys {keys}", list(value))
+        raise misfit(path, f"the keys {keys}", list(value))
     return value
 
 
@@ -330,7 +228,7 @@ def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.n
         hint = ""
         if isinstance(values, np.ndarray) and values.shape[1:] == shape and values.ndim:
             hint = _row_hint(name, rows, len(values))
-        raise _misfit(name, f"{dtype} {(rows, *shape)}", _describe(values) + hint)
+        raise misfit(name, f"{dtype} {(rows, *shape)}", _describe(values) + hint)
     _check_range(space, name, values)
     return values
 
@@ -342,7 +240,7 @@ def _stack(
     integers = range(np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if takes_int else range(0)
     for row, sample in enumerate(samples):
         if not _is_sample(sample, dtype, shape, integers):
-            raise _misfit(f"{name}, row {row}", f"{dtype} {shape}", _describe(sample))
+            raise misfit(f"{name}, row {row}", f"{dtype} {shape}", _describe(sample))
     if shape and samples:
         return np.stack(samples)
     return np.array(samples, dtype).reshape(len(samples), *shape)
@@ -379,7 +277,7 @@ def _check_range(space: Space, name: str, values: np.ndarray) -> None:
     if outside.any():
         place = np.unravel_index(int(outside.argmax()), outside.shape)
         least, most = (np.broadcast_to(bound, values.shape)[place] for bound in (low, high))
-        raise _misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
+        raise misfit(f"{name}, row {place[0]}", f"{least} to {most}", values[place])
 
 
 def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -391,18 +289,18 @@ def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
     for row, text in enumerate(texts):
         where = f"{path}, row {row}"
         if not isinstance(text, str):
-            raise _misfit(where, "text", _describe(text))
+            raise misfit(where, "text", _describe(text))
         if not space.min_length <= len(text) <= space.max_length:
             expected = f"{space.min_length} to {space.max_length} characters"
-            raise _misfit(where, expected, len(text))
+            raise misfit(where, expected, len(text))
         if not allowed.issuperset(text):
             character = next(character for character in text if character not in allowed)
-            raise _misfit(where, f"characters of {space.characters!r:.80}", f"{character!r}")
+            raise misfit(where, f"characters of {space.characters!r:.80}", f"{character!r}")
     try:
         encoded = [text.encode() for text in texts]
     except UnicodeEncodeError as error:
         row = next(row for row, text in enumerate(texts) if text == error.object)
-        raise _misfit(
+        raise misfit(
             f"{path}, row {row}", "text that UTF-8 can hold", ascii(error.object[error.start])
         ) from error
     return {
@@ -414,7 +312,7 @@ def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
 def _flatten_sequence(inner: Space, path: str, entries: Sequence[Any]) -> Block:
     for row, entry in enumerate(entries):
         if not isinstance(entry, list | tuple):
-            raise _misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
+            raise misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
     values = list(itertools.chain.from_iterable(entries))
     offsets = _offsets([len(entry) for entry in entries])
     return {f"{path}@offsets": offsets, **flatten(inner, f"{path}@values", values, len(values))}
@@ -440,13 +338,13 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
                 key, name = str(index), f"{path}/{part_name}"
                 joined[key], found = _join(part, name, [entry[key] for entry in keyed])
                 if counts is not None and found not in (None, counts):
-                    raise _misfit(name, "as many values in each row as beside it", "others")
+                    raise misfit(name, "as many values in each row as beside it", "others")
                 counts = found if counts is None else counts
             return joined, counts
         case spaces.Text() | spaces.Sequence() | spaces.Graph() | spaces.OneOf():
             for row, entry in enumerate(entries):
                 if not isinstance(entry, list | tuple):
-                    raise _misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
+                    raise misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
             return list(itertools.chain.from_iterable(entries)), [len(entry) for entry in entries]
     dtype, shape = _numbers_of(space, path)
     for row, entry in enumerate(entries):
@@ -455,7 +353,7 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
             or entry.ndim == 0
             or (entry.dtype, entry.shape[1:]) != (dtype, shape)
         ):
-            raise _misfit(f"{path}, row {row}", f"{dtype} rows of shape {shape}", _describe(entry))
+            raise misfit(f"{path}, row {row}", f"{dtype} rows of shape {shape}", _describe(entry))
     empty = np.empty((0, *shape), dtype)
     return np.concatenate([empty, *entries]), [len(entry) for entry in entries]
 
@@ -480,17 +378,17 @@ def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Blo
 
 def _check_graph(space: spaces.Graph, where: str, graph: object) -> None:
     if not isinstance(graph, spaces.GraphInstance):
-        raise _misfit(where, "a GraphInstance", _describe(graph))
+        raise misfit(where, "a GraphInstance", _describe(graph))
     links: Any = graph.edge_links
     if space.edge_space is None and graph.edges is not None:
-        raise _misfit(where, "None for edges, as there is no edge space", _describe(graph.edges))
+        raise misfit(where, "None for edges, as there is no edge space", _describe(graph.edges))
     if space.edge_space is not None and (graph.edges is None) != (links is None):
         found = "links alone" if graph.edges is None else "edges alone"
-        raise _misfit(where, "edges with links, or None for both", found)
+        raise misfit(where, "edges with links, or None for both", found)
     if links is None:
         return
     if not isinstance(links, np.ndarray) or links.dtype.kind not in "iu" or links.ndim != 2:
-        raise _misfit(where, "links as integers (.., 2)", _describe(links))
+        raise misfit(where, "links as integers (.., 2)", _describe(links))
 
 
 def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
@@ -499,14 +397,14 @@ def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
     edge_ends = block.get(f"{path}@edges@offsets", link_ends)
     unequal = np.flatnonzero(edge_ends != link_ends)
     if len(unequal):
-        raise _misfit(f"{path}, row {unequal[0]}", "as many links as edges", "others")
+        raise misfit(f"{path}, row {unequal[0]}", "as many links as edges", "others")
     links = block[f"{path}@links@values"]
     nodes = np.repeat(np.diff(node_ends, prepend=0), np.diff(link_ends, prepend=0))
     outside = (links < 0) | (links >= nodes[:, None])
     if outside.any():
         link, side = divmod(int(outside.argmax()), 2)
         row = int(np.searchsorted(link_ends, link, side="right"))
-        raise _misfit(f"{path}, row {row}", f"links to its {nodes[link]} nodes", links[link, side])
+        raise misfit(f"{path}, row {row}", f"links to its {nodes[link]} nodes", links[link, side])
 
 
 def _nothing(space: Space) -> Any:
@@ -522,11 +420,11 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
     for row, pair in enumerate(pairs):
         where = f"{path}, row {row}"
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise _misfit(where, "a pair (index, value)", _describe(pair))
+            raise misfit(where, "a pair (index, value)", _describe(pair))
         if isinstance(pair[0], bool) or not isinstance(pair[0], int | np.integer):
-            raise _misfit(where, "an integer as index", _describe(pair[0]))
+            raise misfit(where, "an integer as index", _describe(pair[0]))
         if not 0 <= pair[0] < options:
-            raise _misfit(where, f"an index from 0 to {options - 1}", pair[0])
+            raise misfit(where, f"an index from 0 to {options - 1}", pair[0])
     choice = np.array([pair[0] for pair in pairs], _INT)
     block = {f"{path}@choice": choice}
     for index, part in enumerate(space.spaces):
@@ -562,7 +460,7 @@ def _unflatten(
 def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.ndarray:
     values = block[name]
     if rows is not None and len(values) != rows:
-        raise _misfit(name, f"{rows} rows", len(values))
+        raise misfit(name, f"{rows} rows", len(values))
     return values
 
 
@@ -574,7 +472,7 @@ def _ranges(
     ends = _column(block, name, rows)
     starts = np.concatenate([np.zeros(1, _INT), ends[:-1]])[: len(ends)]
     if (starts > ends).any():
-        raise _misfit(name, "offsets that never fall", f"a fall at row {(starts > ends).argmax()}")
+        raise misfit(name, "offsets that never fall", f"a fall at row {(starts > ends).argmax()}")
     total = int(ends[-1]) if len(ends) else 0
     return list(zip(starts.tolist(), ends.tolist(), strict=True)), total
 
@@ -640,14 +538,14 @@ def _unflatten_one_of(
     choice = _column(block, name, rows)
     values: list[Any] = [None] * len(choice)
     if ((choice < 0) | (choice >= len(space.spaces))).any():
-        raise _misfit(name, f"0 to {len(space.spaces) - 1}", "others")
+        raise misfit(name, f"0 to {len(space.spaces) - 1}", "others")
     for index, part in enumerate(space.spaces):
         entries = _unflatten_sequence(
             part, f"{path}@option{index}", block, len(choice), stack=False
         )
         for row, entry in enumerate(entries):
             if len(entry) != (choice[row] == index):
-                raise _misfit(f"{path}@option{index}, row {row}", "a value if chosen", len(entry))
+                raise misfit(f"{path}@option{index}, row {row}", "a value if chosen", len(entry))
             if entry:
                 values[row] = entry[0]
     return list(zip(choice, values, strict=True))

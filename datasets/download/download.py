@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING
 from orlog.datasets.download.foreign import bring_foreign
 from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
 from orlog.datasets.download.partial import Choice, check_choice, choose, download_part
-from orlog.datasets.download.sources import ForeignSource, Source, find_source, source_of_url
+from orlog.datasets.download.sources import ForeignSource, find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, Patience
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,
     installed_versions,
-    publish_new,
-    sole_access,
     stored_objects,
     version_folder,
 )
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.home.origin import origin_file, read_origin, write_origin
+from orlog.datasets.home.origin import Source, origin_file, read_origin, write_origin
 from orlog.datasets.home.presence import (
     discard_part,
     files_of_part,
@@ -47,6 +45,8 @@ from orlog.errors import (
 )
 from orlog.files import (
     link_or_copy,
+    put_new,
+    sole_access,
     storage_errors,
     sync_folders,
     write_durably,
@@ -137,7 +137,7 @@ def _download(
             write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
             sync_folders(store)
         write_origin(destination, source)
-        publish_new(store, destination)
+        put_new(store, destination)
         shutil.rmtree(folder, ignore_errors=True)
         discard_part(part)
         origin_file(part).unlink(missing_ok=True)

@@ -21,12 +21,13 @@ from msgspec import Meta
 from orlog.datasets.download.objects import download_folder
 from orlog.datasets.download.sources import ForeignSource, shipped_horizon
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience, fetch_object
-from orlog.datasets.home.folders import datasets_folder, publish, unfinished_folder, version_folder
+from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.recording.episodes import WrittenPart, make_manifest
+from orlog.datasets.recording.episodes import make_manifest
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.version import Recording
 from orlog.errors import FormatVersionError, IntegrityError
-from orlog.files import storage_errors, sync_folders, write_durably
+from orlog.files import put_in_place, storage_errors, sync_folders, unfinished_folder, write_durably
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 from orlog.manifests.names import did_you_mean
@@ -177,7 +178,7 @@ def _bring(
     check_offered(manifest)
     if not is_checked:  # not before: an error page that came instead is no file to be trusted
         _remember_first(source, file, sha256)
-    publish(store, destination)
+    put_in_place(store, destination)
 
 
 def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path) -> Manifest:

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from orlog.datasets.download.sources import Source
 from orlog.datasets.download.transfer import Limiter, Mirror, Patience, fetch_object
 from orlog.datasets.home.folders import stored_objects
+from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
 from orlog.errors import StorageError
 from orlog.files import hash_file, link_or_copy, storage_errors, sync

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
-from orlog.datasets.download.sources import Source
 from orlog.datasets.download.transfer import Limiter, Patience
 from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.folders import datasets_folder, sole_access
+from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.home.origin import write_origin
+from orlog.datasets.home.origin import Source, write_origin
 from orlog.datasets.home.presence import (
     PartialRecord,
     files_of_part,
@@ -28,11 +27,11 @@ from orlog.datasets.home.presence import (
     write_partial,
 )
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import fewer_columns
+from orlog.datasets.reading.operations import fewer_columns
 from orlog.datasets.store.contents import DamageFinder, column_of
 from orlog.datasets.store.version import schema_of_manifest
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.files import link_or_copy, storage_errors, sync_folders, write_durably
+from orlog.files import link_or_copy, sole_access, storage_errors, sync_folders, write_durably
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 
 __all__ = ["Choice", "check_choice", "choose", "download_part", "open_part"]

@@ -14,7 +14,6 @@ The last one is asked without a network: indexes of well-known foreign files tha
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import time
@@ -23,8 +22,8 @@ from collections.abc import Sequence
 
 from orlog.datasets.download.transfer import Patience, read_small
 from orlog.datasets.home.history import choose_version, read_history
+from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import Registry, check_serial, read_registries
-from orlog.datasets.recipes.catalogue import records_folder
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -40,49 +39,23 @@ from orlog.manifests.index import (
     IndexEntry,
     index_from_json,
 )
-from orlog.manifests.manifest import (
-    LARGEST_MANIFEST,
-    MANIFEST_FILE,
-    Manifest,
-    manifest_from_text,
-)
+from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, manifest_from_text
 from orlog.manifests.names import DatasetName, did_you_mean, is_url, newest_first
+from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 
 __all__ = [
-    "SHIPPED",
     "ForeignSource",
-    "Source",
     "find_source",
     "offered_versions",
     "read_index",
     "shipped_horizon",
-    "shipped_index",
     "source_of_url",
 ]
 
-# Of D4RL's 183 datasets the index lists the 110 with a published sum; `docs/sharing.md` names the rest.
-SHIPPED = ("d4rl",)
 
 PAUSE = 0.5  # seconds
 WHOLE_DIGEST = len("sha256:") + 64
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a version can be had.
-
-    Attributes:
-        manifest: What it is.
-        mirrors: URLs of the version's folder, in the order in which they are tried.
-        registry: Which registry offers it; empty for one that was given by URL.
-        signed_by: Key that signed the manifest; empty where none was asked for.
-    """
-
-    manifest: Manifest
-    mirrors: tuple[str, ...]
-    registry: str = ""
-    signed_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +152,6 @@ def find_source(
             "URL of the version"
         )
     raise NotFoundError(f"{wanted}: {'; '.join(asked)}") from unreachable
-
-
-@functools.cache
-def shipped_index(name: str) -> Index:
-    """Return the index of one of the registries that ship with orlog."""
-    path = records_folder() / "foreign" / f"{name}.json"
-    return index_from_json(path.read_bytes(), str(path))
 
 
 def shipped_horizon(name: str) -> int | None:

@@ -25,7 +25,8 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Block, Schema
-from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 

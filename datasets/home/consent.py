@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.registries import read_registries
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE, recorded_manifest
-from orlog.datasets.store.version import Recording
 from orlog.errors import NotFoundError, SimulatorError
-from orlog.manifests.documents import replace_json_file, sole_writer
+from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
 from orlog.manifests.environments import own_arguments
-from orlog.manifests.manifest import EnvironmentRecord, canonical_json
+from orlog.manifests.manifest import EnvironmentRecord, Manifest
+from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 
 __all__ = ["check_environment", "note_environment"]
 
@@ -40,33 +39,44 @@ _WRAPS_OTHERS = re.compile(r"GymV[0-9]+|compatibility", re.IGNORECASE)
 _PATH = re.compile(r"[/\\:]|^~|\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
 
-def check_environment(dataset: Dataset, *, trust_environment: bool = False) -> EnvironmentRecord:
+def check_environment(
+    name: str,
+    record: EnvironmentRecord | None,
+    versions: Iterable[tuple[Manifest, Path]],
+    *,
+    trust_environment: bool = False,
+) -> EnvironmentRecord:
     """Return the environment that a dataset names, if it may be made.
+
+    Args:
+        name: Name of the dataset, for messages.
+        record: The environment.
+        versions: Manifest and folder of each stored version that the dataset is made of.
+        trust_environment: The user consents to its arguments.
 
     Raises:
         NotFoundError: the dataset names no environment, or Gymnasium does not know it.
         MissingExtraError: its package is not installed.
         SimulatorError: its arguments need the user's consent, or are never taken from data.
     """
-    record = dataset.environment
     if record is None:
-        raise NotFoundError(f"{dataset.name} names no environment")
+        raise NotFoundError(f"{name} names no environment")
     if _WRAPS_OTHERS.search(record.id):
         raise SimulatorError(
-            f"{dataset.name}: environment {record.id} wraps environments of other libraries, which "
+            f"{name}: environment {record.id} wraps environments of other libraries, which "
             "its arguments name; orlog never takes that from data. Make it yourself"
         )
     own = own_arguments(record.id, record.kwargs)
-    for name, value in own.items():
+    for argument, value in own.items():
         if (path := _find_path(value)) is not None:
             raise SimulatorError(
-                f"{dataset.name}: argument {name} of environment {record.id} looks like a path or "
+                f"{name}: argument {argument} of environment {record.id} looks like a path or "
                 f"module, {path!r:.80}, which orlog never takes from data. If you trust the file, "
                 "register an id of your own with gymnasium.register(.., kwargs=..)"
             )
-    if own and not (trust_environment or _is_trusted(dataset, record)):
+    if own and not (trust_environment or _is_trusted(record, versions)):
         raise SimulatorError(
-            f"{dataset.name}: environment {record.id} has arguments from the data, "
+            f"{name}: environment {record.id} has arguments from the data, "
             f"{_shown(own)}. An argument can make a simulator read files or run on without end: if "
             "you trust the dataset, use --trust-environment, or trust_environment=True in Python"
         )
@@ -90,22 +100,25 @@ def _note(record: EnvironmentRecord) -> Path:
     return datasets_folder().parent / "environments" / f"{name}.json"
 
 
-def _is_trusted(dataset: Dataset, record: EnvironmentRecord) -> bool:
+def _is_trusted(record: EnvironmentRecord, versions: Iterable[tuple[Manifest, Path]]) -> bool:
     """Return whether orlog, a trusted signer or the user of this machine named it."""
+    recorded = (manifest.environment for manifest in recorded_manifests())
     ships = any(
-        (entry.recipe.environment_id, entry.recipe.environment_kwargs) == (record.id, record.kwargs)
-        for entry in CATALOGUE.values()
+        one is not None and (one.id, one.kwargs) == (record.id, record.kwargs) for one in recorded
     )
-    return ships or _note(record).is_file() or any(map(_vouched, dataset.selection().recordings))
+    return (
+        ships
+        or _note(record).is_file()
+        or any(_vouched(manifest, folder) for manifest, folder in versions)
+    )
 
 
-def _vouched(recording: Recording) -> bool:
+def _vouched(manifest: Manifest, folder: Path) -> bool:
     """Return whether a version ships with orlog, or a registry of this machine signed it."""
-    manifest = recording.manifest
     shipped = recorded_manifest(manifest.name, manifest.version)
     if shipped is not None and shipped.digest == manifest.digest:
         return True
-    origin = read_origin(recording.folder)
+    origin = read_origin(folder)
     if origin is None or not origin.signed_by or origin.digest != manifest.digest:
         return False
     return any(

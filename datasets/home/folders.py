@@ -15,17 +15,12 @@ names are kept once, as links to each other.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import filecmp
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from orlog.errors import FormatVersionError, IntegrityError
-from orlog.files import storage_errors, sync
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from orlog.manifests.names import is_version, newest_first
 
@@ -34,13 +29,9 @@ __all__ = [
     "datasets_folder",
     "installed_names",
     "installed_versions",
-    "publish",
-    "publish_new",
     "share_objects",
-    "sole_access",
     "stored_objects",
     "stored_versions",
-    "unfinished_folder",
     "version_folder",
 ]
 
@@ -117,85 +108,6 @@ def _holds_manifest(folder: Path) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def sole_access(destination: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the only right to write `destination`; wait for it after one call of `on_wait`.
-
-    Raises:
-        StorageError: the folder around it cannot be written.
-    """
-    with storage_errors(destination.parent):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            on_wait()
-            lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def unfinished_folder(
-    destination: Path, *, on_wait: Callable[[], None] = lambda: None
-) -> Iterator[Path]:
-    """Hold the only right to write `destination`, and give an empty folder beside it.
-
-    Waits while another process writes the same destination, after one call of `on_wait`. The
-    folder is removed in the end, whatever happens, unless `publish` has renamed it.
-
-    Raises:
-        StorageError: the folder cannot be made.
-    """
-    with sole_access(destination, on_wait=on_wait):
-        folder = destination.with_name(f".{destination.name}.unfinished")
-        old = _replaced(destination)
-        try:
-            with storage_errors(folder):
-                if old.exists() and not destination.exists():
-                    old.rename(destination)
-                shutil.rmtree(old, ignore_errors=True)
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def publish(folder: Path, destination: Path) -> None:
-    """Put a finished folder in its place, in one step; what was there before is removed.
-
-    Call it inside `unfinished_folder` only. Where the system cannot swap two folders in one step
-    (all but Linux), what was there is first moved aside, and a process that is killed right then
-    leaves it there for the next writer to put back.
-
-    Raises:
-        StorageError: the folder cannot be renamed.
-    """
-    with storage_errors(destination):
-        if destination.exists() and not _exchange(folder, destination):
-            destination.rename(_replaced(destination))
-            folder.rename(destination)
-        elif not destination.exists():
-            folder.rename(destination)
-        sync(destination.parent)
-    shutil.rmtree(_replaced(destination), ignore_errors=True)
-
-
-def publish_new(folder: Path, destination: Path) -> None:
-    """Put a finished folder in a place where nothing is, in one step.
-
-    Raises:
-        StorageError: something is there, or the folder cannot be renamed.
-    """
-    with storage_errors(destination):
-        folder.rename(destination)
-        sync(destination.parent)
-
-
 def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
     """Replace files of a new version by links to equal ones of any other; return the bytes.
 
@@ -239,17 +151,3 @@ def _share(path: Path, candidate: Path) -> int:
     os.link(candidate, temporary)
     temporary.replace(path)
     return candidate.stat().st_size
-
-
-def _replaced(destination: Path) -> Path:
-    return destination.with_name(f".{destination.name}.replaced")
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two folders in one step (renameat2); return whether the system could."""
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "renameat2"):
-        return False
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
-    code = library.renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange)
-    return bool(code == 0)

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
-from orlog.datasets.home.folders import dataset_folders, datasets_folder, sole_access
+from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.home.holdings import (
     KINDS,
     CachedVersion,
@@ -38,12 +38,12 @@ from orlog.datasets.home.holdings import (
 )
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.presence import PARTIAL_FILE, partial_folder
-from orlog.datasets.store.verify import SIGNATURE_FILE
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, StorageError
-from orlog.files import list_files, storage_errors, sync
+from orlog.files import list_files, sole_access, storage_errors, sync
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first, parse_name
+from orlog.manifests.signatures import SIGNATURE_FILE
 
 __all__ = [
     "CachedVersion",

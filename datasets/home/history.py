@@ -19,14 +19,14 @@ import msgspec
 
 from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
 from orlog.datasets.home.presence import partial_versions
-from orlog.datasets.recipes.catalogue import recorded_folder, recorded_manifest
 from orlog.errors import InvalidNameError, NotFoundError
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import is_version, newest_first, parse_name
+from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.manifests.status import History, VersionStatus, check_version
 
 __all__ = [
-    "VersionStatus",
     "choose_version",
     "clear_status",
     "known_versions",
@@ -36,45 +36,6 @@ __all__ = [
 ]
 
 HISTORY_FILE = "versions.json"
-LONGEST_REASON = 1000
-
-
-class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What became of a version.
-
-    Attributes:
-        status: `superseded`: there is a better one. `yanked`: it should not be used.
-        reason: Why, in a sentence.
-        use: What to use instead: a version of the same dataset or a dataset's name; or nothing.
-    """
-
-    status: Literal["superseded", "yanked"]
-    reason: str
-    use: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a reason that says nothing and a `use` that names nothing.
-
-        Raises:
-            ValueError: one of the two.
-        """
-        good = self.reason.strip() and self.reason.isprintable()
-        if not good or len(self.reason) > LONGEST_REASON:
-            raise ValueError(
-                f"a version is {self.status} with a reason: one line of up to {LONGEST_REASON} "
-                f"characters, found {self.reason[:60]!r}"
-            )
-        if self.use and not is_version(self.use):
-            parse_name(self.use)
-
-
-class _History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    history_version: Literal[1]
-    versions: dict[str, VersionStatus]
-
-    def __post_init__(self) -> None:
-        for version, status in self.versions.items():
-            _check_version(version, status)
 
 
 def read_history(name: str) -> dict[str, VersionStatus]:
@@ -134,7 +95,7 @@ def set_status(
     if status not in ("superseded", "yanked"):
         raise ValueError(f"a version is superseded or yanked, found {status!r}")
     entry = VersionStatus(status=status, reason=reason, use=use)
-    _check_version(version, entry)
+    check_version(version, entry)
     path = _home_file(name)
     with sole_writer(path):
         _write(path, {**_read(path), version: entry})
@@ -186,20 +147,13 @@ def _home_file(name: str) -> Path:
     return datasets_folder() / _plain_name(name) / HISTORY_FILE
 
 
-def _check_version(version: str, entry: VersionStatus) -> None:
-    if not is_version(version):
-        raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0")
-    if entry.use == version:
-        raise ValueError(f"version {version} cannot be used in place of itself")
-
-
 def _read(path: Path) -> dict[str, VersionStatus]:
     if not path.exists():
         return {}
     repair = "mend or delete the file"
-    return read_json_file(path, _History, version=("history_version", 1), repair=repair).versions
+    return read_json_file(path, History, version=("history_version", 1), repair=repair).versions
 
 
 def _write(path: Path, versions: dict[str, VersionStatus]) -> None:
-    history = _History(history_version=1, versions=versions)
+    history = History(history_version=1, versions=versions)
     replace_json_file(path, msgspec.to_builtins(history))

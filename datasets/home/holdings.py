@@ -20,10 +20,10 @@ from typing import Literal, TypeAlias
 from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.home.origin import Origin, read_origin
 from orlog.datasets.home.presence import partial_folder
-from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import FormatVersionError, IntegrityError, InvalidNameError, OrlogError
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import is_version, newest_first, parse_name
+from orlog.manifests.shipped import recorded_manifest
 
 __all__ = [
     "KINDS",
@@ -293,7 +293,7 @@ def _history_of(item: Holding) -> tuple[str, str]:
     except (IntegrityError, FormatVersionError):
         return "unknown: its manifest cannot be read", ""
     if manifest.recipe is not None:
-        is_known = item.name in CATALOGUE and CATALOGUE[item.name].version == item.version
+        is_known = recorded_manifest(item.name, item.version) is not None
         return "built", f"orlog build {item.name}" if is_known else ""
     if manifest.lineage:
         return f"made from another: {manifest.lineage[-1].operation}", ""

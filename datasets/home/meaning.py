@@ -10,14 +10,13 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
-from orlog.datasets.download.sources import SHIPPED, shipped_index
 from orlog.datasets.home.folders import dataset_folders
 from orlog.datasets.home.presence import partial_folder
-from orlog.datasets.recipes.catalogue import recorded_manifest
 from orlog.errors import FormatVersionError, IntegrityError, VersionExistsError
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
+from orlog.manifests.shipped import SHIPPED, recorded_manifest, shipped_index
 
 __all__ = [
     "check_linked",

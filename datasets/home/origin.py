@@ -7,15 +7,23 @@ It is what `orlog repair` asks first, and what tells versions that can be had ag
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from orlog.datasets.download.sources import Source
 from orlog.manifests.documents import read_json_file, replace_json_file
+from orlog.manifests.manifest import Manifest
 
-__all__ = ["Origin", "origin_file", "read_origin", "was_downloaded", "write_origin"]
+__all__ = [
+    "Origin",
+    "Source",
+    "origin_file",
+    "read_origin",
+    "was_downloaded",
+    "write_origin",
+]
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,3 +81,20 @@ def write_origin(folder: Path, source: Source) -> None:
         signed_by=source.signed_by,
     )
     replace_json_file(origin_file(folder), msgspec.to_builtins(origin))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a version can be had.
+
+    Attributes:
+        manifest: What it is.
+        mirrors: URLs of the version's folder, in the order in which they are tried.
+        registry: Which registry offers it; empty for one that was given by URL.
+        signed_by: Key that signed the manifest; empty where none was asked for.
+    """
+
+    manifest: Manifest
+    mirrors: tuple[str, ...]
+    registry: str = ""
+    signed_by: str = ""

@@ -22,7 +22,8 @@ from orlog.datasets.download.sources import read_index
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.home.registries import read_registries
-from orlog.datasets.publish.targets import Change, Target, apply_changes, open_target
+from orlog.datasets.publish.open import open_target
+from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.errors import (
     OrlogError,

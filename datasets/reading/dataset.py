@@ -5,30 +5,35 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import gymnasium
 import numpy as np
 
+from orlog.datasets.columns.blocks import concatenate_blocks, has_offsets, row_ends, slice_block
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Block, Schema
-from orlog.datasets.columns.values import concatenate_blocks, slice_block
+from orlog.datasets.home.consent import check_environment
+from orlog.datasets.reading.operations import (
+    Operation,
+    filter_episodes,
+    operation_text,
+    select_columns,
+    select_episodes,
+    top_episodes,
+)
 from orlog.datasets.reading.selection import (
     Selection,
     check_range,
     check_rows,
-    has_offsets,
     placed,
-    row_ends,
     seeded_order,
 )
+from orlog.datasets.reading.views import save_view
 from orlog.datasets.store.version import Recording
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import did_you_mean
-
-if TYPE_CHECKING:
-    from orlog.datasets.reading.views import Operation
 
 __all__ = ["Dataset"]
 
@@ -63,7 +68,7 @@ class Dataset:
         self.parents: tuple[Dataset, ...] = ()
         self._recordings: tuple[Recording, ...] = (recording,)
         self._selection: Selection | None = None
-        self._view_file: Path | None = None
+        self.view_file: Path | None = None
 
     @classmethod
     def view(
@@ -74,7 +79,7 @@ class Dataset:
         selection: Selection,
         schema: Schema | None = None,
     ) -> Dataset:
-        """Return a view; `orlog.datasets.reading.views` checks what goes in here."""
+        """Return a view; `orlog.datasets.reading.operations` checks what goes in here."""
         made = cls.__new__(cls)
         made.digest = digest
         made.schema = schema or parents[0].schema
@@ -82,7 +87,7 @@ class Dataset:
         made.parents = tuple(parents)
         made._recordings = selection.recordings
         made._selection = selection
-        made._view_file = None
+        made.view_file = None
         return made
 
     def __repr__(self) -> str:
@@ -102,11 +107,11 @@ class Dataset:
         """
         if self._selection is None:
             return self._recordings[0].folder
-        if self._view_file is None:
+        if self.view_file is None:
             raise NotFoundError(
                 f"this view of {self.name} is saved nowhere; call .save(path) first"
             )
-        return self._view_file
+        return self.view_file
 
     @property
     def manifest(self) -> Manifest:
@@ -144,8 +149,6 @@ class Dataset:
         """What it was derived from: recorded for a stored version, its parents for a view."""
         if self.operation is None:
             return self.manifest.lineage
-        from orlog.datasets.reading.views import operation_text
-
         text = operation_text(self.operation)
         return [Parent(digest=parent.digest, operation=text) for parent in self.parents]
 
@@ -259,8 +262,6 @@ class Dataset:
             IntegrityError: an object is damaged.
         """
         if not isinstance(index, int | np.integer):
-            from orlog.datasets.reading.views import select_episodes
-
             return select_episodes(self, index)
         if not -self.total_episodes <= index < self.total_episodes:
             raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
@@ -323,8 +324,6 @@ class Dataset:
         Raises:
             SchemaError: the expression cannot be read, or names no column of episodes.
         """
-        from orlog.datasets.reading.views import filter_episodes
-
         return filter_episodes(self, condition)
 
     def top_episodes(self, percent: float, *, by: str = "returns") -> Dataset:
@@ -333,8 +332,6 @@ class Dataset:
         Raises:
             ValueError: percent does not lie in (0, 100].
         """
-        from orlog.datasets.reading.views import top_episodes
-
         return top_episodes(self, percent, by=by)
 
     def select_columns(self, columns: Sequence[str]) -> Dataset:
@@ -345,8 +342,6 @@ class Dataset:
         Raises:
             NotFoundError: there is no such column.
         """
-        from orlog.datasets.reading.views import select_columns
-
         return select_columns(self, columns)
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
@@ -361,10 +356,8 @@ class Dataset:
             VersionExistsError: another view, or a file of another kind, is there.
             StorageError: the file cannot be written.
         """
-        from orlog.datasets.reading.views import save_view
-
-        self._view_file = save_view(self, Path(path), replace=replace)
-        return self._view_file
+        self.view_file = save_view(self, Path(path), replace=replace)
+        return self.view_file
 
     def recover_environment(self, *, trust_environment: bool = False) -> gymnasium.Env[Any, Any]:
         """Make the environment that recorded the data, from an id that Gymnasium registers.
@@ -378,12 +371,24 @@ class Dataset:
             MissingExtraError: its package is not installed.
             SimulatorError: its arguments need consent, or it cannot be made.
         """
-        from orlog.datasets.home.consent import check_environment
         from orlog.manifests.environments import make_environment
 
-        record = check_environment(self, trust_environment=trust_environment)
+        record = self.checked_environment(trust_environment=trust_environment)
         return make_environment(
             record.id, record.kwargs, max_episode_steps=record.max_episode_steps
+        )
+
+    def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
+        """Return what `environment` holds, if it may be made; see `recover_environment`.
+
+        Raises:
+            NotFoundError: the data name no environment, or Gymnasium does not know it.
+            MissingExtraError: its package is not installed.
+            SimulatorError: its arguments need consent, or are never taken from data.
+        """
+        versions = [(one.manifest, one.folder) for one in self._recordings]
+        return check_environment(
+            self.name, self.environment, versions, trust_environment=trust_environment
         )
 
     def selection(self) -> Selection:

@@ -9,22 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from orlog.errors import SchemaError
+from orlog.errors import SchemaError, wrong_type
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["Given", "as_dataset", "as_name", "as_stored_folder", "wrong_type"]
+__all__ = [
+    "Given",
+    "as_dataset",
+    "as_name",
+    "as_stored_folder",
+]
 
 Given: TypeAlias = Union[str, Path, "Dataset"]
 """A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
 
 _EXPECTED = "a dataset's name such as 'pointmaze/umaze-v1', a path, or a Dataset"
-
-
-def wrong_type(parameter: str, expected: str, value: object) -> TypeError:
-    """Return the error about an argument of a type that is not taken."""
-    return TypeError(f"{parameter} must be {expected}, found {type(value).__name__} {value!r:.80}.")
 
 
 def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:

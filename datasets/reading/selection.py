@@ -9,17 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from orlog.datasets.columns.values import axis_of, offsets_of
 from orlog.datasets.store.version import Recording
 
 __all__ = [
     "Selection",
     "check_range",
     "check_rows",
-    "episode_blocks",
-    "has_offsets",
     "placed",
-    "row_ends",
     "seeded_order",
 ]
 
@@ -137,30 +133,6 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
         raise ValueError(f"a seed is not negative, found {seed}")
     key = int.from_bytes(hashlib.sha256(f"orlog order 1\n{seed}".encode()).digest()[:16], "little")
     return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
-
-
-def has_offsets(name: str) -> bool:
-    """Return whether a column is of values of any length, whose rows no episode's length tells."""
-    return name.endswith("@offsets") or offsets_of(name) is not None
-
-
-def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
-    """Return the row behind the last one of each episode in a column that no offsets count."""
-    more = {"step": 0, "observation": 1}
-    axis = axis_of(name)
-    rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
-    ends: np.ndarray = rows.cumsum()
-    return ends
-
-
-def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
-    """Return the first episode of each block of whole episodes, and their number behind these.
-
-    Args:
-        ends: A row that grows from episode to episode.
-        rows: How many of these a block spans, unless an episode is longer.
-    """
-    return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
 
 
 def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.home.folders import datasets_folder, publish, unfinished_folder, version_folder
+from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
-from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry, recorded_manifest
+from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry
 from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
 from orlog.datasets.store.version import Recording
 from orlog.errors import IntegrityError, NotFoundError
-from orlog.files import storage_errors, sync_folders, write_durably
+from orlog.files import put_in_place, storage_errors, sync_folders, unfinished_folder, write_durably
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -28,6 +28,7 @@ from orlog.manifests.manifest import (
     read_manifest,
 )
 from orlog.manifests.names import DatasetName, did_you_mean, parse_name
+from orlog.manifests.shipped import recorded_manifest
 from orlog.processes import map_in_order, process_pool
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def build_dataset(
             # Other versions of packages give other bytes than the recorded ones. That is said, and
             # such a build is of use here; but it is never published under this version.
             check_unchanged(read_manifest(built / MANIFEST_FILE), shipped=False)
-            publish(built, destination)
+            put_in_place(built, destination)
     found = read_manifest(destination / MANIFEST_FILE).digest
     if not found.startswith(wanted.digest):
         raise IntegrityError(
@@ -109,7 +110,7 @@ def builds(wanted: DatasetName) -> bool:
         return False
     if not wanted.digest:
         return True
-    recorded = recorded_manifest(wanted.name)
+    recorded = recorded_manifest(wanted.name, entry.version)
     return recorded is not None and recorded.digest.startswith(wanted.digest)
 
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
-import orlog
 from orlog.datasets.recipes.pointmaze import PointMazeRecipe
-from orlog.manifests.manifest import Manifest, read_manifest
 
 __all__ = [
     "CATALOGUE",
     "CatalogueEntry",
-    "recorded_folder",
-    "recorded_manifest",
-    "records_folder",
 ]
 
 
@@ -58,25 +52,3 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         recipe=PointMazeRecipe(steps=20_000, maze=_UMAZE, seed=1),
     ),
 }
-
-
-def records_folder() -> Path:
-    """Return the folder of all that ships recorded: manifests, references, baselines."""
-    assert orlog.__file__ is not None
-    return Path(orlog.__file__).parent / "manifests"
-
-
-def recorded_folder(name: str) -> Path:
-    """Return the folder of what was recorded about one dataset: manifests and baselines."""
-    return records_folder() / name
-
-
-def recorded_manifest(name: str, version: str = "") -> Manifest | None:
-    """Return the manifest that ships with orlog, or None where none was recorded.
-
-    Without a version it is the one that the recipe builds.
-    """
-    if not version and name in CATALOGUE:
-        version = CATALOGUE[name].version
-    path = recorded_folder(name) / f"{version}.json"
-    return read_manifest(path) if path.is_file() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from orlog.datasets.columns.schema import (
     count_rewards,
     return_of,
 )
-from orlog.datasets.columns.values import axis_of, offsets_of
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import SchemaError
+from orlog.manifests.columns import axis_of, offsets_of
 from orlog.manifests.manifest import (
     MANIFEST_VERSION,
     STORE_FORMAT,
@@ -41,28 +41,12 @@ from orlog.manifests.manifest import (
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import space_to_json
 
-__all__ = ["EpisodeWriter", "WrittenPart", "make_manifest"]
+__all__ = [
+    "EpisodeWriter",
+    "make_manifest",
+]
 
 REWARDS_IN_MEMORY = 2**21
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenPart:
-    """A part that is on the disk.
-
-    Attributes:
-        schema: Its columns.
-        part: Totals, and rows and BLAKE3 of each column.
-        objects: Its files, by path inside its folder.
-        non_finite: How many numbers of a column are not finite, where any are.
-        outside: Which numbers of a column are outside of their Box, where any are.
-    """
-
-    schema: Schema
-    part: Part
-    objects: list[StoredObject]
-    non_finite: dict[str, int]
-    outside: dict[str, Outside] = dataclasses.field(default_factory=dict)
 
 
 class EpisodeWriter:

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import ColumnSpec
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.zarr_reader import ColumnWriter
+from orlog.datasets.store.zarr_writer import ColumnWriter
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.files import sync, write_durably
-from orlog.manifests.manifest import canonical_json, parse_json
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.documents import canonical_json, parse_json
 from orlog.manifests.spaces import space_to_json
 
 __all__ = ["read_journal", "restore", "schema_json", "write_journal"]

@@ -9,21 +9,23 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.datasets.columns.values import ColumnSpec
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    publish_new,
-    share_objects,
-    unfinished_folder,
-    version_folder,
-)
+from orlog.datasets.home.folders import datasets_folder, share_objects, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart, make_manifest
-from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, VersionExistsError
-from orlog.files import absolute_path, storage_errors, sync_folders, write_durably
+from orlog.files import (
+    absolute_path,
+    put_new,
+    storage_errors,
+    sync_folders,
+    unfinished_folder,
+    write_durably,
+)
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Container,
@@ -107,7 +109,7 @@ def convert_dataset(
         )
         check_unchanged(converted)
         _write_manifest(store, converted)
-        publish_new(store, destination)
+        put_new(store, destination)
     return destination
 
 
@@ -186,7 +188,7 @@ def save_dataset(
         )
         check_unchanged(manifest)
         _write_manifest(store, manifest, share=True)
-        publish_new(store, destination)
+        put_new(store, destination)
     return destination
 
 

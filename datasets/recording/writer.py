@@ -29,12 +29,13 @@ from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder, publish_new, share_objects, version_folder
+from orlog.datasets.home.folders import datasets_folder, share_objects, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset, wrong_type
-from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart, make_manifest
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import (
     IntegrityError,
@@ -42,14 +43,17 @@ from orlog.errors import (
     SchemaError,
     StorageError,
     VersionExistsError,
+    wrong_type,
 )
 from orlog.files import (
     link_or_copy,
+    put_new,
     storage_errors,
     sync,
     sync_folders,
     write_durably,
 )
+from orlog.manifests.documents import parse_json
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -60,7 +64,6 @@ from orlog.manifests.manifest import (
     PartColumn,
     StoredObject,
     manifest_from_json,
-    parse_json,
     part_folder,
     parts_of,
 )
@@ -458,7 +461,7 @@ class DatasetWriter:
                 sync_folders(store)
                 self._refuse_existing()
                 check_unchanged(manifest)
-                publish_new(store, self.folder)
+                put_new(store, self.folder)
         except BaseException:
             # All rows are on the disk, so a recording that was never acknowledged can be now.
             if self._acknowledged < self._writer.episodes:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.columns.values import ColumnSpec, axis_of, offsets_of
-from orlog.datasets.store.zarr_reader import LARGEST_METADATA, ZarrReader
+from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
+from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, OrlogError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from orlog.manifests.manifest import Manifest, part_folder, parts_of
 
 __all__ = ["DamageFinder", "column_of"]

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.columns.values import ColumnSpec
-from orlog.datasets.recording.episodes import WrittenPart
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.verify import hash_values
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
 from orlog.files import hash_file, storage_errors, sync
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 
 __all__ = ["Hdf5Reader", "import_h5py", "write_hdf5"]

@@ -19,15 +19,15 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
-from orlog.datasets.columns.values import ColumnSpec
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.contents import DamageFinder
 from orlog.files import hash_file, list_files, little_endian_bytes, too_many_files
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
-from orlog.manifests.signatures import SIGNATURE_SUFFIX
+from orlog.manifests.signatures import SIGNATURE_FILE
 
 __all__ = [
     "Problem",
@@ -45,7 +45,6 @@ __all__ = [
 
 THREADS = min(16, os.cpu_count() or 1)
 SECONDS_BETWEEN_REPORTS = 0.1
-SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # beside it where a registry holds the version
 VALUES_AT_ONCE = 2**25  # bytes
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from orlog.datasets.columns.schema import Block, Schema, expected_rows, schema_of
-from orlog.datasets.columns.values import ColumnSpec, axis_of, offsets_of
 from orlog.datasets.home.deletion import FolderSeen
 from orlog.datasets.home.presence import present_objects
 from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
-from orlog.datasets.store.zarr_reader import LARGEST_METADATA, ZarrReader
+from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
+from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Column,

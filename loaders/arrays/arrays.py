@@ -21,14 +21,19 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from orlog.datasets.columns.bounds import warn_of_outside
 from orlog.datasets.columns.summaries import fields_summary
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.alias import AliasTable
 from orlog.loaders.arrays.filling import Leaf as Leaf
-from orlog.loaders.arrays.filling import fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.filling import (
+    fill_matrix,
+    fill_other,
+    layout_of,
+    not_finite,
+    warn_of_outside,
+)
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.step_table import StepTable
 
@@ -37,6 +42,7 @@ __all__ = [
     "Leaf",
     "Mixture",
     "as_arrays",
+    "check_arrays",
     "choose_items",
     "missing_finals",
     "mixture_of",
@@ -366,3 +372,15 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
         sizes=sizes,
         up_to=up_to,
     )
+
+
+def check_arrays(arrays: object) -> None:
+    """Refuse what is not in memory yet.
+
+    Raises:
+        TypeError: no arrays.
+    """
+    if not isinstance(arrays, Arrays):
+        raise TypeError(
+            f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}"
+        )

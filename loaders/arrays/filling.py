@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,13 +16,22 @@ import gymnasium
 import numpy as np
 from jaxtyping import Int64
 
-from orlog.datasets.columns.values import ColumnSpec, axis_of
+from orlog.datasets.columns.bounds import bounds_of, describe_outside, merge_outside
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.texts import TextTable
+from orlog.manifests.columns import ColumnSpec, axis_of
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 
-__all__ = ["Layout", "Leaf", "fill_matrix", "fill_other", "layout_of", "not_finite"]
+__all__ = [
+    "Layout",
+    "Leaf",
+    "fill_matrix",
+    "fill_other",
+    "layout_of",
+    "not_finite",
+    "warn_of_outside",
+]
 
 ALLOW_NON_FINITE = (
     "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
@@ -354,3 +364,25 @@ def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _C
         f"{dataset.name}: column {name} is a {type(leaf).__name__}, whose values are no numbers of "
         "a fixed shape and no texts; sample a view without it (select_columns)"
     )
+
+
+def warn_of_outside(dataset: Dataset) -> None:
+    """Warn that what is about to be learned from has numbers outside of their bounds."""
+    recordings = dataset.selection().recordings
+    counts = merge_outside(one.manifest.outside_bounds for one in recordings)
+    if not counts:
+        return
+    bounds = bounds_of(dataset.observation_space, dataset.action_space)
+    shown = [
+        f"{name}: {describe_outside(counts[name], bounds.get(name))}"
+        for name in sorted(counts.keys() & set(dataset.columns))
+    ]
+    if shown:
+        which = "it holds" if dataset.operation is None else "what it is a view of holds"
+        warnings.warn(
+            f"{dataset.name}: {which} numbers outside of their Box ({'; '.join(shown)}). A policy "
+            "whose actions stay inside cannot learn those outside, and such observations may be "
+            "mistakes; leave these episodes out (ds.filter_episodes), or record them with the "
+            "bounds that hold",
+            stacklevel=4,
+        )

@@ -30,12 +30,11 @@ from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,
     installed_versions,
-    sole_access,
     version_folder,
 )
 from orlog.datasets.home.garbage import GarbageReport, Kept, Removed
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
-from orlog.files import storage_errors, sync
+from orlog.files import sole_access, storage_errors, sync
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName
 

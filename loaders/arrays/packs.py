@@ -35,21 +35,29 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.datasets.columns.bounds import warn_of_outside
-from orlog.datasets.home.folders import dataset_folders, publish, unfinished_folder
+from orlog.datasets.home.folders import dataset_folders
 from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError, SchemaError, StorageError
 from orlog.files import (
     little_endian_bytes,
+    put_in_place,
     storage_errors,
     sync,
     too_many_files,
+    unfinished_folder,
     write_durably,
 )
 from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, mixture_of
-from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.filling import (
+    Layout,
+    fill_matrix,
+    fill_other,
+    layout_of,
+    not_finite,
+    warn_of_outside,
+)
 from orlog.loaders.arrays.gathering import expect_on_disk
 from orlog.loaders.arrays.memory import available_memory
 from orlog.loaders.arrays.pack_cache import (
@@ -183,7 +191,7 @@ def open_pack(
             is_new = not is_pack(own)  # nobody made it while this process waited
             if is_new:
                 _make(dataset, unfinished, allow_non_finite, progress)
-                publish(unfinished, own)
+                put_in_place(unfinished, own)
         opened = _open_checked(dataset, own, is_new=is_new)
     warn_of_outside(dataset)
     arrays, record = opened

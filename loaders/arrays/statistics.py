@@ -23,8 +23,7 @@ from jaxtyping import Float64
 
 from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import ManifestError, SchemaError, StorageError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sampling.arguments import check_arrays
+from orlog.loaders.arrays.arrays import Arrays, check_arrays
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 
 __all__ = [

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64
 
-from orlog.datasets.columns.values import axis_of
+from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.selection import episode_blocks
 from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.columns import axis_of
 
 __all__ = ["TextTable"]
 

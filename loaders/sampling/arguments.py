@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from orlog.loaders.arrays.arrays import Arrays
-
-__all__ = ["canonical_number", "check_arrays", "check_integers", "check_steps", "check_stream"]
-
-
-def check_arrays(arrays: object) -> None:
-    """Refuse what is not in memory yet.
-
-    Raises:
-        TypeError: no arrays.
-    """
-    if not isinstance(arrays, Arrays):
-        raise TypeError(
-            f"expected arrays, as orlog.load_arrays gives them, found {type(arrays).__name__}"
-        )
+__all__ = [
+    "canonical_number",
+    "check_integers",
+    "check_steps",
+    "check_stream",
+]
 
 
 def check_integers(**arguments: object) -> None:

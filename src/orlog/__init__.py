@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from orlog.datasets.loading import load_dataset as load_dataset
     from orlog.datasets.publish.publish import publish_dataset as publish_dataset
     from orlog.datasets.reading.dataset import Dataset as Dataset
-    from orlog.datasets.reading.views import combine_datasets as combine_datasets
-    from orlog.datasets.reading.views import split_dataset as split_dataset
+    from orlog.datasets.reading.operations import combine_datasets as combine_datasets
+    from orlog.datasets.reading.operations import split_dataset as split_dataset
     from orlog.datasets.recipes.build import build_dataset as build_dataset
     from orlog.datasets.recording.saving import convert_dataset as convert_dataset
     from orlog.datasets.recording.saving import save_dataset as save_dataset
@@ -74,7 +74,7 @@ _HOMES = {
     "Transitions": "orlog.loaders.transitions",
     "build_dataset": "orlog.datasets.recipes.build",
     "choose_encoding": "orlog.datasets.store.encoding",
-    "combine_datasets": "orlog.datasets.reading.views",
+    "combine_datasets": "orlog.datasets.reading.operations",
     "convert_dataset": "orlog.datasets.recording.saving",
     "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
@@ -88,7 +88,7 @@ _HOMES = {
     "repair_dataset": "orlog.datasets.download.download",
     "save_dataset": "orlog.datasets.recording.saving",
     "sequences": "orlog.loaders.sequences",
-    "split_dataset": "orlog.datasets.reading.views",
+    "split_dataset": "orlog.datasets.reading.operations",
     "stream_transitions": "orlog.loaders.streaming",
     "transitions": "orlog.loaders.transitions",
     "verify_store": "orlog.datasets.store.verify",

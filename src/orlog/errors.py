@@ -44,6 +44,7 @@ __all__ = [
     "TransferError",
     "VersionExistsError",
     "WorkerDiedError",
+    "wrong_type",
 ]
 
 
@@ -150,3 +151,8 @@ class CheckpointError(IntegrityError, ValueError):
 
 class ManifestError(IntegrityError, ValueError):
     """A manifest that cannot be read as right: malformed, edited, or not of this store."""
+
+
+def wrong_type(parameter: str, expected: str, value: object) -> TypeError:
+    """Return the error about an argument of a type that is not taken."""
+    return TypeError(f"{parameter} must be {expected}, found {type(value).__name__} {value!r:.80}.")

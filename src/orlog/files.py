@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from orlog.errors import OrlogError, StorageError
 
@@ -21,11 +23,15 @@ __all__ = [
     "link_or_copy",
     "list_files",
     "little_endian_bytes",
+    "put_in_place",
+    "put_new",
+    "sole_access",
     "storage_errors",
     "sync",
     "sync_all",
     "sync_folders",
     "too_many_files",
+    "unfinished_folder",
     "write_durably",
 ]
 
@@ -134,3 +140,96 @@ def storage_errors(folder: Path) -> Iterator[None]:
             "to another disk, then run the same command again",
             errno=error.errno,
         ) from error
+
+
+@contextlib.contextmanager
+def sole_access(destination: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the only right to write `destination`; wait for it after one call of `on_wait`.
+
+    Raises:
+        StorageError: the folder around it cannot be written.
+    """
+    with storage_errors(destination.parent):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            on_wait()
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def unfinished_folder(
+    destination: Path, *, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
+    """Hold the only right to write `destination`, and give an empty folder beside it.
+
+    Waits while another process writes the same destination, after one call of `on_wait`. The
+    folder is removed in the end, whatever happens, unless `put_in_place` has renamed it.
+
+    Raises:
+        StorageError: the folder cannot be made.
+    """
+    with sole_access(destination, on_wait=on_wait):
+        folder = destination.with_name(f".{destination.name}.unfinished")
+        old = _replaced(destination)
+        try:
+            with storage_errors(folder):
+                if old.exists() and not destination.exists():
+                    old.rename(destination)
+                shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_in_place(folder: Path, destination: Path) -> None:
+    """Put a finished folder in its place, in one step; what was there before is removed.
+
+    Call it inside `unfinished_folder` only. Where the system cannot swap two folders in one step
+    (all but Linux), what was there is first moved aside, and a process that is killed right then
+    leaves it there for the next writer to put back.
+
+    Raises:
+        StorageError: the folder cannot be renamed.
+    """
+    with storage_errors(destination):
+        if destination.exists() and not _exchange(folder, destination):
+            destination.rename(_replaced(destination))
+            folder.rename(destination)
+        elif not destination.exists():
+            folder.rename(destination)
+        sync(destination.parent)
+    shutil.rmtree(_replaced(destination), ignore_errors=True)
+
+
+def put_new(folder: Path, destination: Path) -> None:
+    """Put a finished folder in a place where nothing is, in one step.
+
+    Raises:
+        StorageError: something is there, or the folder cannot be renamed.
+    """
+    with storage_errors(destination):
+        folder.rename(destination)
+        sync(destination.parent)
+
+
+def _replaced(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.replaced")
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders in one step (renameat2); return whether the system could."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    code = library.renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange)
+    return bool(code == 0)

@@ -7,28 +7,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
 
-from orlog.algos.training.runs import (
-    DatasetLike,
-    as_dataset,
-    run_protocol,
-    scoring_protocol,
-    write_json,
-)
-from orlog.datasets.recipes.catalogue import CATALOGUE, recorded_folder, records_folder
+from orlog.algos.training.runs import DatasetLike, as_dataset, run_protocol, scoring_protocol
+from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.datasets.recipes.pointmaze import CONTROLLER, WaypointController
-from orlog.errors import NotFoundError, StorageError
+from orlog.errors import NotFoundError
 from orlog.manifests.manifest import Manifest
+from orlog.manifests.shipped import records_folder
+from orlog.normalize.baselines import write_record
 from orlog.normalize.references import (
-    Protocol,
     ReferenceReturn,
     ReferenceReturns,
     read_references,
@@ -36,10 +29,7 @@ from orlog.normalize.references import (
 from orlog.normalize.rollouts import Policy
 
 __all__ = [
-    "Baseline",
     "measure_references",
-    "read_baseline",
-    "record_baseline",
     "record_references",
     "references_for",
     "references_of",
@@ -48,39 +38,6 @@ __all__ = [
 
 RANDOM_POLICY = "uniform over the action space, drawn by PCG64 with seed 0"
 TRAINED_POLICY = "last checkpoint, deterministic actions"
-
-
-class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was recorded of an algorithm on a dataset.
-
-    Attributes:
-        algorithm: Name of the algorithm.
-        dataset: Name of the dataset.
-        digest: Digest of the dataset that it was trained on.
-        steps: Gradient steps.
-        config: Every setting.
-        policy: Which of a run's policies was run, and how it acts.
-        protocol: How its returns were measured.
-        versions: Code that trained.
-        returns: Returns of each evaluation episode, by training seed.
-    """
-
-    algorithm: str
-    dataset: str
-    digest: str
-    steps: int
-    config: dict[str, Any]
-    policy: str
-    protocol: Protocol
-    versions: dict[str, str]
-    returns: dict[str, list[float]]
-
-    def scores(self, references: ReferenceReturns) -> dict[int, np.ndarray]:
-        """Return normalized scores of each episode, by training seed."""
-        return {
-            int(seed): references.normalize(np.array(returns))
-            for seed, returns in self.returns.items()
-        }
 
 
 def references_for(
@@ -104,24 +61,6 @@ def references_of(manifest: Manifest) -> ReferenceReturns | None:
     """Return the recorded reference returns of a dataset's environment, or None."""
     environment = manifest.environment
     return None if environment is None else references_for(environment.id, environment.kwargs)
-
-
-def read_baseline(algorithm: str, name: str) -> Baseline | None:
-    """Return the recorded baseline of an algorithm on a dataset, or None."""
-    path = recorded_folder(name) / "baselines" / f"{algorithm}.json"
-    if not path.is_file():
-        return None
-    return msgspec.convert(json.loads(path.read_text("utf-8")), Baseline, strict=True)
-
-
-def record_baseline(baseline: Baseline) -> Path:
-    """Write a baseline among those that ship with orlog; return the file.
-
-    Raises:
-        StorageError: orlog is installed where it cannot be written; use a checkout.
-    """
-    folder = recorded_folder(baseline.dataset) / "baselines"
-    return _write(folder / f"{baseline.algorithm}.json", baseline)
 
 
 def measure_references(
@@ -189,15 +128,4 @@ def record_references(dataset: DatasetLike, references: ReferenceReturns) -> Pat
     protocol = references.protocol
     path = _references_path(protocol.environment_id, protocol.environment_kwargs)
     new = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"
-    return _write(path or new, references)
-
-
-def _write(path: Path, record: msgspec.Struct) -> Path:
-    try:
-        write_json(path, msgspec.to_builtins(record))
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog",
-            errno=error.errno,
-        ) from error
-    return path
+    return write_record(path or new, references)

@@ -9,7 +9,7 @@ from pathlib import Path
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.runs import CURVE_EPISODES
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import operation_text
+from orlog.datasets.reading.operations import operation_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.plots import dataset_picture, learning_curves, score_picture, to_svg

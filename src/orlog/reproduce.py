@@ -28,11 +28,12 @@ from orlog.algos.training.runs import (
 )
 from orlog.datasets.loading import load_dataset
 from orlog.errors import NotFoundError
+from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
 from orlog.normalize.references import ReferenceReturns
 from orlog.normalize.verdicts import Verdict, compare
 from orlog.processes import process_pool
-from orlog.references import TRAINED_POLICY, Baseline, read_baseline, references_of
+from orlog.references import TRAINED_POLICY, references_of
 
 __all__ = ["Job", "Result", "make_jobs", "reproduce", "run_jobs", "summarize"]
 

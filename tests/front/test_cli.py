@@ -15,7 +15,7 @@ from orlog.cli import app
 from tests.command_line import orlog
 
 MINI = "pointmaze/umaze-mini-v1"
-RECORDED = Path(__file__).parents[2] / "manifests" / MINI
+RECORDED = Path(__file__).parents[2] / "manifests" / "recorded" / MINI
 COMMANDS = [
     command.name or command.callback.__name__
     for command in app.registered_commands

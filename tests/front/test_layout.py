@@ -1,22 +1,44 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
-MAY_IMPORT = {
-    "datasets": {"datasets", "errors", ""},
-    "loaders": {"datasets", "loaders", "errors", ""},
-    "algos": {"algos", "loaders", "errors", ""},
-    "normalize": {"normalize"},
-}
+# Each package may import itself and those above it; `loaders.batch` is a module on its own since
+# that is all an algorithm's file may see.
+ORDER = (
+    "errors",
+    "files",
+    "processes",
+    "manifests",
+    "datasets.columns",
+    "datasets.home",
+    "datasets.store",
+    "datasets.reading",
+    "datasets.recording",
+    "datasets.formats",
+    "datasets.recipes",
+    "datasets.download",
+    "datasets.publish",
+    "datasets",
+    "loaders.batch",
+    "loaders.arrays",
+    "loaders.sampling",
+    "loaders",
+    "normalize",
+    "algos",
+    "algos.training",
+    "front",
+)
 
 
 def python_folders() -> set[str]:
@@ -45,24 +67,66 @@ def test_each_room_is_linked_into_the_package(room: str) -> None:
     assert link.resolve() == ROOT / room
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_dependencies_run_one_way(room: str) -> None:
-    for path in (ROOT / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
-                names = [node.module or ""]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                if name.split(".")[0] == "orlog":
-                    other = name.partition(".")[2].partition(".")[0]
-                    assert other in MAY_IMPORT[room], f"{path} imports {name}"
-    if room == "algos":
-        text = "".join(path.read_text("utf-8") for path in (ROOT / room).glob("*.py"))
-        assert text.count("orlog.loaders") == text.count("orlog.loaders.batch")
+def package_of(module: str) -> str:
+    """Return the package of `ORDER` that a module belongs to."""
+    parts = module.removeprefix("orlog").removeprefix(".").split(".")
+    for name in (".".join(parts[:2]), parts[0]):
+        if name in ORDER:
+            return name
+    return "front"
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of orlog with its file."""
+    found: dict[Path, Path] = {}
+    for base, folder in ((ROOT, room) for room in ROOMS):
+        found |= {path: path.relative_to(base) for path in (base / folder).rglob("*.py")}
+    source = ROOT / "src" / "orlog"
+    for path in [*source.glob("*.py"), *(source / "cli").glob("*.py")]:
+        found[path] = path.relative_to(source)
+    return {
+        ".".join(("orlog", *name.with_suffix("").parts)).removesuffix(".__init__"): path
+        for path, name in found.items()
+    }
+
+
+def imports_of(path: Path, known: Collection[str]) -> set[str]:
+    """Return the modules of orlog that a file imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            parts = [f"{module}.{alias.name}" for alias in node.names]
+            found |= {part if part in known else module for part in parts}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "orlog"}
+
+
+def test_dependencies_run_one_way() -> None:
+    files = modules()
+    for module, path in files.items():
+        if module != "orlog":  # the front door, whose imports wait until a name is used
+            for other in imports_of(path, files):
+                assert ORDER.index(package_of(other)) <= ORDER.index(package_of(module)), (
+                    f"{module} may not import {other}"
+                )
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = modules()
+    graph = {name: imports_of(path, files) for name, path in files.items() if name != "orlog"}
+    order = graphlib.TopologicalSorter(graph)
+    order.prepare()  # CycleError names the circle
+
+
+def test_an_algorithm_sees_batches_only() -> None:
+    files = modules()
+    for module, path in files.items():
+        if package_of(module) == "algos":
+            seen = {name for name in imports_of(path, files) if "loaders" in name}
+            assert seen <= {"orlog.loaders.batch"}, module
 
 
 def test_importing_orlog_is_light() -> None:

@@ -14,9 +14,11 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.training.runs import read_metrics, run_folder, train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE, recorded_manifest
+from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import NotFoundError, StoppedError
-from orlog.references import measure_references, read_baseline, record_baseline, references_of
+from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.references import measure_references, references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
 

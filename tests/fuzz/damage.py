@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from orlog.manifests.manifest import canonical_json
+from orlog.manifests.documents import canonical_json
 
 __all__ = [
     "DEEP",

@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.download.sources import Source, find_source
+from orlog.datasets.download.sources import find_source
 from orlog.datasets.home.history import choose_version, read_history, set_status, status_message
+from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry, read_registries, registries_file, seen_file
 from orlog.datasets.home.verified import remember_files, remembered_files, stamp_of
 from orlog.datasets.loading import load_dataset

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import combine_datasets
+from orlog.datasets.reading.operations import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, read_arrays
 from orlog.loaders.frames import FrameSampler, frame_stacks

@@ -258,7 +258,7 @@ def reproduce(
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
     from orlog.algos.algorithms import make_config
     from orlog.datasets.loading import load_dataset
-    from orlog.references import record_baseline
+    from orlog.normalize.baselines import record_baseline
     from orlog.report import HEADINGS, reading_notes, result_cells
     from orlog.reproduce import reproduce as run
 

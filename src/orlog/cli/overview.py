@@ -169,9 +169,10 @@ def _listed_here() -> dict[str, Listed]:
 def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
     """Return what registries offer, of each name what the first one has; and which do not answer."""
     from orlog.datasets.download.confirm import BRIEF
-    from orlog.datasets.download.sources import SHIPPED, offered_versions, read_index, shipped_index
+    from orlog.datasets.download.sources import offered_versions, read_index
     from orlog.datasets.home.registries import read_registries
     from orlog.manifests.index import Index, IndexEntry
+    from orlog.manifests.shipped import SHIPPED, shipped_index
 
     indexes: list[tuple[str, Index]] = []
     problems = {}
@@ -200,9 +201,9 @@ def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
     from orlog.datasets.loading import as_folder, load_dataset
-    from orlog.datasets.recipes.catalogue import recorded_manifest
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import is_url, parse_name
+    from orlog.manifests.shipped import recorded_manifest
 
     recorded = None
     if as_folder(name) is None and not is_url(name):
@@ -247,7 +248,8 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.home.presence import how_much
-    from orlog.references import read_baseline, references_of
+    from orlog.normalize.baselines import read_baseline
+    from orlog.references import references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None
@@ -314,7 +316,7 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
     if dataset is None or dataset.operation is None:
         return column.rows
     from orlog.datasets.columns.schema import expected_rows
-    from orlog.datasets.columns.values import offsets_of
+    from orlog.manifests.columns import offsets_of
 
     if offsets_of(column.name) is not None:
         return None

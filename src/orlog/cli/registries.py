@@ -67,8 +67,8 @@ def add(
 @registries.command("list", epilog="Example: orlog registry list")
 def list_registries() -> None:
     """List the registries in the order in which they are asked; the last ones ship with orlog."""
-    from orlog.datasets.download.sources import SHIPPED
     from orlog.datasets.home.registries import read_registries, registries_file
+    from orlog.manifests.shipped import SHIPPED
 
     registered = read_registries()
     rows = [

@@ -35,7 +35,7 @@ def build(
     """Build a dataset of the catalogue from its recipe. Interrupting it leaves nothing behind."""
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
-    from orlog.datasets.recipes.catalogue import recorded_folder
+    from orlog.manifests.shipped import recorded_folder
 
     with progress_bar("steps") as update:
         folder = build_dataset(

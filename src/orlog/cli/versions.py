@@ -110,10 +110,10 @@ def lock(
 def _pin_of(name: str) -> LockedDataset:
     """Return the pin of what a name means now, whatever a lock says."""
     from orlog.datasets.loading import find_dataset
-    from orlog.datasets.recipes.catalogue import recorded_manifest
     from orlog.manifests.lock import LockedDataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import parse_name
+    from orlog.manifests.shipped import recorded_manifest
 
     wanted = parse_name(name)
     try:

@@ -10,17 +10,10 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orlog.datasets.columns.values import (
-    ColumnSpec,
-    axis_of,
-    concatenate_blocks,
-    flatten,
-    offsets_of,
-    slice_block,
-    space_columns,
-    unflatten,
-)
+from orlog.datasets.columns.blocks import concatenate_blocks, slice_block
+from orlog.datasets.columns.values import flatten, space_columns, unflatten
 from orlog.errors import SchemaError
+from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from tests.levels import scaled
 
 Space = gymnasium.Space[Any]

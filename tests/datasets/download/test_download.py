@@ -22,9 +22,10 @@ from orlog.datasets.download.download import (
     repair_dataset,
     repair_version,
 )
-from orlog.datasets.download.sources import Source, find_source, source_of_url
+from orlog.datasets.download.sources import find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, Patience, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
+from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import folders_to_repair
 from orlog.datasets.publish.publish import publish_dataset

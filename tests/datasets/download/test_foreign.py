@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from orlog.cli import app
 from orlog.datasets.download import foreign
 from orlog.datasets.download.foreign import bring_foreign, first_downloads_file
-from orlog.datasets.download.sources import ForeignSource, find_source, shipped_index
+from orlog.datasets.download.sources import ForeignSource, find_source
 from orlog.datasets.download.transfer import Patience
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
@@ -38,6 +38,7 @@ from orlog.errors import (
 )
 from orlog.manifests.index import ForeignEntry, Index
 from orlog.manifests.names import DatasetName, parse_name
+from orlog.manifests.shipped import shipped_index
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.formats.test_d4rl import check, rows_of, write
 from tests.servers import Fault, FileServer

@@ -11,13 +11,11 @@ from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,
     installed_versions,
-    publish,
-    publish_new,
     share_objects,
-    unfinished_folder,
 )
 from orlog.datasets.store.verify import verify_store
 from orlog.errors import StorageError
+from orlog.files import put_in_place, put_new, unfinished_folder
 from orlog.manifests.manifest import read_manifest
 
 
@@ -81,7 +79,7 @@ def test_a_finished_folder_appears_whole_and_leaves_nothing_beside_it(home: Path
         assert list(folder.iterdir()) == []
         (folder / "store").mkdir()
         (folder / "store/file").write_text("new")
-        publish(folder / "store", destination)
+        put_in_place(folder / "store", destination)
         assert not destination.is_symlink()
     assert (destination / "file").read_text() == "new"
     assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
@@ -93,7 +91,7 @@ def test_what_was_there_before_is_replaced_as_a_whole(home: Path) -> None:
         with unfinished_folder(destination) as folder:
             (folder / "store").mkdir()
             (folder / "store" / text).write_text(text)
-            publish(folder / "store", destination)
+            put_in_place(folder / "store", destination)
     assert [path.name for path in destination.iterdir()] == ["two"]
     assert {path.name for path in destination.parent.iterdir()} <= {"1.0.0", ".1.0.0.lock"}
 
@@ -159,9 +157,9 @@ def test_a_version_is_never_put_in_place_of_another(home: Path) -> None:
     new.mkdir()
     (new / "manifest.json").write_text("new")
     with pytest.raises(StorageError):
-        publish_new(new, there)
+        put_new(new, there)
     assert (there / "manifest.json").read_text() == "{}"
-    publish_new(new, there.with_name("1.1.0"))
+    put_new(new, there.with_name("1.1.0"))
     assert (there.with_name("1.1.0") / "manifest.json").read_text() == "new"
     assert not new.exists()
 

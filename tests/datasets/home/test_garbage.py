@@ -12,7 +12,7 @@ import pytest
 import orlog
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.home.folders import datasets_folder, sole_access
+from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import (
     cached_versions,
     collect_garbage,
@@ -27,6 +27,7 @@ from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.verified import remember_files
 from orlog.errors import InvalidNameError, ManifestError, NotFoundError, StorageError
+from orlog.files import sole_access
 from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.names import DatasetName

@@ -8,7 +8,6 @@ import pytest
 
 from orlog.datasets.home import history
 from orlog.datasets.home.history import (
-    VersionStatus,
     choose_version,
     clear_status,
     read_history,
@@ -16,6 +15,7 @@ from orlog.datasets.home.history import (
     status_message,
 )
 from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, NotFoundError
+from orlog.manifests.status import VersionStatus
 
 NAME = "pointmaze/umaze-v1"
 YANKED = VersionStatus(status="yanked", reason="rewards were shifted by a step", use="1.1.0")

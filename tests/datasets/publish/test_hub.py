@@ -12,7 +12,8 @@ import pytest
 
 import orlog
 from orlog.datasets.download.download import download_dataset
-from orlog.datasets.download.sources import Source, find_source
+from orlog.datasets.download.sources import find_source
+from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish import hub
 from orlog.datasets.publish.publish import Sign, publish_dataset

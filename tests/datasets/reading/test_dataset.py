@@ -15,13 +15,12 @@ import zarr
 from gymnasium import spaces
 
 import orlog
+from orlog.datasets.columns.blocks import row_ends
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.columns.values import ColumnSpec
 from orlog.datasets.loading import find_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.selection import row_ends
 from orlog.datasets.recipes.catalogue import CATALOGUE
-from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -30,6 +29,7 @@ from orlog.errors import (
     NotFoundError,
 )
 from orlog.files import hash_file
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import read_manifest
 
 MINI = "pointmaze/umaze-mini-v1"

@@ -26,8 +26,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orlog
+from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.columns.values import concatenate_blocks
+from orlog.datasets.reading import operations
 from orlog.datasets.reading import views as views_module
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.selection import Selection
@@ -42,7 +43,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
-from orlog.manifests.manifest import canonical_json
+from orlog.manifests.documents import canonical_json
 from tests.levels import scaled
 
 RICH = spaces.Dict(
@@ -944,6 +945,7 @@ def test_views_from_outside_that_grow_without_bound_are_refused(
         orlog.load_dataset(write_view(path, nested["operation"], *nested["parents"]))
 
     monkeypatch.setattr(views_module, "MOST_EPISODES", 1000)
+    monkeypatch.setattr(operations, "MOST_EPISODES", 1000)
     many = {"operation": {"episodes": [[0, 20]] * 50}, "parents": [named(rich)]}
     assert len(orlog.load_dataset(write_view(path, many["operation"], *many["parents"]))) == 1000
     with pytest.raises(ManifestError, match="more than 1000"):

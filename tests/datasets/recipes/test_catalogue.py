@@ -2,13 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from orlog.datasets.recipes.catalogue import (
-    CATALOGUE,
-    recorded_folder,
-    recorded_manifest,
-    records_folder,
-)
+from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.manifests.names import parse_name
+from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

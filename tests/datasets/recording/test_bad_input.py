@@ -23,14 +23,9 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.home.folders import (
-    datasets_folder,
-    installed_names,
-    installed_versions,
-    unfinished_folder,
-)
+from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store import zarr_writer
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import (
     IntegrityError,
@@ -40,6 +35,7 @@ from orlog.errors import (
     StorageError,
     WorkerDiedError,
 )
+from orlog.files import unfinished_folder
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import StoredObject, read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
@@ -64,7 +60,7 @@ def replace_text(folder: Path, old: str, new: str) -> Path:
 REPLACE = """
 import os, signal, sys
 from pathlib import Path
-from orlog.datasets.home.folders import publish, unfinished_folder
+from orlog.files import put_in_place, unfinished_folder
 
 destination = Path(sys.argv[1])
 renames = 0
@@ -80,7 +76,7 @@ with unfinished_folder(destination) as folder:
     (folder / "store").mkdir()
     (folder / "store/manifest.json").write_text("new")
     sys.addaudithook(hook)
-    publish(folder / "store", destination)
+    put_in_place(folder / "store", destination)
 """
 
 
@@ -333,8 +329,8 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.columns.values import ColumnSpec
-from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.manifests.columns import ColumnSpec
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import StorageError
 
 limit, rows = int(sys.argv[2]), int(sys.argv[3])
@@ -367,7 +363,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path, limit: int, rows: int) -
 @pytest.fixture
 def disk_full_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function after whose call one shard cannot be written."""
-    real = zarr_container._Workers.write
+    real = zarr_writer._Workers.write
     full: list[bool] = []
 
     def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
@@ -376,7 +372,7 @@ def disk_full_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(self, folder, name, pieces)
 
-    monkeypatch.setattr(zarr_container._Workers, "write", write)
+    monkeypatch.setattr(zarr_writer._Workers, "write", write)
     return lambda: full.append(True)
 
 

@@ -12,11 +12,12 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import axis_of
-from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.verify import make_objects
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import SchemaError
+from orlog.manifests.columns import axis_of
 
 OBSERVATION = spaces.Dict(
     {

@@ -459,6 +459,6 @@ def test_the_digest_does_not_depend_on_the_state_of_random_numbers_or_on_threads
     np.random.seed(5)  # noqa: NPY002 (the global state that must not matter)
     random.seed(5)
     for threads in (1, 7):
-        monkeypatch.setattr("orlog.datasets.store.zarr_reader.THREADS", threads)
+        monkeypatch.setattr("orlog.datasets.store.zarr_writer.THREADS", threads)
         with in_a_home_of_its_own():
             assert record(case, episodes).digest == expected

@@ -25,8 +25,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import journal
 from orlog.datasets.recording import writer as recorder
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store import encoding
-from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store import encoding, zarr_writer
 from orlog.manifests.manifest import StoredObject
 from tests.levels import scaled
 
@@ -154,10 +153,10 @@ def in_child(work: Callable[[], DatasetWriter], instant: int) -> tuple[int, list
             write_in_halves(folder / name, data)
             return in_thread(self, folder, name, [data])
 
-        in_thread = zarr_container._Workers.write
+        in_thread = zarr_writer._Workers.write
         for module in (journal, recorder):
             setattr(module, "write_durably", write_in_halves)  # noqa: B010 (in this fork only)
-        setattr(zarr_container._Workers, "write", write)  # noqa: B010
+        setattr(zarr_writer._Workers, "write", write)  # noqa: B010
         sys.addaudithook(hook)
         try:
             record(work, lambda count: os.write(write_end, b"%d\n" % count))

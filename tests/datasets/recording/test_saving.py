@@ -13,7 +13,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import combine_datasets, operation_text
+from orlog.datasets.reading.operations import combine_datasets, operation_text
 from orlog.datasets.recording import saving as convert
 from orlog.datasets.recording.saving import convert_dataset, save_dataset
 from orlog.datasets.recording.writer import DatasetWriter

@@ -27,12 +27,11 @@ from gymnasium import spaces
 import orlog
 from orlog import files as storage
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.home.folders import datasets_folder, publish_new
+from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import journal
 from orlog.datasets.recording import writer as recorder
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store import encoding
-from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store import encoding, zarr_writer
 from orlog.errors import (
     IntegrityError,
     InvalidNameError,
@@ -43,6 +42,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
+from orlog.files import put_new
 from orlog.manifests.manifest import StoredObject
 
 NAME = "lab/arm-v1"
@@ -294,7 +294,7 @@ def test_an_episode_may_be_longer_than_many_shards() -> None:
         writer.add_steps(**piece)
         columns = writer._writer.container.columns.values()
         held.append(sum(column.pending.nbytes for column in columns))
-        assert all(len(column._running) <= zarr_container.THREADS for column in columns)
+        assert all(len(column._running) <= zarr_writer.THREADS for column in columns)
     writer.end_episode(seed=long.seed, metadata=long.metadata)
     writer.finish()
     dataset = opened(writer)
@@ -1154,7 +1154,7 @@ def test_recordings_acknowledge_by_themselves() -> None:
 def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
     def work() -> None:
         def publish_and_die(folder: Path, destination: Path) -> None:
-            publish_new(folder, destination)
+            put_new(folder, destination)
             die()
 
         setattr(recorder, "publish_new", publish_and_die)  # noqa: B010 (in this fork only)
@@ -1189,18 +1189,18 @@ def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseExce
 def test_an_interruption_inside_an_episode_leaves_whole_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = zarr_container.ColumnWriter.append
+    real = zarr_writer.ColumnWriter.append
     columns = len(record(EPISODES[:1]).columns)
     calls, stop = 0, 0
 
-    def append(self: zarr_container.ColumnWriter, rows: np.ndarray) -> None:
+    def append(self: zarr_writer.ColumnWriter, rows: np.ndarray) -> None:
         nonlocal calls
         calls += 1
         if calls == stop:
             raise KeyboardInterrupt
         real(self, rows)
 
-    monkeypatch.setattr(zarr_container.ColumnWriter, "append", append)
+    monkeypatch.setattr(zarr_writer.ColumnWriter, "append", append)
     for at in range(5 * columns + 1, 6 * columns + 1):
         shutil.rmtree(datasets_folder())
         calls, stop = 0, at
@@ -1216,7 +1216,7 @@ def test_an_interruption_inside_an_episode_leaves_whole_ones(
 
 def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> None:
     """Let a function be called with the path of every file before it is written."""
-    durably, in_thread = storage.write_durably, zarr_container._Workers.write
+    durably, in_thread = storage.write_durably, zarr_writer._Workers.write
 
     def write_durably(path: Path, data: bytes) -> None:
         call(path)
@@ -1228,7 +1228,7 @@ def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> No
 
     for module in (journal, recorder):
         patch.setattr(module, "write_durably", write_durably)
-    patch.setattr(zarr_container._Workers, "write", write)
+    patch.setattr(zarr_writer._Workers, "write", write)
 
 
 def record_through_failures(fails: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> int:

@@ -18,7 +18,7 @@ from orlog.datasets.store import encoding
 from orlog.datasets.store.contents import DamageFinder
 from orlog.datasets.store.verify import Problem, verify_store
 from orlog.datasets.store.version import Recording
-from orlog.datasets.store.zarr_reader import shard_path
+from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
 
 SPACE = spaces.Dict(

@@ -16,14 +16,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from orlog.datasets.columns.blocks import concatenate_blocks
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.columns.values import ColumnSpec, concatenate_blocks
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.episodes import EpisodeWriter, WrittenPart
+from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.hdf5 import Hdf5Reader, write_hdf5
 from orlog.errors import IntegrityError, MissingExtraError
+from orlog.manifests.columns import ColumnSpec
 
 OBSERVATION = spaces.Dict(
     {

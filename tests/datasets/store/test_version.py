@@ -27,7 +27,7 @@ from orlog.datasets.store.encoding import Encoding, choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify import make_objects
 from orlog.datasets.store.version import Recording
-from orlog.datasets.store.zarr_reader import ZarrWriter
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
 

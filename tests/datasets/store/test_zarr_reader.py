@@ -20,13 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from orlog.datasets.columns.values import ColumnSpec
-from orlog.datasets.store import zarr_reader as zarr_container
+from orlog.datasets.store import zarr_reader, zarr_writer
+from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import Compression, Encoding
 from orlog.datasets.store.verify import make_objects
-from orlog.datasets.store.zarr_reader import WrittenColumn, ZarrReader, ZarrWriter, shard_path
+from orlog.datasets.store.zarr_metadata import shard_path
+from orlog.datasets.store.zarr_reader import ZarrReader
+from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
 from orlog.files import list_files
+from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
 from tests.levels import scaled
 
@@ -100,7 +103,8 @@ def test_reading_any_rows_gives_what_was_written_in_any_pieces(
 ) -> None:
     spec, values, cuts, encoding = column
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as temporary:
-        patch.setattr(zarr_container, "THREADS", threads)
+        patch.setattr(zarr_reader, "THREADS", threads)
+        patch.setattr(zarr_writer, "THREADS", threads)
         pieces, whole = Path(temporary, "pieces"), Path(temporary, "whole")
         found = write(pieces, spec, np.split(values, cuts), encoding)
         assert found.blake3 == blake3.blake3(values.tobytes()).hexdigest()
@@ -637,7 +641,7 @@ def test_frames_that_lie_in_another_order_in_their_file_are_read(tmp_path: Path)
 def test_more_shards_than_are_kept_open_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zarr_container, "OPEN_SHARDS", 3)
+    monkeypatch.setattr(zarr_reader, "OPEN_SHARDS", 3)
     values = random_rows(FLOAT, (160,), 0)
     column = write(tmp_path / "store", REWARDS, [values], SMALL)
     reader = open_columns(tmp_path / "store", column)
@@ -650,7 +654,7 @@ def test_more_shards_than_are_kept_open_are_read(
 def test_a_reader_may_be_used_by_several_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zarr_container, "OPEN_SHARDS", 2)
+    monkeypatch.setattr(zarr_reader, "OPEN_SHARDS", 2)
     values = random_rows(FLOAT, (160,), 0)
     reader = open_columns(tmp_path, write(tmp_path, REWARDS, [values], SMALL))
     start = threading.Barrier(8)

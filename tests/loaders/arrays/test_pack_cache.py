@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.home.folders import publish, sole_access, unfinished_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
+from orlog.files import put_in_place, sole_access, unfinished_folder
 from orlog.loaders.arrays import pack_cache
 from orlog.loaders.arrays.pack_cache import (
     HeldPack,
@@ -366,7 +366,7 @@ def obtain(folder: Path, source: Path) -> HeldPack:
         with unfinished_folder(folder) as unfinished:
             if not (folder / "pack.json").exists():
                 shutil.copytree(source, unfinished, dirs_exist_ok=True)
-                publish(unfinished, folder)
+                put_in_place(unfinished, folder)
 
 
 def read_on(folder: Path, source: Path, seconds: float) -> int:

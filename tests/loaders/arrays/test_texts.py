@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.views import combine_datasets
+from orlog.datasets.reading.operations import combine_datasets
 from orlog.errors import SchemaError
 from orlog.loaders.arrays import packs, texts
 from orlog.loaders.arrays.arrays import Arrays, read_arrays

@@ -1,0 +1,118 @@
+"""Blocks: columns that hold the same whole episodes; how they are cut, joined and read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from orlog.errors import SchemaError
+from orlog.manifests.columns import axis_of, offsets_of
+
+__all__ = [
+    "Block",
+    "concatenate_blocks",
+    "episode_blocks",
+    "has_offsets",
+    "misfit",
+    "row_ends",
+    "slice_block",
+]
+
+
+def has_offsets(name: str) -> bool:
+    """Return whether a column is of values of any length, whose rows no episode's length tells."""
+    return name.endswith("@offsets") or offsets_of(name) is not None
+
+
+def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
+    """Return the row behind the last one of each episode in a column that no offsets count."""
+    more = {"step": 0, "observation": 1}
+    axis = axis_of(name)
+    rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
+    ends: np.ndarray = rows.cumsum()
+    return ends
+
+
+def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the first episode of each block of whole episodes, and their number behind these.
+
+    Args:
+        ends: A row that grows from episode to episode.
+        rows: How many of these a block spans, unless an episode is longer.
+    """
+    return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
+
+
+Block: TypeAlias = dict[str, np.ndarray]
+
+
+def slice_block(
+    block: Mapping[str, np.ndarray], lengths: np.ndarray, first: int, last: int
+) -> Block:
+    """Return episodes `first` to `last - 1` of a block as a block of their own.
+
+    Columns other than offsets are views.
+
+    Args:
+        block: Columns of some episodes.
+        lengths: Steps of each of these episodes.
+        first: First episode wanted.
+        last: Episode behind the last one wanted.
+    """
+    start = int(lengths[:first].sum())
+    stop = start + int(lengths[first:last].sum())
+    rows: dict[str, tuple[int, int]] = {
+        "step": (start, stop),
+        "observation": (start + first, stop + last),
+        "episode": (first, last),
+    }
+
+    def rows_of(name: str) -> tuple[int, int]:
+        counter = offsets_of(name)
+        if counter is None:
+            return rows[axis_of(name)]
+        if counter not in rows:
+            begin, end = (int(block[counter][row - 1]) if row else 0 for row in rows_of(counter))
+            rows[counter] = begin, end
+        return rows[counter]
+
+    sliced = {}
+    for name, values in block.items():
+        begin, end = rows_of(name)
+        sliced[name] = values[begin:end]
+        if name.endswith("@offsets") and begin:
+            sliced[name] = sliced[name] - values[begin - 1]
+    return sliced
+
+
+def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
+    """Return one block that holds the episodes of all, in order.
+
+    Raises:
+        ValueError: there is no block.
+        SchemaError: the blocks have different columns.
+    """
+    if not blocks:
+        raise ValueError("expected at least one block")
+    if any(block.keys() != blocks[0].keys() for block in blocks):
+        raise SchemaError("blocks of different columns cannot be concatenated")
+    return {name: _concatenate(name, [block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
+    found = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
+    if len(found) > 1:
+        raise misfit(name, "rows of one type", " and ".join(sorted(found)))
+    if name.endswith("@offsets"):
+        counts = [piece[-1] if len(piece) else 0 for piece in pieces]
+        starts = itertools.accumulate(counts, initial=0)
+        pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]
+    return np.concatenate(pieces)
+
+
+def misfit(name: str, expected: object, found: object) -> SchemaError:
+    """Return the error for a column that is not what it should be."""
+    return SchemaError(f"column {name}: expected {expected}, found {found}")

@@ -1,0 +1,59 @@
+"""Opens the place where versions are published, by its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orlog.datasets.download.transfer import missing_backend
+from orlog.datasets.publish.targets import FolderTarget, RemoteTarget, Target
+from orlog.errors import (
+    NotFoundError,
+    StorageError,
+)
+from orlog.files import absolute_path
+from orlog.manifests.names import is_url
+
+__all__ = [
+    "open_target",
+]
+
+
+def open_target(target: str) -> Target:
+    """Return the target that a folder or URL names.
+
+    Raises:
+        MissingExtraError: the package that writes such URLs is not installed.
+        NotFoundError: nothing writes URLs of that kind, or there is no such repository.
+        StorageError: it is a web server, or cannot be reached.
+    """
+    if not is_url(target):
+        return FolderTarget(absolute_path(target))
+    scheme = target.partition("://")[0]
+    if scheme in ("http", "https"):
+        raise StorageError(
+            f"{target}: a web server cannot be written; publish to the folder or bucket it serves"
+        )
+    url = target.rstrip("/")
+    if not is_url(url):
+        raise NotFoundError(f"{target}: names no folder or bucket")
+    import fsspec
+
+    try:
+        # A fresh one: what is cached may know old credentials, servers and listings.
+        system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:
+        raise missing_backend(url, error) from error
+    except Exception as error:  # each transport under fsspec has errors of its own
+        raise NotFoundError(f"{target}: cannot be opened: {error}") from error
+    protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    if "file" in protocols:
+        return FolderTarget(Path(root))
+    if "s3" in protocols:
+        from orlog.datasets.publish.bucket import BucketTarget
+
+        return BucketTarget(system, root, url)
+    if "hf" in protocols and not root.startswith("buckets/"):
+        from orlog.datasets.publish.hub import HubTarget
+
+        return HubTarget(system, root, url)
+    return RemoteTarget(system, root, url)

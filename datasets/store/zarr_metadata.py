@@ -1,0 +1,114 @@
+"""The metadata that Zarr v3 keeps of arrays and groups, written and read back exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from orlog.datasets.store.encoding import Compression, Encoding
+from orlog.manifests.columns import ColumnSpec
+
+__all__ = [
+    "LARGEST_METADATA",
+    "array_metadata",
+    "group_metadata",
+    "read_encoding",
+    "shard_path",
+    "to_bytes",
+]
+
+LARGEST_METADATA = 2**20
+
+
+def shard_path(spec: ColumnSpec, shard: int) -> str:
+    """Return the path of a shard inside the container's folder."""
+    return f"{spec.name}/c.{shard}{'.0' * len(spec.shape)}"
+
+
+def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:
+    """Return what the `zarr.json` of a column says, in zarr-python's order."""
+    dtype = spec.dtype
+    little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+    number_codec = little if dtype.itemsize > 1 else {"name": "bytes"}
+    codecs: list[dict[str, Any]] = [number_codec]
+    if encoding.difference_axis is not None:
+        axis = {"axis": encoding.difference_axis}
+        codecs.insert(0, {"name": "orlog.difference", "configuration": axis})
+    if encoding.compression != "none":
+        configuration = {
+            "typesize": dtype.itemsize,
+            "cname": encoding.compression,
+            "clevel": encoding.level,
+            "shuffle": "bitshuffle" if encoding.bit_shuffle else "noshuffle",
+            "blocksize": encoding.block_bytes,
+        }
+        codecs.append({"name": "blosc", "configuration": configuration})
+    codecs.append({"name": "crc32c"})
+    sharding = {
+        "chunk_shape": [encoding.chunk_rows, *spec.shape],
+        "codecs": codecs,
+        "index_codecs": [little, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    shard_shape = {"chunk_shape": [encoding.shard_rows, *spec.shape]}
+    zero = {"b": False, "f": 0.0}.get(dtype.kind, 0)
+    return {
+        "shape": [rows, *spec.shape],
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": shard_shape},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": zero,
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+        "attributes": {},
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
+    """Return the encoding that a `zarr.json` states; nothing else in it may differ from format 1.
+
+    Raises:
+        ValueError: it is not what format 1 writes for these rows.
+    """
+    try:
+        body = json.loads(data)
+        sharding = body["codecs"][0]["configuration"]
+        chunk_rows = sharding["chunk_shape"][0]
+        shard_rows = body["chunk_grid"]["configuration"]["chunk_shape"][0]
+        compression: Compression = "none"
+        bit_shuffle, axis = True, None
+        for codec in sharding["codecs"]:
+            if codec["name"] == "blosc":
+                compression = codec["configuration"]["cname"]
+                bit_shuffle = codec["configuration"]["shuffle"] == "bitshuffle"
+            elif codec["name"] == "orlog.difference":
+                axis = codec["configuration"]["axis"]
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"no metadata of an array of format 1: {error!r}") from error
+    if type(chunk_rows) is not int or type(shard_rows) is not int or chunk_rows < 1:
+        raise ValueError("chunks of no rows")
+    encoding = Encoding(
+        chunk_rows=chunk_rows,
+        chunks_per_shard=max(1, shard_rows // chunk_rows),
+        compression=compression,
+        bit_shuffle=bit_shuffle,
+        difference_axis=axis,
+    )
+    encoding.check(spec.dtype, spec.shape)
+    if array_metadata(spec, rows, encoding) != body:
+        raise ValueError(f"its metadata are not those of {rows} rows of {spec.dtype} {spec.shape}")
+    return encoding
+
+
+def to_bytes(body: dict[str, Any]) -> bytes:
+    """Return the bytes of a `zarr.json`."""
+    return json.dumps(body, indent=2).encode()
+
+
+def group_metadata(columns: list[str]) -> list[str]:
+    """Return the folders that hold arrays or other groups, the container's own, "", first."""
+    parents = {parent.as_posix() for name in columns for parent in PurePosixPath(name).parents}
+    return sorted({"", *(f"{parent}/" for parent in parents if parent != ".")})

@@ -1,0 +1,410 @@
+"""Writes columns as Zarr v3 arrays in a folder, a shard to a file, in bounded memory."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import hashlib
+import math
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeAlias
+
+import blake3
+import numpy as np
+
+from orlog.datasets.columns.bounds import Bounds, count_outside, merge_outside
+from orlog.datasets.store.container import WrittenColumn
+from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
+from orlog.datasets.store.shards import (
+    Shard,
+    choose_for_images,
+    encode_shard,
+)
+from orlog.datasets.store.zarr_metadata import (
+    array_metadata,
+    group_metadata,
+    shard_path,
+    to_bytes,
+)
+from orlog.errors import SchemaError, StorageError
+from orlog.files import (
+    little_endian_bytes,
+    storage_errors,
+)
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.manifest import Outside, StoredObject
+
+__all__ = [
+    "ColumnWriter",
+    "ZarrWriter",
+]
+
+THREADS = min(8, os.cpu_count() or 1)
+SYNCS = 8
+
+
+OPEN_FILES = 64
+
+
+class ZarrWriter:
+    """Writes columns into a folder, a shard at a time.
+
+    Memory is bounded by a shard (16 MiB) per column and a few in flight. `flush` waits until all
+    full shards are durable; `finish` writes the rest and the metadata.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        encodings: Mapping[str, Encoding] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        """Make the folder, if it is not there.
+
+        Args:
+            folder: Where the container will lie.
+            encodings: How to store some columns; the rule of `choose_encoding` holds for others.
+            bounds: Of some columns; what lies outside is written and counted.
+        """
+        self._bounds = dict(bounds or {})
+        self.folder = folder
+        self.columns: dict[str, ColumnWriter] = {}
+        self._encodings = dict(encodings or {})
+        self._broken = self._torn = False
+        self._workers = _Workers()
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def add_column(self, spec: ColumnSpec) -> ColumnWriter:
+        """Start a column without rows."""
+        given = self._encodings.get(spec.name)
+        encoding = given or choose_encoding(spec.name, spec.dtype, spec.shape)
+        try:
+            encoding.check(spec.dtype, spec.shape)
+        except ValueError as error:
+            raise SchemaError(f"column {spec.name} cannot be encoded like that: {error}") from error
+        self.columns[spec.name] = ColumnWriter(
+            self.folder, spec, encoding, self._workers, self._bounds.get(spec.name)
+        )
+        is_image = encoding.difference_axis is not None
+        self.columns[spec.name].frames_decide = is_image and given is None
+        return self.columns[spec.name]
+
+    def append(self, block: Mapping[str, np.ndarray]) -> None:
+        """Append rows to each of the columns that the block names.
+
+        Raises:
+            SchemaError: rows have another dtype or shape than the column.
+            StorageError: the disk is full.
+        """
+        with self._all_or_broken():
+            try:
+                for name, rows in block.items():
+                    self.columns[name].append(rows)
+            except BaseException:  # Ctrl-C too: some columns may have the rows and others not
+                self._torn = True
+                raise
+
+    def flush(self) -> None:
+        """Wait until every full shard is durable."""
+        with self._all_or_broken(even_torn=True):
+            for column in self.columns.values():
+                column.wait()
+            self._workers.wait_for_disk()
+
+    def finish(self) -> tuple[list[WrittenColumn], list[StoredObject]]:
+        """Write what is left, and the metadata.
+
+        Returns:
+            The columns sorted by name, and the metadata files of the groups they lie in.
+        """
+        with self._all_or_broken():
+            try:
+                largest_first = sorted(
+                    self.columns.values(), key=lambda column: -column.pending.nbytes
+                )
+                for column in largest_first:
+                    column.write_rest()
+                groups = [self._write_group(name) for name in group_metadata(list(self.columns))]
+                written = [self.columns[name].finish() for name in sorted(self.columns)]
+                self._workers.wait_for_disk()
+            finally:
+                self.close()
+        return written, groups
+
+    def _write_group(self, name: str) -> StoredObject:
+        attributes = {} if name else {"orlog_format": 1}
+        body = {"attributes": attributes, "zarr_format": 3, "node_type": "group"}
+        return self._workers.write(self.folder, f"{name}zarr.json", [to_bytes(body)])
+
+    def close(self) -> None:
+        """Stop the threads; what was not written is dropped."""
+        self._workers.close()
+
+    @contextlib.contextmanager
+    def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
+        """Refuse to go on after a failure: some columns may lack rows that others have.
+
+        Rows from before an interruption are sound, so `even_torn` may still make them durable.
+        """
+        if self._broken or (self._torn and not even_torn):
+            raise StorageError(
+                f"{self.folder}: an earlier write failed, so nothing more is taken; what was "
+                "acknowledged is kept: start again with resume=True"
+            )
+        try:
+            with storage_errors(self.folder):
+                yield
+        except Exception:
+            self._broken = True
+            raise
+
+
+class _Workers:
+    """Threads that write shards, threads that wait for the disk, and memory to be used again."""
+
+    def __init__(self) -> None:
+        self.writing = concurrent.futures.ThreadPoolExecutor(THREADS, "orlog-write")
+        self._syncing = concurrent.futures.ThreadPoolExecutor(SYNCS, "orlog-sync")
+        self._synced: collections.deque[concurrent.futures.Future[None]] = collections.deque()
+        self._open_files = threading.Semaphore(OPEN_FILES)
+        self._spare: list[np.ndarray] = []
+
+    def take_memory(self, size_bytes: int) -> np.ndarray:
+        """Return memory for the rows of a shard; new pages would cost as much as a copy."""
+        for position, memory in enumerate(self._spare):
+            if memory.nbytes >= size_bytes:
+                return self._spare.pop(position)
+        # Not `np.empty`: it asks for huge pages, and the kernel then stops us to make room for them.
+        return np.zeros(max(size_bytes, SHARD_BYTES), np.uint8)
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Keep memory for the next shard, of whatever column."""
+        self._spare.append(memory)
+
+    def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        """Write a file of a folder; it is not durable before `wait_for_disk`."""
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with contextlib.ExitStack() as after_errors:
+            self._open_files.acquire()
+            after_errors.callback(self._open_files.release)
+            file = after_errors.enter_context(path.open("wb"))
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
+                size += len(piece)
+            file.flush()
+            after_errors.pop_all()
+        self._synced.append(self._syncing.submit(self._sync_and_close, file))
+        return StoredObject(path=name, size_bytes=size, sha256=digest.hexdigest())
+
+    def _sync_and_close(self, file: BinaryIO) -> None:
+        try:
+            with file:
+                os.fsync(file.fileno())
+        finally:
+            self._open_files.release()
+
+    def wait_for_disk(self, unfinished: int = 0) -> None:
+        """Wait until all files written so far are durable, but for the last `unfinished`."""
+        while len(self._synced) > unfinished:
+            self._synced.popleft().result()
+
+    def close(self) -> None:
+        """Stop the threads; what was not written is dropped."""
+        self.writing.shutdown(cancel_futures=True)
+        self._syncing.shutdown()
+
+
+# Numbers of a shard that are not finite, and those outside of their bounds by column.
+_Counts: TypeAlias = tuple[int, dict[str, Outside]]
+
+
+class _Handed(NamedTuple):
+    """A shard that the threads are working on."""
+
+    memory: np.ndarray
+    written: concurrent.futures.Future[tuple[StoredObject, _Counts]]
+
+
+class ColumnWriter:
+    """The shards of one column; `ZarrWriter` makes it.
+
+    Attributes:
+        spec: Name, dtype and row shape.
+        encoding: How rows are stored; of images it is chosen when the first shard is full.
+        frames_decide: Whether that choice is still open to be made, and made again.
+        handed_rows: Rows in shards that the threads write or have written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: ColumnSpec,
+        encoding: Encoding,
+        workers: _Workers,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self.spec = spec
+        self._bounds = bounds
+        self.encoding = encoding
+        self.frames_decide = False
+        self._choices = encoding
+        self._folder = folder
+        self._workers = workers
+        self._row_bytes = spec.dtype.itemsize * math.prod(spec.shape)
+        self._take_buffer()
+        self._filled = self.handed_rows = 0
+        self._hash = blake3.blake3()
+        self._running: collections.deque[_Handed] = collections.deque()
+        self._written: list[StoredObject] = []
+        self._non_finite = 0
+        self._outside: dict[str, Outside] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of rows so far."""
+        return self.handed_rows + self._filled
+
+    @property
+    def pending(self) -> np.ndarray:
+        """Rows that are in no full shard yet."""
+        return self._buffer[: self._filled]
+
+    def restore(self, full_shards: int, pending: np.ndarray) -> None:
+        """Go on from shards that are on the disk, and rows behind them that are not.
+
+        Raises:
+            IntegrityError: a shard is missing or damaged.
+        """
+        encoding = self.encoding
+        for shard in range(full_shards):
+            values, item = self.read_shard(shard, encoding.shard_rows)
+            self._written.append(item)
+            self._hash.update(little_endian_bytes(values))
+            self._add_counts(self._count(values))
+            self.handed_rows += encoding.shard_rows
+        self.append(pending)
+
+    def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
+        """Return the first rows of a shard on the disk, and its record.
+
+        Raises:
+            IntegrityError: it is missing or damaged.
+        """
+        name = shard_path(self.spec, shard)
+        path = self._folder / name
+        size = path.stat().st_size if path.is_file() else 0
+        opened = Shard(path, self.encoding.chunks_per_shard, size, name=name)
+        values = np.empty((self.encoding.shard_rows, *self.spec.shape), self.spec.dtype)
+        each = self.encoding.chunk_rows
+        for chunk in range(-(-rows // each)):
+            opened.decode(chunk, values[chunk * each : (chunk + 1) * each], self.encoding)
+        data = path.read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        return values[:rows], StoredObject(path=name, size_bytes=len(data), sha256=sha256)
+
+    def drop_from(self, row: int) -> None:
+        """Drop this row and those behind it, none of which may have been handed over."""
+        self._filled = min(self._filled, row - self.handed_rows)
+
+    def append(self, rows: np.ndarray) -> None:
+        """Append rows; full shards are handed to the threads."""
+        spec = self.spec
+        is_of_type = rows.dtype == spec.dtype or rows.dtype.newbyteorder("=") == spec.dtype
+        if not is_of_type or rows.shape[1:] != spec.shape:
+            raise SchemaError(
+                f"column {spec.name}: expected rows of {spec.dtype} {spec.shape}, found "
+                f"{rows.dtype} {rows.shape[1:]}"
+            )
+        first = 0
+        while first < len(rows):
+            count = min(len(rows) - first, len(self._buffer) - self._filled)
+            self._buffer[self._filled : self._filled + count] = rows[first : first + count]
+            self._filled += count
+            first += count
+            if self._filled == len(self._buffer):
+                self._submit()
+
+    def write_rest(self) -> None:
+        """Hand over the rows that fill no shard, and write the metadata."""
+        if self._filled:
+            self._submit()
+        metadata = to_bytes(array_metadata(self.spec, self.rows, self.encoding))
+        name = f"{self.spec.name}/zarr.json"
+        self._written.append(self._workers.write(self._folder, name, [metadata]))
+
+    def wait(self) -> None:
+        """Wait until every shard that was handed over is written, if not on the disk yet."""
+        while self._running:
+            self._collect()
+
+    def finish(self) -> WrittenColumn:
+        """Return what became of the column, after `write_rest`."""
+        self.wait()
+        return WrittenColumn(
+            spec=self.spec,
+            rows=self.rows,
+            blake3=self._hash.hexdigest(),
+            non_finite=self._non_finite,
+            outside=self._outside.get(self.spec.name),
+            objects=sorted(self._written, key=lambda item: item.path),
+        )
+
+    def _take_buffer(self) -> None:
+        size = self.encoding.shard_rows * self._row_bytes
+        self._memory = self._workers.take_memory(size)
+        rows = self._memory[:size].view(self.spec.dtype)
+        self._buffer = rows.reshape(self.encoding.shard_rows, *self.spec.shape)
+
+    def _submit(self) -> None:
+        values = self.pending
+        if values.nbytes == 0:  # rows without numbers take no shards
+            self.handed_rows, self._filled = self.rows, 0
+            return
+        if self.frames_decide and self.handed_rows == 0:
+            self.encoding = choose_for_images(values, self._choices)
+        shard = self.handed_rows // self.encoding.shard_rows
+        written = self._workers.writing.submit(self._write, shard, values)
+        self._running.append(_Handed(self._memory, written))
+        self._hash.update(little_endian_bytes(values))
+        while len(self._running) > THREADS or (self._running and self._running[0].written.done()):
+            self._collect()
+        self._take_buffer()
+        self.handed_rows, self._filled = self.rows, 0
+
+    def _collect(self) -> None:
+        handed = self._running.popleft()
+        item, counts = handed.written.result()
+        self._workers.give_back(handed.memory)
+        self._workers.wait_for_disk(unfinished=SYNCS)
+        self._written.append(item)
+        self._add_counts(counts)
+
+    def _write(self, shard: int, values: np.ndarray) -> tuple[StoredObject, _Counts]:
+        counts = self._count(values)
+        pieces = encode_shard(values, self.encoding)
+        return self._workers.write(self._folder, shard_path(self.spec, shard), pieces), counts
+
+    def _count(self, values: np.ndarray) -> _Counts:
+        outside = None if self._bounds is None else count_outside(values, self._bounds)
+        return _count_non_finite(values), {} if outside is None else {self.spec.name: outside}
+
+    def _add_counts(self, counts: _Counts) -> None:
+        self._non_finite += counts[0]
+        self._outside = merge_outside([self._outside, counts[1]])
+
+
+def _count_non_finite(values: np.ndarray) -> int:
+    if values.dtype.kind != "f":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(values.sum()):  # much quicker, and rarely wrong: only if sums overflow
+            return 0
+    return values.size - int(np.count_nonzero(np.isfinite(values)))

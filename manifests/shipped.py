@@ -1,0 +1,60 @@
+"""What ships with orlog: recorded manifests, reference returns and baselines."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from orlog.manifests.index import (
+    Index,
+    index_from_json,
+)
+from orlog.manifests.manifest import (
+    Manifest,
+    read_manifest,
+)
+from orlog.manifests.names import is_version
+
+__all__ = [
+    "SHIPPED",
+    "recorded_folder",
+    "recorded_manifest",
+    "recorded_manifests",
+    "records_folder",
+    "shipped_index",
+]
+
+
+def records_folder() -> Path:
+    """Return the folder of all that ships recorded: manifests, references, baselines."""
+    return Path(__file__).with_name("recorded")
+
+
+def recorded_folder(name: str) -> Path:
+    """Return the folder of what was recorded about one dataset: manifests and baselines."""
+    return records_folder() / name
+
+
+def recorded_manifest(name: str, version: str) -> Manifest | None:
+    """Return the manifest that ships with orlog, or None where none was recorded."""
+    path = recorded_folder(name) / f"{version}.json"
+    return read_manifest(path) if path.is_file() else None
+
+
+def recorded_manifests() -> Iterator[Manifest]:
+    """Yield every manifest that ships with orlog."""
+    for path in sorted(records_folder().rglob("*.json")):
+        if is_version(path.stem):
+            yield read_manifest(path)
+
+
+# Of D4RL's 183 datasets the index lists the 110 with a published sum; `docs/sharing.md` names the rest.
+SHIPPED = ("d4rl",)
+
+
+@functools.cache
+def shipped_index(name: str) -> Index:
+    """Return the index of one of the registries that ship with orlog."""
+    path = records_folder() / "foreign" / f"{name}.json"
+    return index_from_json(path.read_bytes(), str(path))

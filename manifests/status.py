@@ -1,0 +1,69 @@
+"""What became of a version after it was made: superseded or yanked, and why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from orlog.manifests.names import is_version, parse_name
+
+__all__ = [
+    "History",
+    "VersionStatus",
+    "check_version",
+]
+
+LONGEST_REASON = 1000
+
+
+class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What became of a version.
+
+    Attributes:
+        status: `superseded`: there is a better one. `yanked`: it should not be used.
+        reason: Why, in a sentence.
+        use: What to use instead: a version of the same dataset or a dataset's name; or nothing.
+    """
+
+    status: Literal["superseded", "yanked"]
+    reason: str
+    use: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a reason that says nothing and a `use` that names nothing.
+
+        Raises:
+            ValueError: one of the two.
+        """
+        good = self.reason.strip() and self.reason.isprintable()
+        if not good or len(self.reason) > LONGEST_REASON:
+            raise ValueError(
+                f"a version is {self.status} with a reason: one line of up to {LONGEST_REASON} "
+                f"characters, found {self.reason[:60]!r}"
+            )
+        if self.use and not is_version(self.use):
+            parse_name(self.use)
+
+
+class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a `versions.json` holds: the status of each version that has one."""
+
+    history_version: Literal[1]
+    versions: dict[str, VersionStatus]
+
+    def __post_init__(self) -> None:
+        for version, status in self.versions.items():
+            check_version(version, status)
+
+
+def check_version(version: str, entry: VersionStatus) -> None:
+    """Refuse a status of what is no version, or one that names itself as its replacement.
+
+    Raises:
+        ValueError: one of the two.
+    """
+    if not is_version(version):
+        raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0")
+    if entry.use == version:
+        raise ValueError(f"version {version} cannot be used in place of itself")

@@ -1,0 +1,92 @@
+"""Recorded baselines: per-seed scores of an algorithm on a dataset, read and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from orlog.errors import StorageError
+from orlog.manifests.documents import write_json
+from orlog.manifests.shipped import recorded_folder
+from orlog.normalize.references import (
+    Protocol,
+    ReferenceReturns,
+)
+
+__all__ = [
+    "Baseline",
+    "read_baseline",
+    "record_baseline",
+    "write_record",
+]
+
+
+class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was recorded of an algorithm on a dataset.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        dataset: Name of the dataset.
+        digest: Digest of the dataset that it was trained on.
+        steps: Gradient steps.
+        config: Every setting.
+        policy: Which of a run's policies was run, and how it acts.
+        protocol: How its returns were measured.
+        versions: Code that trained.
+        returns: Returns of each evaluation episode, by training seed.
+    """
+
+    algorithm: str
+    dataset: str
+    digest: str
+    steps: int
+    config: dict[str, Any]
+    policy: str
+    protocol: Protocol
+    versions: dict[str, str]
+    returns: dict[str, list[float]]
+
+    def scores(self, references: ReferenceReturns) -> dict[int, np.ndarray]:
+        """Return normalized scores of each episode, by training seed."""
+        return {
+            int(seed): references.normalize(np.array(returns))
+            for seed, returns in self.returns.items()
+        }
+
+
+def read_baseline(algorithm: str, name: str) -> Baseline | None:
+    """Return the recorded baseline of an algorithm on a dataset, or None."""
+    path = recorded_folder(name) / "baselines" / f"{algorithm}.json"
+    if not path.is_file():
+        return None
+    return msgspec.convert(json.loads(path.read_text("utf-8")), Baseline, strict=True)
+
+
+def record_baseline(baseline: Baseline) -> Path:
+    """Write a baseline among those that ship with orlog; return the file.
+
+    Raises:
+        StorageError: orlog is installed where it cannot be written; use a checkout.
+    """
+    folder = recorded_folder(baseline.dataset) / "baselines"
+    return write_record(folder / f"{baseline.algorithm}.json", baseline)
+
+
+def write_record(path: Path, record: msgspec.Struct) -> Path:
+    """Write a record among those that ship with orlog; return its file.
+
+    Raises:
+        StorageError: orlog is installed where it cannot be written.
+    """
+    try:
+        write_json(path, msgspec.to_builtins(record))
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot write the record: {error.strerror}; use a checkout of orlog",
+            errno=error.errno,
+        ) from error
+    return path
