@@ -7,7 +7,7 @@ fresh process. Starting Python and importing is not counted; of programs that ar
 which is a few milliseconds. Downloaded files are compared with what was served.
 
 The stores hold random bytes in the sizes that are asked for, listed by a manifest without columns:
-`verify_store` and `download_version` ask no more of them.
+`verify_folder` and `download_version` ask no more of them.
 
     python -m benchmarks.transfer --peers-python PEERS
     python -m benchmarks.transfer --quick                   small, and writes no results
@@ -288,10 +288,10 @@ def versions(peers_python: str) -> str:
 
 def verify_child(folder: str, kind: str) -> float:
     """Verify a store."""
-    from orlog.datasets.store.verify import verify_store
+    from orlog.datasets.store.verify import verify_folder
 
     started = time.perf_counter()
-    _, problems = verify_store(Path(folder), quick=kind == "quick")
+    _, problems = verify_folder(Path(folder), quick=kind == "quick")
     seconds = time.perf_counter() - started
     assert not problems, problems
     return seconds

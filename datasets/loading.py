@@ -3,52 +3,31 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orlog.datasets.download.download import download_dataset
-from orlog.datasets.download.partial import Choice, choose, open_part
-from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.folders import (
-    installed_names,
-    installed_versions,
-    stored_versions,
-    version_folder,
-)
-from orlog.datasets.home.history import choose_version, read_history, status_message
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import (
     is_partial,
-    is_whole,
-    partial_versions,
-    present_objects,
 )
+from orlog.datasets.reading.choice import Choice, choose, open_part
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import (
+    as_folder,
+    holds_manifest,
+    pinned,
+)
 from orlog.datasets.reading.given import Given
-from orlog.datasets.reading.views import open_view, view_sources
-from orlog.datasets.recipes.build import build_dataset, builds
+from orlog.datasets.reading.opening import open_chosen, open_path
+from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import CATALOGUE
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, wrong_type
-from orlog.files import absolute_path
-from orlog.manifests.lock import check_lock
-from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.manifests.names import DatasetName, did_you_mean, is_name, is_url, parse_name
-from orlog.manifests.shipped import SHIPPED, shipped_index
+from orlog.errors import NotFoundError, wrong_type
+from orlog.manifests.names import is_url, parse_name
 
 __all__ = [
-    "as_folder",
-    "find_dataset",
-    "find_whole_or_part",
-    "folders_to_repair",
-    "folders_to_verify",
     "load_dataset",
-    "stored_folder",
-    "stored_folders",
 ]
-
-FILES = (".json", ".hdf5", ".h5")
-HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def load_dataset(
@@ -92,12 +71,12 @@ def load_dataset(
         raise wrong_type("name", "a dataset's name, a path, a URL or a Dataset", name)
     path = None if is_url(name) else as_folder(name)
     if path is not None:
-        is_part = is_partial(path) and _holds_manifest(path)
-        return open_part(path, choice) if is_part else choice.of(_open(path))
+        is_part = is_partial(path) and holds_manifest(path)
+        return open_part(path, choice) if is_part else choice.of(open_path(path))
     if not is_url(name):
-        wanted = _pinned(parse_name(str(name)))
+        wanted = pinned(parse_name(str(name)))
         try:
-            return _open_chosen(wanted, choice)
+            return open_chosen(wanted, choice)
         except NotFoundError:
             if build and wanted.name in CATALOGUE:
                 return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
@@ -113,255 +92,3 @@ def load_dataset(
 def _open_downloaded(folder: Path, choice: Choice) -> Dataset:
     mark_used(folder)
     return open_part(folder, choice) if is_partial(folder) else choice.of(Dataset(folder))
-
-
-def _open(path: Path) -> Dataset:
-    """Return the dataset in a folder, or the view in a file."""
-    if _is_file(path):
-        return open_view(path, lambda name: Dataset(*_find(name, opens=True)))
-    return Dataset(*_find(path, opens=True))
-
-
-def _open_chosen(wanted: DatasetName, choice: Choice) -> Dataset:
-    """Return what is wanted of a version that is here, whole or in part."""
-    try:
-        return choice.of(Dataset(*_find(str(wanted), opens=True)))
-    except NotFoundError:
-        part = _find_part(wanted) if choice else None
-        if part is None:
-            raise
-        return open_part(part, choice)
-
-
-def _find_part(wanted: DatasetName) -> Path | None:
-    """Return the folder of a version of which a part is here, the newest that is meant."""
-    for version, folder in partial_versions(wanted.name).items():
-        if wanted.version in ("", version):
-            digest = read_manifest(folder / MANIFEST_FILE).digest
-            if digest.startswith(wanted.digest):
-                return folder
-    return None
-
-
-def _pinned(wanted: DatasetName) -> DatasetName:
-    """Return the name with the digest that `orlog.lock` pins it to, if one does."""
-    pin = check_lock(wanted)
-    return wanted if pin is None else DatasetName(wanted.name, "", pin.digest)
-
-
-def as_folder(name: str | Path) -> Path | None:
-    """Return the path that is meant, or None where a dataset's name is.
-
-    Raises:
-        NotFoundError: it is an HDF5 file; the message says what to do with it.
-    """
-    is_path = isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(FILES)
-    if not is_path and (is_name(str(name)) or not _is_there(Path(name))):
-        return None
-    path = absolute_path(name)
-    _refuse_hdf5(path)
-    return path
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a path too long for any file
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a path too long for any file
-        return False
-
-
-def _holds_manifest(folder: Path) -> bool:
-    try:
-        return (folder / MANIFEST_FILE).exists()
-    except OSError:  # a path too long for any file
-        return False
-
-
-def _refuse_hdf5(path: Path) -> None:
-    """Say what to do with an HDF5 file, which is neither a version's folder nor a view."""
-    if not _is_file(path) or path.suffix == ".json":
-        return
-    with path.open("rb") as file:
-        if file.read(len(HDF5_START)) != HDF5_START:
-            return
-    if _holds_manifest(path.parent):
-        raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder")
-    raise NotFoundError(
-        f"{path}: an HDF5 file, no dataset yet. If it has D4RL's layout (observations, actions, "
-        "rewards, terminals), list it in a registry, here a folder, and download it: orlog registry "
-        f"link REGISTRY lab/NAME-v1@1.0.0 file://{path} --format d4rl-hdf5; orlog registry add lab "
-        "REGISTRY; orlog download lab/NAME-v1"
-    )
-
-
-def find_dataset(name: str | Path) -> Path:
-    """Return the folder of a dataset that is on this machine.
-
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: it is not here; the message says what to run.
-        SchemaError: it is the file of a view.
-    """
-    return _find(name)[0]
-
-
-def find_whole_or_part(name: str | Path) -> Path:
-    """Return what `find_dataset` does, or where only a part of a version is here, its folder.
-
-    Raises as `find_dataset` does.
-    """
-    try:
-        return find_dataset(name)
-    except NotFoundError:
-        part = _find_part(parse_name(str(name))) if as_folder(name) is None else None
-        if part is None:
-            raise
-        return part
-
-
-def stored_folder(name: str | Path) -> Path:
-    """Return the folder of the stored version that a name or a folder stands for.
-
-    `orlog.lock` counts. Raises as `find_dataset` does.
-    """
-    if as_folder(name) is not None:
-        return find_dataset(name)
-    return find_dataset(str(_pinned(parse_name(str(name)))))
-
-
-def stored_folders(name: str | Path) -> list[Path]:
-    """Return the folders of stored versions that a name, a folder or a view's file stands for.
-
-    Nothing is opened but a view's file. Raises as `find_dataset` does, and ManifestError for a view
-    that is malformed.
-    """
-    path = as_folder(name)
-    if path is not None and _is_file(path):
-        return [find_dataset(source) for source in view_sources(path)]
-    return [stored_folder(name)]
-
-
-def folders_to_verify(name: str | Path) -> list[Path]:
-    """Return what `stored_folders` does, or where only a part of a version is here, its folder.
-
-    Raises as `stored_folders` does.
-    """
-    try:
-        return stored_folders(name)
-    except NotFoundError:
-        if as_folder(name) is not None:
-            raise
-        return [find_whole_or_part(str(_pinned(parse_name(str(name)))))]
-
-
-def folders_to_repair(name: str) -> list[Path]:
-    """Return the folders of stored versions that a name, a folder or a view's file stands for.
-
-    Unlike `stored_folders` it finds versions whose manifest is missing or damaged.
-    """
-    if as_folder(name) is None:
-        wanted = parse_name(name)
-        for version in stored_versions(wanted.name):
-            folder = version_folder(wanted.name, version)
-            is_meant = wanted.version == version or not (wanted.version or wanted.digest)
-            if is_meant and not _is_readable(folder / MANIFEST_FILE):
-                return [folder]
-    return folders_to_verify(name)
-
-
-def _is_readable(manifest: Path) -> bool:
-    try:
-        read_manifest(manifest)
-    except IntegrityError:
-        return False
-    return True
-
-
-def _find(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
-    """Return folder and manifest of a stored version, which is marked as used if it is opened."""
-    folder = as_folder(name)
-    if folder is not None:
-        if _is_file(folder):
-            raise SchemaError(not_a_version(folder))
-        if not _holds_manifest(folder):
-            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
-        if opens:
-            mark_used(folder)
-        with unless_deleted(folder):
-            return folder, read_manifest(folder / MANIFEST_FILE)
-    wanted = parse_name(str(name))
-    versions = installed_versions(wanted.name)
-    history = read_history(wanted.name)
-    if not wanted.version and not wanted.digest:
-        newest = choose_version(versions, history)
-        candidates = versions[:1] if newest is None else [newest]
-    else:
-        candidates = [version for version in versions if wanted.version in ("", version)]
-    for version in candidates:
-        folder = version_folder(wanted.name, version)
-        if opens:
-            mark_used(folder)  # before a look at it, so that who removes versions sees it in time
-        try:
-            with unless_deleted(folder):
-                manifest = read_manifest(folder / MANIFEST_FILE)
-        except NotFoundError:
-            continue
-        if (manifest.name, manifest.version) != (wanted.name, version):
-            raise ManifestError(
-                f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
-                f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
-                file=MANIFEST_FILE,
-                expected=f"{wanted.name}@{version}",
-                found=f"{manifest.name}@{manifest.version}",
-            )
-        if manifest.digest.startswith(wanted.digest):
-            message = status_message(wanted.name, version, history)
-            if message is not None:
-                warnings.warn(message, stacklevel=4)
-            return folder, manifest
-    part = _find_part(wanted)
-    if part is not None:
-        manifest = read_manifest(part / MANIFEST_FILE)
-        if is_whole(part, manifest):
-            return part, manifest
-    raise NotFoundError(_why_not_here(wanted, versions))
-
-
-def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
-    entry = CATALOGUE.get(wanted.name)
-    if any(wanted.name in shipped_index(registry).foreign for registry in SHIPPED) and not versions:
-        return (
-            f"{wanted} is not on this machine yet; run: orlog download {wanted}   "
-            f'(or in Python: orlog.load_dataset("{wanted}", download=True))'
-        )
-    part = _find_part(wanted)
-    if part is not None:
-        manifest = read_manifest(part / MANIFEST_FILE)
-        objects = len(present_objects(part, manifest))
-        return (
-            f"only a part of {wanted} is on this machine ({objects} of {len(manifest.objects)} "
-            f"objects); run: orlog download {wanted}   (or name the episodes or columns)"
-        )
-    if versions:
-        here = ", ".join(versions)
-        return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"
-    if entry is not None and builds(wanted):
-        return (
-            f"{wanted} is not on this machine yet; run: orlog build {wanted}   "
-            f'(or in Python: orlog.load_dataset("{wanted}", build=True))'
-        )
-    if entry is not None:
-        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
-    foreign = {name for registry in SHIPPED for name in shipped_index(registry).foreign}
-    return (
-        f"{wanted.name} is not known"
-        + did_you_mean(wanted.name, {*CATALOGUE, *installed_names(), *foreign})
-        + " Run: orlog list"
-    )

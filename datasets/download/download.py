@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from orlog.datasets.download.foreign import bring_foreign
 from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
-from orlog.datasets.download.partial import Choice, check_choice, choose, download_part
+from orlog.datasets.download.partial import download_part
 from orlog.datasets.download.sources import ForeignSource, find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, Patience
 from orlog.datasets.home.deletion import unless_deleted
@@ -34,8 +34,10 @@ from orlog.datasets.home.presence import (
     partial_folder,
     version_folder_of,
 )
+from orlog.datasets.reading.choice import Choice, check_choice, choose
+from orlog.datasets.reading.finding import folders_to_repair
 from orlog.datasets.reading.given import Given, as_name, as_stored_folder
-from orlog.datasets.store.verify import Problem, find_link, verify_store
+from orlog.datasets.store.verify import Problem, find_link, verify_folder
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -238,8 +240,6 @@ def repair_dataset(
         NotFoundError: nothing is known to bring it from.
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
-    from orlog.datasets.loading import folders_to_repair
-
     folder = as_stored_folder(folder, folders_to_repair)
     source = _source_of_folder(folder, mirrors)
     if isinstance(source, ForeignSource):
@@ -280,7 +280,7 @@ def _read_again(
     folder: Path, source: ForeignSource, limiter: Limiter | None, progress: Progress
 ) -> list[Problem]:
     """Return what is wrong with a version that was read from a foreign file, which is read again."""
-    problems = verify_store(folder)[1]
+    problems = verify_folder(folder)[1]
     if problems and folder != datasets_folder() / source.name / source.version:
         raise NotFoundError(
             f"{folder}: a version that is read from {source.entry.url} comes into ORLOG_HOME only; "
@@ -364,7 +364,7 @@ def _repair(
         with storage_errors(unfinished):
             write_durably(unfinished, manifest.to_json().encode())
             unfinished.replace(folder / MANIFEST_FILE)
-        problems += verify_store(folder)[1]
+        problems += verify_folder(folder)[1]
     listed = {item.path: item for item in manifest.objects}
     broken = [listed[problem.file] for problem in problems if problem.file in listed]
     kept = download_folder(version_folder_of(folder))
@@ -415,7 +415,7 @@ def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
             expected=here.digest,
             found=manifest.digest,
         )
-    return verify_store(folder)[1]
+    return verify_folder(folder)[1]
 
 
 def _move_aside(folder: Path, path: str) -> None:

@@ -6,17 +6,12 @@ What is asked for later is added; `download_dataset` without a choice completes 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
 from orlog.datasets.download.transfer import Limiter, Patience
-from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.home.origin import Source, write_origin
 from orlog.datasets.home.presence import (
@@ -26,38 +21,14 @@ from orlog.datasets.home.presence import (
     read_partial,
     write_partial,
 )
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import fewer_columns
-from orlog.datasets.store.contents import DamageFinder, column_of
-from orlog.datasets.store.version import schema_of_manifest
-from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.datasets.reading.choice import Choice, check_choice, plain_objects, wanted_objects
+from orlog.errors import SchemaError
 from orlog.files import link_or_copy, sole_access, storage_errors, sync_folders, write_durably
-from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject
 
-__all__ = ["Choice", "check_choice", "choose", "download_part", "open_part"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What of a dataset is wanted.
-
-    Attributes:
-        episodes: Positions of episodes, in the order wanted; None for all.
-        columns: Columns to keep of those that may go, as `Dataset.select_columns` takes them; None
-            for all.
-    """
-
-    episodes: Sequence[int] | None = None
-    columns: Sequence[str] | None = None
-
-    def __bool__(self) -> bool:
-        """Return whether anything is left out."""
-        return self.episodes is not None or self.columns is not None
-
-    def of(self, dataset: Dataset) -> Dataset:
-        """Return the view of a dataset that has what is wanted."""
-        chosen = dataset if self.columns is None else dataset.select_columns(self.columns)
-        return chosen if self.episodes is None else chosen[np.asarray(self.episodes, np.int64)]
+__all__ = [
+    "download_part",
+]
 
 
 def download_part(
@@ -124,77 +95,9 @@ def download_part(
                     (kept / item.sha256).unlink(missing_ok=True)
             return record
 
-        here = bring(_plain_objects(manifest, columns), lambda _done, _total: None)
-        bring(_wanted_objects(folder, manifest, columns, choice.episodes), progress)
+        here = bring(plain_objects(manifest, columns), lambda _done, _total: None)
+        bring(wanted_objects(folder, manifest, columns, choice.episodes), progress)
     return folder
-
-
-def open_part(folder: Path, choice: Choice) -> Dataset:
-    """Return the view that is wanted of a version of which a part is here.
-
-    Raises:
-        NotFoundError: not all that is wanted is here, or the version has no such column.
-        SchemaError: episodes that the version has not.
-        IntegrityError: an object is missing, cut or altered.
-    """
-    mark_used(folder)
-    with unless_deleted(folder):
-        manifest = read_manifest(folder / MANIFEST_FILE)
-        columns = check_choice(manifest, choice, folder)
-        record = read_partial(folder, manifest)
-    here = set(record.objects if record is not None else ())
-    plain = [item.path for item in _plain_objects(manifest, columns)]
-    absent = [path for path in plain if path not in here]
-    if not absent:
-        with unless_deleted(folder):
-            wanted = _wanted_objects(folder, manifest, columns, choice.episodes)
-        absent = [item.path for item in wanted if item.path not in here]
-    if absent:
-        raise NotFoundError(
-            f"{manifest.name}@{manifest.version}: {len(here)} of {len(manifest.objects)} objects "
-            f"are on this machine, and {len(absent)} more are wanted ({absent[0]}, ..); run: orlog "
-            f"download {manifest.name}   (with --episodes or --columns for a part)"
-        )
-    return choice.of(Dataset(folder, manifest))
-
-
-def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
-    """Return a choice, its arguments checked.
-
-    Raises:
-        TypeError: columns are given as one text, or episodes are no integers.
-        ValueError: no episode is chosen.
-    """
-    if isinstance(columns, str):
-        raise TypeError(f"columns is a list of names, found the text {columns!r:.60}")
-    if episodes is not None:
-        positions = np.asarray(episodes)
-        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
-            raise TypeError(f"episodes are positions, such as range(100), found {episodes!r:.60}")
-        if not positions.size:
-            raise ValueError("episodes are positions, such as range(100), found none")
-    return Choice(episodes=episodes, columns=columns)
-
-
-def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
-    """Return the columns that a choice leaves.
-
-    Raises:
-        SchemaError: episodes that the version has not.
-        NotFoundError: a column that the version has not.
-    """
-    what = f"{manifest.name}@{manifest.version}"
-    if choice.episodes is not None:
-        positions = np.asarray(choice.episodes)
-        if positions.min() < 0 or positions.max() >= manifest.total_episodes:
-            raise SchemaError(
-                f"{what}: episodes {positions.min()} to {positions.max()} are asked for, it has "
-                f"{manifest.total_episodes} (0 to {manifest.total_episodes - 1})"
-            )
-    schema = schema_of_manifest(manifest, folder)
-    if choice.columns is not None:
-        schema = fewer_columns(schema, sorted(set(choice.columns)), what)
-    return {*schema.columns()}
 
 
 def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
@@ -207,40 +110,3 @@ def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
             write_durably(unfinished, manifest.to_json().encode())
             unfinished.replace(path)
     return read_partial(folder, manifest) or PartialRecord(digest=manifest.digest, objects=[])
-
-
-def _plain_objects(manifest: Manifest, columns: set[str]) -> list[StoredObject]:
-    """Return what is needed to find anything else: metadata, columns of episodes, offsets."""
-    plain = []
-    for item in manifest.objects:
-        column = column_of(item.path)
-        if column is None or (
-            column in columns and (column.startswith("episodes/") or column.endswith("@offsets"))
-        ):
-            plain.append(item)
-    return plain
-
-
-def _wanted_objects(
-    folder: Path, manifest: Manifest, columns: set[str], episodes: Sequence[int] | None
-) -> list[StoredObject]:
-    """Return the objects with rows of some episodes; the plain objects are in the folder."""
-    chosen = [item for item in manifest.objects if column_of(item.path) in columns]
-    if episodes is None:
-        return chosen
-    finder = DamageFinder(folder, manifest, ())
-    is_chosen = np.zeros(manifest.total_episodes + 1, np.int64)
-    is_chosen[np.asarray(episodes) + 1] = 1
-    counted = is_chosen.cumsum()
-    wanted = []
-    for item in chosen:
-        _, held = finder.find(item.path)
-        if held is None:
-            raise IntegrityError(
-                f"{folder}: what tells which episodes {item.path} holds is damaged; run: orlog "
-                f"repair {manifest.name}",
-                file=item.path,
-            )
-        if counted[held[1] + 1] > counted[held[0]]:
-            wanted.append(item)
-    return wanted

@@ -24,6 +24,7 @@ from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.home.registries import read_registries
 from orlog.datasets.publish.open import open_target
 from orlog.datasets.publish.targets import Change, Target, apply_changes
+from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.errors import (
     OrlogError,
@@ -105,8 +106,6 @@ def publish_dataset(
         NotFoundError: nothing writes URLs of that kind.
         StorageError: the registry cannot be read or written, or is full.
     """
-    from orlog.datasets.loading import stored_folders
-
     folder = as_stored_folder(folder, stored_folders)
     if folder.is_file():
         raise SchemaError(not_a_version(folder))

@@ -1,18 +1,15 @@
-"""What callers give to mean a dataset: a name, a path or a `Dataset`, taken alike everywhere.
-
-Modules that `load_dataset` stands on take these too, so it is imported inside of functions here.
-"""
+"""What callers give to mean a dataset: a name, a path or a `Dataset`, accepted everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TypeAlias
 
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import as_folder
+from orlog.datasets.reading.opening import open_dataset
 from orlog.errors import SchemaError, wrong_type
-
-if TYPE_CHECKING:
-    from orlog.datasets.reading.dataset import Dataset
 
 __all__ = [
     "Given",
@@ -21,7 +18,7 @@ __all__ = [
     "as_stored_folder",
 ]
 
-Given: TypeAlias = Union[str, Path, "Dataset"]
+Given: TypeAlias = str | Path | Dataset
 """A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
 
 _EXPECTED = "a dataset's name such as 'pointmaze/umaze-v1', a path, or a Dataset"
@@ -32,16 +29,13 @@ def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
 
     Raises:
         TypeError: neither a name, nor a path, nor a dataset.
-        OrlogError: as `load_dataset`.
+        OrlogError: as `open_dataset`.
     """
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.reading.dataset import Dataset
-
     if isinstance(given, Dataset):
         return given
     if not isinstance(given, str | Path):
         raise wrong_type(parameter, _EXPECTED, given)
-    return load_dataset(given)
+    return open_dataset(given)
 
 
 def as_stored_folder(
@@ -51,7 +45,7 @@ def as_stored_folder(
 
     Args:
         given: A path is taken as it is, whatever lies there.
-        find: Gives the folders that a name stands for, as `loading.stored_folders` does.
+        find: Gives the folders that a name stands for, as `finding.stored_folders` does.
         parameter: How errors call the argument.
 
     Raises:
@@ -59,9 +53,6 @@ def as_stored_folder(
         SchemaError: a view, which is stored as several versions or as a part of one.
         OrlogError: as `find` raises.
     """
-    from orlog.datasets.loading import as_folder
-    from orlog.datasets.reading.dataset import Dataset
-
     if isinstance(given, Dataset):
         if given.operation is not None:
             raise SchemaError(
@@ -82,8 +73,6 @@ def as_name(given: Given, parameter: str = "name") -> str:
     Raises:
         TypeError: neither a name nor a dataset.
     """
-    from orlog.datasets.reading.dataset import Dataset
-
     if isinstance(given, Dataset):
         return f"{given.name}@{given.version}"
     if not isinstance(given, str):

@@ -19,7 +19,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -31,7 +31,6 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import ALWAYS, Schema
 from orlog.datasets.columns.summaries import summary
 from orlog.datasets.reading.expressions import evaluate
-from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.selection import Selection, seeded_order
 from orlog.errors import (
     IntegrityError,
@@ -45,17 +44,17 @@ from orlog.manifests.spaces import named_parts
 
 __all__ = [
     "MOST_EPISODES",
+    "ROUNDING",
     "Operation",
     "Source",
     "SourceT",
     "apply_operation",
-    "combine_datasets",
     "fewer_columns",
     "filter_episodes",
     "operation_text",
     "select_columns",
     "select_episodes",
-    "split_dataset",
+    "split_counts",
     "top_episodes",
 ]
 
@@ -192,75 +191,6 @@ def select_columns(dataset: SourceT, columns: Sequence[str]) -> SourceT:
     return apply_operation({"columns": sorted(set(columns))}, [dataset])
 
 
-def split_dataset(
-    dataset: Given, sizes: Sequence[float], *, seed: int | None = None
-) -> list[SourceT]:
-    """Return disjoint views of whole episodes, so that no episode leaks from one to another.
-
-    Args:
-        dataset: What to split.
-        sizes: Numbers of episodes, or fractions of all of them, which sum to at most 1.
-        seed: Draws which episodes go where; without one the first go to the first view. Inside a
-            view episodes keep their order.
-
-    Raises:
-        ValueError: sizes that are negative or more than there is.
-    """
-    dataset = as_dataset(dataset)
-    given: object = sizes
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise wrong_type("sizes", "a sequence such as [0.9, 0.1]", sizes)
-    counts = _split_counts(dataset, list(sizes))
-    split = {"sizes": counts, "seed": None if seed is None else int(seed)}
-    return [
-        apply_operation({"split": {**split, "part": part}}, [dataset])
-        for part in range(len(counts))
-    ]
-
-
-def combine_datasets(
-    datasets: Iterable[Given], *, weights: Sequence[float] | None = None
-) -> SourceT:
-    """Return a view of all episodes of several datasets, one dataset after the other.
-
-    Weights that the datasets have from an earlier combination are kept: they are multiplied by
-    those given here.
-
-    Args:
-        datasets: What to combine; spaces and columns must be the same.
-        weights: Probability that a sampled step comes from each of them (they are scaled to sum
-            to 1). Without weights every dataset counts by its steps, so that where none of them
-            is weighted itself every step is as likely as any other.
-
-    Raises:
-        SchemaError: spaces or columns differ; the message says where.
-        ValueError: weights that are negative, all zero, or not one for each dataset.
-    """
-    if isinstance(datasets, str | Path | SourceT) or not isinstance(datasets, Iterable):
-        raise wrong_type("datasets", "a sequence of datasets", datasets)
-    parents = [as_dataset(one, "datasets") for one in datasets]
-    if not parents:
-        raise ValueError("combine_datasets needs at least one dataset")
-    scaled = None
-    if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
-        # Saved views without weights leave those inside out, and keep that meaning with their
-        # digest. So the shares are written into the operation.
-        weights = [one.total_steps for one in parents]
-    if weights is not None:
-        weights = [float(weight) for weight in weights]
-        total = math.fsum(weights)
-        if len(weights) != len(parents) or not all(
-            math.isfinite(weight) and weight >= 0 for weight in weights
-        ):
-            raise ValueError(
-                f"expected {len(parents)} weights that are not negative, found {list(weights)}"
-            )
-        if total <= 0:
-            raise ValueError("weights are all zero")
-        scaled = [weight / total for weight in weights]
-    return apply_operation({"combine": {"weights": scaled}}, parents)
-
-
 def operation_text(operation: Operation) -> str:
     """Return an operation as canonical JSON, for a lineage."""
     return canonical_json(operation).decode()
@@ -342,27 +272,8 @@ def _best(dataset: SourceT, value: Any) -> np.ndarray:
     return np.sort(order[: max(1, count)])
 
 
-def _split_counts(dataset: SourceT, sizes: list[Any]) -> list[int]:
-    total = dataset.total_episodes
-    counts = []
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, Real):
-            raise wrong_type("sizes", "numbers", size)
-    if sizes and all(isinstance(size, int | np.integer) for size in sizes):
-        counts = [int(size) for size in sizes]
-    elif sizes and all(0 <= size <= 1 for size in sizes) and math.fsum(sizes) <= 1 + ROUNDING:
-        edges = [round(total * math.fsum(sizes[:end])) for end in range(len(sizes) + 1)]
-        counts = [last - first for first, last in itertools.pairwise(edges)]
-    if not counts or min(counts) < 0 or sum(counts) > total:
-        raise ValueError(
-            f"{dataset.name}: expected numbers of episodes that sum to at most {total}, or fractions "
-            f"that sum to at most 1, found {list(sizes)}"
-        )
-    return counts
-
-
 def _split_part(dataset: SourceT, value: Any) -> np.ndarray:
-    counts, seed, part = _split_counts(dataset, value["sizes"]), value["seed"], value["part"]
+    counts, seed, part = split_counts(dataset, value["sizes"]), value["seed"], value["part"]
     if (
         set(value) != {"sizes", "seed", "part"}
         or type(seed) not in (int, type(None))
@@ -499,3 +410,28 @@ def _from_ranges(ranges: Any, count: int) -> np.ndarray:
     if not total:
         return np.empty(0, np.int64)
     return np.concatenate([np.arange(first, last) for first, last in ranges])
+
+
+def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
+    """Return the number of episodes of each part of a split.
+
+    Raises:
+        TypeError: a size is no number.
+        ValueError: sizes that are negative or more than there is.
+    """
+    total = dataset.total_episodes
+    counts = []
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, Real):
+            raise wrong_type("sizes", "numbers", size)
+    if sizes and all(isinstance(size, int | np.integer) for size in sizes):
+        counts = [int(size) for size in sizes]
+    elif sizes and all(0 <= size <= 1 for size in sizes) and math.fsum(sizes) <= 1 + ROUNDING:
+        edges = [round(total * math.fsum(sizes[:end])) for end in range(len(sizes) + 1)]
+        counts = [last - first for first, last in itertools.pairwise(edges)]
+    if not counts or min(counts) < 0 or sum(counts) > total:
+        raise ValueError(
+            f"{dataset.name}: expected numbers of episodes that sum to at most {total}, or fractions "
+            f"that sum to at most 1, found {list(sizes)}"
+        )
+    return counts

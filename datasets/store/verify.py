@@ -22,7 +22,6 @@ import numpy as np
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
-from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.contents import DamageFinder
 from orlog.files import hash_file, list_files, little_endian_bytes, too_many_files
 from orlog.manifests.columns import ColumnSpec
@@ -40,7 +39,7 @@ __all__ = [
     "hash_values",
     "locate",
     "make_objects",
-    "verify_store",
+    "verify_folder",
 ]
 
 THREADS = min(16, os.cpu_count() or 1)
@@ -104,34 +103,10 @@ class Problem:
         return f"{text}; it holds {', '.join(held)}" if held else text
 
 
-def verify_store(
-    folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
+def verify_folder(
+    folder: Path, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
-    """Return the manifest and every problem of a store; no problem means that every byte is right.
-
-    Of a version that was downloaded in part, the objects that are here are checked. Objects are hashed side by side, by a thread for each core, in constant memory. What was right
-    is remembered under `$ORLOG_HOME/verified/`, where that can be written.
-
-    Args:
-        folder: Where the store lies, or a dataset or its name.
-        quick: Do not read again what an earlier call found right and whose size, times and inode
-            are as they were then. Bytes that a disk changed by itself are not found that way.
-        progress: Called with the number of bytes checked since its last call, by the calling
-            thread only, about ten times a second.
-
-    Returns:
-        The manifest, and the problems: those of objects in the manifest's order, then what does not
-        belong.
-
-    Raises:
-        ManifestError: the manifest itself cannot be read as right.
-        NotFoundError: the version was deleted while it was checked.
-        FormatVersionError: the store was written by a newer orlog.
-        StorageError: this process has too many files open.
-    """
-    from orlog.datasets.loading import folders_to_verify
-
-    folder = as_stored_folder(folder, folders_to_verify)
+    """Return the manifest and every problem of the store in a folder; see `verify_store`."""
     seen = FolderSeen(folder)
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)

@@ -23,7 +23,7 @@ import numpy as np
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.verified import Stamp, is_settled, remember_files, remembered_files
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.verify import Problem, verify_store
+from orlog.datasets.store.verify import Problem, verify_folder
 from orlog.errors import FormatVersionError, IntegrityError
 from orlog.loaders.arrays.arrays import mixture_of
 from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of
@@ -244,7 +244,7 @@ def _verify_shared(dataset: Dataset) -> None:
     for recording in dataset.selection().recordings:
         if recording.folder.is_relative_to(datasets_folder()):
             continue
-        _, problems = verify_store(recording.folder, quick=True)
+        _, problems = verify_folder(recording.folder, quick=True)
         for problem in problems:
             if problem.kind != "not in the manifest":
                 raise IntegrityError(

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from orlog.datasets.download.download import repair_dataset as repair_dataset
     from orlog.datasets.loading import load_dataset as load_dataset
     from orlog.datasets.publish.publish import publish_dataset as publish_dataset
+    from orlog.datasets.reading.combining import combine_datasets as combine_datasets
+    from orlog.datasets.reading.combining import split_dataset as split_dataset
     from orlog.datasets.reading.dataset import Dataset as Dataset
-    from orlog.datasets.reading.operations import combine_datasets as combine_datasets
-    from orlog.datasets.reading.operations import split_dataset as split_dataset
+    from orlog.datasets.reading.verifying import verify_store as verify_store
     from orlog.datasets.recipes.build import build_dataset as build_dataset
     from orlog.datasets.recording.saving import convert_dataset as convert_dataset
     from orlog.datasets.recording.saving import save_dataset as save_dataset
     from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
     from orlog.datasets.store.encoding import choose_encoding as choose_encoding
-    from orlog.datasets.store.verify import verify_store as verify_store
     from orlog.errors import OrlogError as OrlogError
     from orlog.loaders.arrays.arrays import Arrays as Arrays
     from orlog.loaders.arrays.places import load_arrays as load_arrays
@@ -74,7 +74,7 @@ _HOMES = {
     "Transitions": "orlog.loaders.transitions",
     "build_dataset": "orlog.datasets.recipes.build",
     "choose_encoding": "orlog.datasets.store.encoding",
-    "combine_datasets": "orlog.datasets.reading.operations",
+    "combine_datasets": "orlog.datasets.reading.combining",
     "convert_dataset": "orlog.datasets.recording.saving",
     "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
@@ -88,10 +88,10 @@ _HOMES = {
     "repair_dataset": "orlog.datasets.download.download",
     "save_dataset": "orlog.datasets.recording.saving",
     "sequences": "orlog.loaders.sequences",
-    "split_dataset": "orlog.datasets.reading.operations",
+    "split_dataset": "orlog.datasets.reading.combining",
     "stream_transitions": "orlog.loaders.streaming",
     "transitions": "orlog.loaders.transitions",
-    "verify_store": "orlog.datasets.store.verify",
+    "verify_store": "orlog.datasets.reading.verifying",
     "weighted": "orlog.loaders.weights",
 }
 

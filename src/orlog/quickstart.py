@@ -11,7 +11,7 @@ from orlog.algos.training.runs import EPISODES
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
 from orlog.plots import check_plots
 from orlog.report import HEADINGS, reading_notes, result_cells, write_report
@@ -117,7 +117,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
             progress=update,
             on_wait=lambda: console.print("another process is building it; waiting"),
         )
-    manifest, problems = verify_store(folder)
+    manifest, problems = verify_folder(folder)
     if problems:
         raise IntegrityError(
             f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file

@@ -17,7 +17,7 @@ import pytest
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import Mirror, Patience, fetch_object
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.errors import TransferError
 from tests.datasets.download.test_transfer import object_of, place
 from tests.servers import Fault, FileServer
@@ -44,7 +44,7 @@ def public_folder(registry_folder: Path) -> Iterator[Path]:
 def download(url: str) -> None:
     source = source_of_url(f"{url}/{MINI}/1.0.0", patience=PATIENT)
     folder = download_version(source, patience=PATIENT)
-    assert verify_store(folder)[1] == []
+    assert verify_folder(folder)[1] == []
 
 
 @contextlib.contextmanager

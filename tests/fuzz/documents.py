@@ -31,7 +31,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.contents import DamageFinder
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.datasets.store.version import Recording
 from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
@@ -161,7 +161,7 @@ class Workplace:
     def _check_store(self, folder: Path, data: bytes) -> None:
         manifest = manifest_from_text(data, "here")
         assert manifest_from_text(manifest.to_json(), "again") == manifest
-        found, problems = verify_store(folder)
+        found, problems = verify_folder(folder)
         assert found == manifest
         finder = DamageFinder(folder, manifest, {problem.file for problem in problems})
         for item in manifest.objects:
@@ -183,7 +183,7 @@ class Workplace:
                 item[:] = [["path", path], *map(list, sums.items())]
         try:
             manifest.write_text(to_text(seal_manifest(body)))
-            assert verify_store(folder)[1] == []
+            assert verify_folder(folder)[1] == []
             dataset = Dataset(folder)
             values = _values_of(dataset)
             for _ in dataset:

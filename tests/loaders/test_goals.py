@@ -15,8 +15,8 @@ from scipy import stats
 
 import orlog
 from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import combine_datasets
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.goals import GoalBatch, GoalMixture, GoalSampler, goals
 from orlog.loaders.sampling.streams import BLOCK

@@ -169,7 +169,7 @@ def path(
 ) -> None:
     """Print the folder that a dataset is in, or that all are in, for scripts."""
     from orlog.datasets.home.folders import datasets_folder
-    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.reading.finding import find_dataset
 
     print(datasets_folder() if name is None else find_dataset(name))  # noqa: T201 (as it is)
 

@@ -126,7 +126,7 @@ def _listed_here() -> dict[str, Listed]:
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.folders import installed_names, installed_versions
     from orlog.datasets.home.presence import how_much, partial_names, partial_versions
-    from orlog.datasets.loading import find_whole_or_part
+    from orlog.datasets.reading.finding import find_whole_or_part
     from orlog.datasets.recipes.catalogue import CATALOGUE
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
@@ -200,7 +200,8 @@ def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1")
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines."""
-    from orlog.datasets.loading import as_folder, load_dataset
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.reading.finding import as_folder
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import is_url, parse_name
     from orlog.manifests.shipped import recorded_manifest
@@ -214,7 +215,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         dataset = load_dataset(name)
         manifest = dataset.manifest
     except NotFoundError:
-        part = _find_part(name)
+        part = find_part(name)
         if part is not None:
             recorded = read_manifest(part / MANIFEST_FILE)
         elif recorded is None or not recorded.digest.startswith(parse_name(name).digest):
@@ -227,10 +228,10 @@ def show(name: Name, as_json: AsJson = False) -> None:
         _print_facts(facts, manifest)
 
 
-def _find_part(name: str) -> Path | None:
+def find_part(name: str) -> Path | None:
     """Return the folder with the part that is here of the version that a name or path means."""
     from orlog.datasets.home.presence import is_partial
-    from orlog.datasets.loading import folders_to_verify
+    from orlog.datasets.reading.finding import folders_to_verify
 
     try:
         (folder,) = folders_to_verify(name)

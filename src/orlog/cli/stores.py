@@ -101,13 +101,13 @@ def verify(
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.origin import was_downloaded
-    from orlog.datasets.loading import folders_to_verify
-    from orlog.datasets.store.verify import verify_store
+    from orlog.datasets.reading.finding import folders_to_verify
+    from orlog.datasets.store.verify import verify_folder
 
     is_right = True
     for folder in folders_to_verify(name):
         with unless_deleted(folder), _bytes_bar(_stored_bytes(folder)) as count:
-            manifest, problems = verify_store(folder, quick=quick, progress=count)
+            manifest, problems = verify_folder(folder, quick=quick, progress=count)
         are_bytes_right = not problems
         if values and are_bytes_right:
             problems = _find_wrong_values(folder)
@@ -204,7 +204,7 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
     from orlog.datasets.home.origin import was_downloaded
-    from orlog.datasets.loading import as_folder
+    from orlog.datasets.reading.finding import as_folder
     from orlog.datasets.recipes.catalogue import CATALOGUE
 
     if was_downloaded(folder):

@@ -83,7 +83,7 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
     downloaded, or else from the registries.
     """
     from orlog.datasets.download.download import repair_dataset
-    from orlog.datasets.loading import folders_to_repair
+    from orlog.datasets.reading.finding import folders_to_repair
 
     for folder in folders_to_repair(name):
         with transfer_bar("repair") as update:
@@ -123,8 +123,8 @@ def publish(
     """
     import functools
 
-    from orlog.datasets.loading import stored_folder
     from orlog.datasets.publish.publish import publish_dataset
+    from orlog.datasets.reading.finding import stored_folder
 
     check_signing(sign, trust, sign_existing)
     signer = None

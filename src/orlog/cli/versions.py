@@ -109,7 +109,7 @@ def lock(
 
 def _pin_of(name: str) -> LockedDataset:
     """Return the pin of what a name means now, whatever a lock says."""
-    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.reading.finding import find_dataset
     from orlog.manifests.lock import LockedDataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
     from orlog.manifests.names import parse_name
@@ -127,7 +127,7 @@ def _pin_of(name: str) -> LockedDataset:
 
 
 def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
-    from orlog.datasets.loading import find_dataset
+    from orlog.datasets.reading.finding import find_dataset
 
     if not pins:
         console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)

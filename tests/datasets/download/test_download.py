@@ -27,8 +27,8 @@ from orlog.datasets.download.transfer import Limiter, Patience, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
-from orlog.datasets.loading import folders_to_repair
 from orlog.datasets.publish.publish import publish_dataset
+from orlog.datasets.reading.finding import folders_to_repair
 from orlog.errors import (
     IntegrityError,
     LockError,

@@ -25,7 +25,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.errors import (
     FormatVersionError,
     IntegrityError,
@@ -112,7 +112,7 @@ def test_a_file_with_a_checksum_becomes_a_version(upstream: Upstream) -> None:
     assert parent.digest == f"sha256:{source.entry.sha256}"
     assert parent.operation == f"read d4rl-hdf5 from {upstream.url}"
     assert seen[-1] == (len(upstream.data), len(upstream.data))
-    assert verify_store(dataset.folder)[1] == []
+    assert verify_folder(dataset.folder)[1] == []
     assert leftovers() == []
     assert not first_downloads_file().exists()
     asked = len(upstream.server.requests)

@@ -13,7 +13,7 @@ from orlog.datasets.home.folders import (
     installed_versions,
     share_objects,
 )
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.errors import StorageError
 from orlog.files import put_in_place, put_new, unfinished_folder
 from orlog.manifests.manifest import read_manifest
@@ -179,4 +179,4 @@ def test_equal_files_of_versions_are_stored_once_and_damaged_ones_are_not_taken_
     unique = {item.path for item in manifest.objects if sums.count(item.sha256) == 1}
     shared = {path for path in unique if (new / path).stat().st_nlink == 2}
     assert shared == unique - {"rewards/c.0", "actions/c.0.0"}
-    assert verify_store(new)[1] == []
+    assert verify_folder(new)[1] == []

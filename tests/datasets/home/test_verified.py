@@ -13,7 +13,7 @@ import pytest
 from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store import verify
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.files import hash_file
 from orlog.manifests.manifest import read_manifest
 
@@ -57,11 +57,11 @@ def flip_a_bit(path: Path) -> None:
 def test_a_quick_verification_reads_nothing_that_was_right_and_is_unchanged(
     mini_folder: Path, hashed: list[str]
 ) -> None:
-    manifest, _ = verify_store(mini_folder)
+    manifest, _ = verify_folder(mini_folder)
     assert len(hashed) == len(manifest.objects)
     hashed.clear()
     seen: list[int] = []
-    assert verify_store(mini_folder, quick=True, progress=seen.append) == (manifest, [])
+    assert verify_folder(mini_folder, quick=True, progress=seen.append) == (manifest, [])
     assert hashed == []
     assert sum(seen) == manifest.size_bytes
 
@@ -72,13 +72,13 @@ def test_a_full_verification_reads_all_whatever_is_remembered(
 ) -> None:
     for _ in range(2):
         hashed.clear()
-        manifest, _ = verify_store(mini_folder)
+        manifest, _ = verify_folder(mini_folder)
         assert len(hashed) == len(manifest.objects)
 
 
 def test_a_quick_verification_reads_all_where_nothing_is_remembered(mini_folder: Path) -> None:
     flip_a_bit(mini_folder / SHARD)
-    (problem,) = verify_store(mini_folder, quick=True)[1]
+    (problem,) = verify_folder(mini_folder, quick=True)[1]
     assert (problem.file, problem.kind) == (SHARD, "damaged")
 
 
@@ -87,20 +87,20 @@ def test_a_quick_verification_reads_all_where_nothing_is_remembered(mini_folder:
 def test_a_change_that_keeps_size_and_mtime_shows_in_the_ctime(
     mini_folder: Path, quick_first: bool, hashed: list[str]
 ) -> None:
-    verify_store(mini_folder, quick=quick_first)
+    verify_folder(mini_folder, quick=quick_first)
     time.sleep(0.05)  # more than the clock's granularity
     flip_a_bit(mini_folder / SHARD)
     hashed.clear()
-    (problem,) = verify_store(mini_folder, quick=True)[1]
+    (problem,) = verify_folder(mini_folder, quick=True)[1]
     assert (problem.file, problem.kind) == (SHARD, "damaged")
     assert hashed == ["c.0.0"]
     # What is wrong is not remembered, and found again.
-    assert [one.file for one in verify_store(mini_folder, quick=True)[1]] == [SHARD]
+    assert [one.file for one in verify_folder(mini_folder, quick=True)[1]] == [SHARD]
 
 
 @pytest.mark.usefixtures("settled")
 def test_another_file_of_the_same_size_and_times_shows_in_the_inode(mini_folder: Path) -> None:
-    verify_store(mini_folder)
+    verify_folder(mini_folder)
     stamps = remembered_files(mini_folder, read_manifest(mini_folder / "manifest.json").digest)
     size, modified, _, inode = stamps[SHARD]
     found = (mini_folder / SHARD).stat()
@@ -116,14 +116,14 @@ def test_another_file_of_the_same_size_and_times_shows_in_the_inode(mini_folder:
 def test_cut_missing_and_extra_files_are_found_quickly_too(
     mini_folder: Path, tmp_path: Path
 ) -> None:
-    verify_store(mini_folder)
+    verify_folder(mini_folder)
     (mini_folder / "rewards/c.0").unlink()
     with (mini_folder / "actions/c.0.0").open("r+b") as file:
         file.truncate(5)
     (mini_folder / "extra").write_text("x")
     (mini_folder / "terminations").rename(tmp_path / "good")
     (mini_folder / "terminations").symlink_to(tmp_path / "good")
-    assert [(one.file, one.kind) for one in verify_store(mini_folder, quick=True)[1]] == [
+    assert [(one.file, one.kind) for one in verify_folder(mini_folder, quick=True)[1]] == [
         ("actions/c.0.0", "wrong size"),
         ("rewards/c.0", "missing"),
         ("terminations/c.0", "a link"),
@@ -136,18 +136,18 @@ def test_cut_missing_and_extra_files_are_found_quickly_too(
 def test_what_was_written_a_moment_ago_is_not_trusted(
     mini_folder: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest, _ = verify_store(mini_folder)
+    manifest, _ = verify_folder(mini_folder)
     for path in (mini_folder / item.path for item in manifest.objects):
         os.utime(path, ns=(0, 0))  # the mtime is old, the ctime is not
     hashed.clear()
-    verify_store(mini_folder, quick=True)
+    verify_folder(mini_folder, quick=True)
     assert len(hashed) == len(manifest.objects)
     # Two seconds later it was hashed while old enough.
     now = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now + 3 * 10**9)
-    verify_store(mini_folder, quick=True)
+    verify_folder(mini_folder, quick=True)
     hashed.clear()
-    verify_store(mini_folder, quick=True)
+    verify_folder(mini_folder, quick=True)
     assert hashed == []
 
 
@@ -165,14 +165,14 @@ def test_another_manifest_or_folder_is_not_remembered(
     hashed: list[str],
     reseal: Callable[[Path, Callable[[dict[str, Any]], object]], Path],
 ) -> None:
-    manifest, _ = verify_store(mini_folder)
+    manifest, _ = verify_folder(mini_folder)
     moved = mini_folder.rename(mini_folder.with_name("2.0.0"))
     hashed.clear()
-    assert verify_store(moved, quick=True)[1] == []
+    assert verify_folder(moved, quick=True)[1] == []
     assert len(hashed) == len(manifest.objects)
     hashed.clear()
     reseal(moved, lambda body: body.update(description="other"))
-    assert verify_store(moved, quick=True)[1] == []
+    assert verify_folder(moved, quick=True)[1] == []
     assert len(hashed) == len(manifest.objects)
 
 
@@ -184,21 +184,21 @@ def test_another_manifest_or_folder_is_not_remembered(
 def test_a_damaged_record_is_as_none_and_is_replaced(
     mini_folder: Path, home: Path, hashed: list[str], text: str
 ) -> None:
-    manifest, _ = verify_store(mini_folder)
+    manifest, _ = verify_folder(mini_folder)
     (record,) = records(home)
     record.write_text(text)
     hashed.clear()
-    assert verify_store(mini_folder, quick=True)[1] == []
+    assert verify_folder(mini_folder, quick=True)[1] == []
     assert len(hashed) == len(manifest.objects)
     hashed.clear()
-    assert verify_store(mini_folder, quick=True)[1] == []
+    assert verify_folder(mini_folder, quick=True)[1] == []
     assert hashed == []
 
 
 @pytest.mark.usefixtures("settled")
 def test_a_record_with_another_sum_of_a_file_is_not_believed(mini_folder: Path, home: Path) -> None:
     """A record names the manifest, and so the SHA-256 of each file, that it was made of."""
-    verify_store(mini_folder)
+    verify_folder(mini_folder)
     (record,) = records(home)
     body = json.loads(record.read_text())
     assert body["folder"] == str(mini_folder.resolve())
@@ -210,11 +210,11 @@ def test_a_record_with_another_sum_of_a_file_is_not_believed(mini_folder: Path, 
 
 @pytest.mark.usefixtures("settled")
 def test_nothing_is_written_where_nothing_is_new(mini_folder: Path, home: Path) -> None:
-    verify_store(mini_folder)
+    verify_folder(mini_folder)
     (record,) = records(home)
     before = record.stat()
-    verify_store(mini_folder)
-    verify_store(mini_folder, quick=True)
+    verify_folder(mini_folder)
+    verify_folder(mini_folder, quick=True)
     assert (record.stat().st_ino, record.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
@@ -226,7 +226,7 @@ def test_a_home_that_cannot_be_written_is_no_error(
     for home in (tmp_path / "file", Path("/proc/orlog"), Path("~nobody-of-this-name")):
         monkeypatch.setenv("ORLOG_HOME", str(home))
         for quick in (False, True):
-            assert verify_store(built_mini, quick=quick)[1] == []
+            assert verify_folder(built_mini, quick=quick)[1] == []
 
 
 def test_more_files_than_a_small_file_holds_are_not_remembered(
@@ -273,10 +273,10 @@ def test_ten_thousand_objects_are_verified_quickly(
         body["objects"].sort(key=lambda item: item["path"])
 
     reseal(mini_folder, add)
-    assert verify_store(mini_folder)[1] == []
+    assert verify_folder(mini_folder)[1] == []
     times = []
     for _ in range(3):
         started = time.perf_counter()
-        assert verify_store(mini_folder, quick=True)[1] == []
+        assert verify_folder(mini_folder, quick=True)[1] == []
         times.append(time.perf_counter() - started)
     assert min(times) < 2  # 0.15 s on an idle core

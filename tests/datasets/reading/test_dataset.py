@@ -17,8 +17,8 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.blocks import row_ends
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.loading import find_dataset
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import find_dataset
 from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import (

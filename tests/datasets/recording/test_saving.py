@@ -12,12 +12,13 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.columns.episode import Episode
+from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import combine_datasets, operation_text
+from orlog.datasets.reading.operations import operation_text
 from orlog.datasets.recording import saving as convert
 from orlog.datasets.recording.saving import convert_dataset, save_dataset
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store.verify import verify_store
+from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError, InvalidNameError, SchemaError, VersionExistsError
 from orlog.manifests.manifest import Container, Parent
 
@@ -92,7 +93,7 @@ def test_there_and_back_keeps_everything_but_the_objects(tmp_path: Path) -> None
     same_rows(dataset, single)
     assert single.manifest.columns == dataset.manifest.columns
     assert single.manifest.lineage == [Parent(digest=dataset.digest, operation="convert")]
-    assert verify_store(folder)[1] == []
+    assert verify_folder(folder)[1] == []
 
     back = Dataset(convert_dataset(single, tmp_path / "zarr", container="zarr"))
     same_rows(dataset, back)
@@ -118,7 +119,7 @@ def test_parts_stay_parts(tmp_path: Path, container: Container) -> None:
     assert len(converted.manifest.parts) == 3
     assert converted.manifest.lineage[0].operation == "append"
     same_rows(dataset, converted)
-    assert verify_store(folder)[1] == []
+    assert verify_folder(folder)[1] == []
     for number in range(dataset.total_episodes):
         assert converted[number].infos["note"] == dataset[number].infos["note"]
 
@@ -206,7 +207,7 @@ def test_a_stored_version_is_copied(container: Container) -> None:
     saved = orlog.load_dataset("lab/copy-v1@1.0.0")
     assert saved.folder == folder
     same_rows(dataset, saved)
-    assert verify_store(folder)[1] == []
+    assert verify_folder(folder)[1] == []
     assert saved.manifest.parts == []
     assert saved.lineage == [Parent(digest=dataset.digest, operation="copy")]
     assert (saved.manifest.license, saved.manifest.changes) == ("MIT", "A copy.")
@@ -334,6 +335,6 @@ def test_an_interrupted_conversion_is_cleared_by_the_next(tmp_path: Path) -> Non
     leftover.mkdir(parents=True)
     (leftover / "data.h5").write_bytes(b"half")
     folder = convert_dataset(dataset, tmp_path / "target", container="hdf5")
-    assert verify_store(folder)[1] == []
+    assert verify_folder(folder)[1] == []
     assert not leftover.parent.exists()
     shutil.rmtree(folder)

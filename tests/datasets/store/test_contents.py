@@ -16,7 +16,7 @@ import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
 from orlog.datasets.store.contents import DamageFinder
-from orlog.datasets.store.verify import Problem, verify_store
+from orlog.datasets.store.verify import Problem, verify_folder
 from orlog.datasets.store.version import Recording
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
@@ -155,12 +155,12 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing", "pipe"])
 def test_what_is_damaged_itself_is_not_asked(store: Path, how: str) -> None:
     damage(store / "parts/2/rewards/c.1", how)
-    (problem,) = verify_store(store)[1]
+    (problem,) = verify_folder(store)[1]
     assert (problem.column, problem.episodes) == ("rewards", (6, 7))
     assert str(problem).endswith("; it holds column rewards, episodes 6 to 7")
 
     damage(store / "parts/2/episodes/lengths/c.0", how)
-    found = {problem.file: problem.episodes for problem in verify_store(store)[1]}
+    found = {problem.file: problem.episodes for problem in verify_folder(store)[1]}
     assert found == {"parts/2/rewards/c.1": None, "parts/2/episodes/lengths/c.0": (4, 7)}
 
     damage(store / "parts/2/rewards/zarr.json", how)
@@ -168,7 +168,7 @@ def test_what_is_damaged_itself_is_not_asked(store: Path, how: str) -> None:
     damage(store / "rewards/c.0", how)
     damage(store / "observations/say@offsets/c.0", how)
     damage(store / "observations/say@values/c.0", how)
-    found = {problem.file: problem.episodes for problem in verify_store(store)[1]}
+    found = {problem.file: problem.episodes for problem in verify_folder(store)[1]}
     assert found == {
         "observations/say@offsets/c.0": (0, 1),
         "observations/say@values/c.0": None,
@@ -188,7 +188,7 @@ def test_damage_of_any_kind_anywhere_never_raises(store: Path, seed: int) -> Non
     for index in rng.choice(len(objects), 40, replace=False):
         damage(store / objects[index].path, ["flipped", "cut", "missing", "pipe"][rng.integers(4)])
         hit.add(objects[index].path)
-    problems = verify_store(store)[1]
+    problems = verify_folder(store)[1]
     assert {problem.file for problem in problems} == hit | {
         problem.file for problem in problems if problem.kind == "not in the manifest"
     }
@@ -202,7 +202,7 @@ def test_strange_metadata_that_belong_to_the_store_never_raise(
     replace_object(store, f"{name}/zarr.json", text)
     damage(store / "rewards/c.0", "cut")
     damage(store / "observations/say@values/c.0", "cut")
-    found = {problem.column: problem.episodes for problem in verify_store(store)[1]}
+    found = {problem.column: problem.episodes for problem in verify_folder(store)[1]}
     assert found["rewards"] == (None if name != "observations/say@offsets" else (0, 2))
     assert found["observations/say@values"] == (None if name != "rewards" else (0, 2))
 
@@ -217,7 +217,7 @@ def test_a_manifest_without_lengths_gives_no_episodes(
 
     reseal(store, change)
     damage(store / "rewards/c.0", "cut")
-    (problem,) = verify_store(store)[1]
+    (problem,) = verify_folder(store)[1]
     assert (problem.column, problem.episodes) == ("rewards", None)
 
 
@@ -229,7 +229,7 @@ def test_a_file_of_hdf5_holds_the_episodes_of_its_part(mini_folder: Path) -> Non
     folder = orlog.load_dataset("lab/parts-v1").folder
     damage(folder / "data.h5", "cut")
     damage(folder / "parts/1/data.h5", "flipped")
-    first, second = verify_store(folder)[1]
+    first, second = verify_folder(folder)[1]
     assert (first.column, first.episodes) == (None, (0, 2))
     assert (second.column, second.episodes) == (None, (3, 3))
     assert str(first).endswith("; it holds episodes 0 to 2")

@@ -17,7 +17,7 @@ import orlog
 from orlog.datasets.store import verify
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
-from orlog.datasets.store.verify import make_objects, verify_store
+from orlog.datasets.store.verify import make_objects, verify_folder
 from orlog.datasets.store.version import Recording
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.files import hash_file
@@ -27,11 +27,11 @@ SHARD = "observations/observation/c.0.0"
 
 
 def problems(folder: Path) -> list[tuple[str, str]]:
-    return [(problem.file, problem.kind) for problem in verify_store(folder)[1]]
+    return [(problem.file, problem.kind) for problem in verify_folder(folder)[1]]
 
 
 def test_a_store_that_was_just_built_has_no_problem(mini_folder: Path) -> None:
-    manifest, found = verify_store(mini_folder)
+    manifest, found = verify_folder(mini_folder)
     assert found == []
     assert manifest == read_manifest(mini_folder / MANIFEST_FILE)
 
@@ -43,13 +43,13 @@ def test_a_registrys_signature_beside_the_manifest_is_no_stranger(mini_folder: P
 
 def test_every_byte_is_counted_once(mini_folder: Path) -> None:
     seen: list[int] = []
-    manifest, _ = verify_store(mini_folder, progress=seen.append)
+    manifest, _ = verify_folder(mini_folder, progress=seen.append)
     assert sum(seen) == manifest.size_bytes
 
 
 def test_progress_is_called_by_the_calling_thread(mini_folder: Path) -> None:
     threads = set()
-    verify_store(mini_folder, progress=lambda _: threads.add(threading.get_ident()))
+    verify_folder(mini_folder, progress=lambda _: threads.add(threading.get_ident()))
     assert threads == {threading.get_ident()}
 
 
@@ -60,7 +60,7 @@ def test_an_error_of_progress_ends_the_verification(mini_folder: Path) -> None:
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        verify_store(mini_folder, progress=stop)
+        verify_folder(mini_folder, progress=stop)
     assert threading.active_count() == before
 
 
@@ -86,7 +86,7 @@ def test_an_object_that_cannot_be_read_is_named(
         return hash_file(path, progress)
 
     monkeypatch.setattr(verify, "hash_file", fail)
-    (problem,) = verify_store(mini_folder)[1]
+    (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (SHARD, "unreadable")
     assert problem.found == f"an error: {os.strerror(errno.EIO)}"
 
@@ -99,7 +99,7 @@ def test_too_many_open_files_are_no_damage(
 
     monkeypatch.setattr(verify, "hash_file", fail)
     with pytest.raises(StorageError, match="too many files are open"):
-        verify_store(mini_folder)
+        verify_folder(mini_folder)
 
 
 def test_a_folder_that_cannot_be_listed_is_named(
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_listed_is_named(
 def test_a_problem_names_the_column_and_the_episodes(mini_folder: Path) -> None:
     (mini_folder / "rewards/c.0").unlink()
     (mini_folder / "extra").write_text("x")
-    manifest, (missing, extra) = verify_store(mini_folder)
+    manifest, (missing, extra) = verify_folder(mini_folder)
     last = manifest.total_episodes - 1
     assert (missing.column, missing.episodes) == ("rewards", (0, last))
     assert str(missing).endswith(f"; it holds column rewards, episodes 0 to {last}")
@@ -136,7 +136,7 @@ def test_one_flipped_bit_in_any_object_is_reported_as_exactly_that_object(
         data = bytearray(whole)
         data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
         path.write_bytes(data)
-        (problem,) = verify_store(mini_folder)[1]
+        (problem,) = verify_folder(mini_folder)[1]
         assert (problem.file, problem.kind) == (item.path, "damaged")
         assert problem.expected == f"sha256 {item.sha256}"
         assert problem.found == f"sha256 {hashlib.sha256(data).hexdigest()}"
@@ -191,7 +191,7 @@ def test_a_cut_object_is_named_with_both_sizes(mini_folder: Path) -> None:
     size = (mini_folder / SHARD).stat().st_size
     with (mini_folder / SHARD).open("r+b") as file:
         file.truncate(size - 1)
-    (problem,) = verify_store(mini_folder)[1]
+    (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (SHARD, "wrong size")
     assert (problem.expected, problem.found) == (f"{size} bytes", f"{size - 1} bytes")
 
@@ -211,7 +211,7 @@ def test_a_folder_in_place_of_an_object_is_missing(mini_folder: Path) -> None:
 def test_an_extra_file_is_named(mini_folder: Path, name: str) -> None:
     (mini_folder / name).parent.mkdir(parents=True, exist_ok=True)
     (mini_folder / name).write_text("x")
-    (problem,) = verify_store(mini_folder)[1]
+    (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (name, "not in the manifest")
     assert problem.found == "1 bytes"
 
@@ -225,7 +225,7 @@ def test_a_link_to_a_good_copy_is_not_the_object(mini_folder: Path, tmp_path: Pa
     good = tmp_path / "good"
     shutil.move(mini_folder / SHARD, good)
     (mini_folder / SHARD).symlink_to(good)
-    (problem,) = verify_store(mini_folder)[1]
+    (problem,) = verify_folder(mini_folder)[1]
     assert (problem.file, problem.kind) == (SHARD, "a link")
     assert problem.found == f"a link to {good}"
 
@@ -266,7 +266,7 @@ def test_a_folder_may_be_named_relative_to_where_one_is(
 def test_a_damaged_manifest_is_an_error_of_its_own(mini_folder: Path) -> None:
     (mini_folder / MANIFEST_FILE).write_bytes(b"{}")
     with pytest.raises(ManifestError) as caught:
-        verify_store(mini_folder)
+        verify_folder(mini_folder)
     assert isinstance(caught.value, IntegrityError)
 
 

@@ -16,8 +16,8 @@ import pytest
 from gymnasium import spaces
 
 from orlog.datasets.home import verified as remembered
+from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import combine_datasets
 from orlog.errors import IntegrityError
 from orlog.loaders.arrays import pack_checks, packs
 from orlog.loaders.arrays.arrays import read_arrays

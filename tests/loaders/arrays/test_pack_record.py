@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import combine_datasets
 from orlog.errors import IntegrityError, ManifestError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.packs import open_pack, pack_folder, verify_pack

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Block, Schema
+from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.operations import combine_datasets
 from orlog.errors import SchemaError, StorageError
 from orlog.loaders.arrays import filling, packs
 from orlog.loaders.arrays.arrays import Arrays, read_arrays

@@ -1,0 +1,88 @@
+"""Splits a dataset into disjoint views, and combines several into one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.operations import apply_operation, split_counts
+from orlog.errors import (
+    wrong_type,
+)
+
+__all__ = [
+    "combine_datasets",
+    "split_dataset",
+]
+
+
+def split_dataset(
+    dataset: Given, sizes: Sequence[float], *, seed: int | None = None
+) -> list[Dataset]:
+    """Return disjoint views of whole episodes, so that no episode leaks from one to another.
+
+    Args:
+        dataset: What to split.
+        sizes: Numbers of episodes, or fractions of all of them, which sum to at most 1.
+        seed: Draws which episodes go where; without one the first go to the first view. Inside a
+            view episodes keep their order.
+
+    Raises:
+        ValueError: sizes that are negative or more than there is.
+    """
+    dataset = as_dataset(dataset)
+    given: object = sizes
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise wrong_type("sizes", "a sequence such as [0.9, 0.1]", sizes)
+    counts = split_counts(dataset, list(sizes))
+    split = {"sizes": counts, "seed": None if seed is None else int(seed)}
+    return [
+        apply_operation({"split": {**split, "part": part}}, [dataset])
+        for part in range(len(counts))
+    ]
+
+
+def combine_datasets(
+    datasets: Iterable[Given], *, weights: Sequence[float] | None = None
+) -> Dataset:
+    """Return a view of all episodes of several datasets, one dataset after the other.
+
+    Weights that the datasets have from an earlier combination are kept: they are multiplied by
+    those given here.
+
+    Args:
+        datasets: What to combine; spaces and columns must be the same.
+        weights: Probability that a sampled step comes from each of them (they are scaled to sum
+            to 1). Without weights every dataset counts by its steps, so that where none of them
+            is weighted itself every step is as likely as any other.
+
+    Raises:
+        SchemaError: spaces or columns differ; the message says where.
+        ValueError: weights that are negative, all zero, or not one for each dataset.
+    """
+    if isinstance(datasets, str | Path | Dataset) or not isinstance(datasets, Iterable):
+        raise wrong_type("datasets", "a sequence of datasets", datasets)
+    parents = [as_dataset(one, "datasets") for one in datasets]
+    if not parents:
+        raise ValueError("combine_datasets needs at least one dataset")
+    scaled = None
+    if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
+        # Saved views without weights leave those inside out, and keep that meaning with their
+        # digest. So the shares are written into the operation.
+        weights = [one.total_steps for one in parents]
+    if weights is not None:
+        weights = [float(weight) for weight in weights]
+        total = math.fsum(weights)
+        if len(weights) != len(parents) or not all(
+            math.isfinite(weight) and weight >= 0 for weight in weights
+        ):
+            raise ValueError(
+                f"expected {len(parents)} weights that are not negative, found {list(weights)}"
+            )
+        if total <= 0:
+            raise ValueError("weights are all zero")
+        scaled = [weight / total for weight in weights]
+    return apply_operation({"combine": {"weights": scaled}}, parents)
