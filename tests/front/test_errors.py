@@ -9,7 +9,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.plots import dataset_picture, to_svg
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
 def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
     error = getattr(errors, name)("what went wrong")
     error.extra = "plots"

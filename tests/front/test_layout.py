@@ -167,7 +167,7 @@ def test_every_public_name_is_importable_and_described() -> None:
 
 def test_the_tests_that_contributing_names_are_there() -> None:
     named = re.findall(
-        r"`(\w+/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+        r"`(\w+(?:/\w+)*/test_\w+\.py)(?:::(\w+))?`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     )
     assert named
     for file, test in named:
