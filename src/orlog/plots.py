@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.algos.training.runs import read_metrics
+from orlog.algos.training.metrics import read_metrics
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
 from orlog.normalize.intervals import bootstrap_interval

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from orlog.algos.training.runs import EPISODES
+from orlog.algos.training.evaluating import EPISODES
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset, compare_with_recorded

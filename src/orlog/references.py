@@ -14,7 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.algos.training.runs import DatasetLike, as_dataset, run_protocol, scoring_protocol
+from orlog.algos.training.evaluating import run_protocol, scoring_protocol
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.given import Given
 from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.datasets.recipes.pointmaze import CONTROLLER, WaypointController
 from orlog.errors import NotFoundError
@@ -64,7 +66,7 @@ def references_of(manifest: Manifest) -> ReferenceReturns | None:
 
 
 def measure_references(
-    dataset: DatasetLike,
+    dataset: Given,
     *,
     episodes: int,
     trust_environment: bool = False,
@@ -79,7 +81,7 @@ def measure_references(
         NotFoundError: the dataset has no recipe, hence no expert.
         SimulatorError: the environment needs consent (`trust_environment`), or cannot be made.
     """
-    dataset = as_dataset(dataset)
+    dataset = load_dataset(dataset)
     entry = CATALOGUE.get(dataset.name)
     if entry is None:
         raise NotFoundError(f"{dataset.name} has no recipe, so orlog knows no expert for it")
@@ -118,13 +120,13 @@ def _expert(maze: tuple[str, ...]) -> Policy:
     return expert
 
 
-def record_references(dataset: DatasetLike, references: ReferenceReturns) -> Path:
+def record_references(dataset: Given, references: ReferenceReturns) -> Path:
     """Write reference returns among those that ship with orlog; return the file.
 
     Raises:
         StorageError: orlog is installed where it cannot be written; use a checkout.
     """
-    dataset = as_dataset(dataset)
+    dataset = load_dataset(dataset)
     protocol = references.protocol
     path = _references_path(protocol.environment_id, protocol.environment_kwargs)
     new = records_folder() / "references" / f"{dataset.name.replace('/', '-')}.json"

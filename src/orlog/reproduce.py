@@ -13,20 +13,18 @@ import numpy as np
 
 from orlog.algos.algorithms import make_config
 from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
+from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     METRICS_FILE,
-    DatasetLike,
     Evaluation,
     PathLike,
     RunRecord,
-    as_dataset,
-    evaluate_run,
-    read_metrics,
     run_folder,
-    scoring_protocol,
-    train_run,
 )
+from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
@@ -212,7 +210,7 @@ def _last_step(folder: Path) -> int:
 
 def make_jobs(
     algorithm: str,
-    dataset: DatasetLike,
+    dataset: Given,
     folder: PathLike,
     *,
     seeds: Sequence[int],
@@ -231,7 +229,7 @@ def make_jobs(
         SimulatorError: the environment needs consent, or cannot be made.
         FileExistsError: there is a run in one of the folders already, and `resume` is not set.
     """
-    dataset = as_dataset(dataset)
+    dataset = load_dataset(dataset)
     if steps is None:
         steps = _steps_to_reproduce(algorithm, dataset.name, len(seeds))
     scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
@@ -274,10 +272,10 @@ def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
 
 
 def summarize(
-    dataset: DatasetLike, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
+    dataset: Given, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
 ) -> Result:
     """Return the result of one algorithm's jobs, compared with what was recorded."""
-    dataset = as_dataset(dataset)
+    dataset = load_dataset(dataset)
     record = results[0][0]
     evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
     references = references_of(dataset.manifest)
@@ -308,7 +306,7 @@ def summarize(
 
 def reproduce(
     algorithm: str,
-    dataset: DatasetLike,
+    dataset: Given,
     folder: PathLike,
     *,
     seeds: Sequence[int],
@@ -327,7 +325,7 @@ def reproduce(
         NotFoundError: there is neither recipe nor baseline, and `steps` is not given.
         OrlogError: a run failed.
     """
-    dataset = as_dataset(dataset)
+    dataset = load_dataset(dataset)
     jobs = make_jobs(
         algorithm,
         dataset,

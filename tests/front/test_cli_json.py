@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import orlog
 import orlog.reproduce
-from orlog.algos.training.runs import train_run
+from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import foreign_entry, link_foreign

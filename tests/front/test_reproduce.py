@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orlog import references as records
 from orlog import reproduce
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.runs import read_metrics, run_folder, train_run
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import run_folder
+from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
+from orlog.normalize import baselines as records
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.references import measure_references, references_of
 from orlog.report import result_cells, write_report

@@ -52,7 +52,8 @@ def train(
 
     Ctrl-C and SIGTERM save the state first and print the command that goes on from there.
     """
-    from orlog.algos.training.runs import run_folder, train_run
+    from orlog.algos.training.runs import run_folder
+    from orlog.algos.training.train import train_run
     from orlog.datasets.loading import load_dataset
 
     chosen = dict(_setting(text) for text in settings or [])
@@ -137,7 +138,7 @@ def evaluate(
     import msgspec
     import numpy as np
 
-    from orlog.algos.training.runs import evaluate_run
+    from orlog.algos.training.evaluating import evaluate_run
     from orlog.references import references_for
 
     with progress_bar("episodes") as update:

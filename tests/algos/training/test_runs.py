@@ -21,15 +21,11 @@ from typer.testing import CliRunner, Result
 from orlog import terminal
 from orlog.algos.bc import BC
 from orlog.algos.iql import IQLConfig
-from orlog.algos.training import runs
-from orlog.algos.training.runs import (
-    evaluate_run,
-    has_checkpoint,
-    read_metrics,
-    read_run,
-    run_folder,
-    train_run,
-)
+from orlog.algos.training import train as training
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import has_checkpoint, read_run, run_folder
+from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
@@ -45,7 +41,7 @@ from orlog.reproduce import make_jobs
 
 TRAIN = """
 import sys, pathlib, orlog
-from orlog.algos.training.runs import train_run
+from orlog.algos.training.train import train_run
 ds = orlog.load_dataset(sys.argv[1])
 train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
           resume=len(sys.argv) > 4, settings={"hidden": [16, 16], "batch_size": 32})
@@ -300,7 +296,7 @@ def test_a_full_disk_names_the_folder_and_what_stands(mini: Dataset, tmp_path: P
 def test_a_run_is_saved_by_time_too(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
     saved: list[bool] = []
     train_run(
         "bc",

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import orlog
-from orlog.algos.training.runs import train_run
+from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside
 from orlog.datasets.columns.episode import Episode

@@ -1,0 +1,204 @@
+"""Runs policies in the environment of their dataset: protocols, returns, and the evaluation of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from orlog.algos.training.policy import make_from_record, make_policy
+from orlog.algos.training.runs import (
+    EVALUATION_FILE,
+    RUN_FILE,
+    VIEW_FILE,
+    Evaluation,
+    PathLike,
+    RunRecord,
+    as_path,
+    has_checkpoint,
+    load_state,
+    one_thread,
+    read_run,
+)
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    StorageError,
+)
+from orlog.manifests.documents import write_json
+from orlog.manifests.environments import environment_versions, make_environment
+from orlog.manifests.spaces import leaf_spaces
+from orlog.normalize.references import Protocol
+from orlog.normalize.rollouts import Policy, episode_returns
+
+__all__ = [
+    "EPISODES",
+    "FIRST_SEED",
+    "evaluate_run",
+    "run_protocol",
+    "scoring_protocol",
+    "vector_environment",
+]
+
+EPISODES = 100
+
+
+FIRST_SEED = 1_000_000  # far from the seeds that recipes draw, which fill 32 bits at random
+
+
+ENVIRONMENTS = 10  # making one costs as much as 1,500 of its steps, so not more than pay off
+
+
+def evaluate_run(
+    folder: PathLike,
+    *,
+    dataset: Given | None = None,
+    episodes: int = EPISODES,
+    trust_environment: bool = False,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> tuple[RunRecord, Evaluation]:
+    """Run a run's last saved policy in its dataset's environment and save the returns.
+
+    The evaluation says how many steps the policy had taken, for runs that were cut short.
+
+    Args:
+        folder: Folder of the run.
+        dataset: What it was trained on; by default it is found by the recorded name and digest, or
+            by the view that the run holds.
+        episodes: Episodes to run.
+        trust_environment: Consent to arguments of the environment that come with the data.
+        progress: Called with the number of episodes done.
+
+    Raises:
+        NotFoundError: there is no checkpoint in the folder, its dataset is not here or names no
+            environment.
+        SimulatorError: the environment needs consent, or cannot be made.
+        ManifestError: `run.json` is malformed.
+        CheckpointError: the checkpoint is damaged or belongs to another run.
+        IntegrityError: the dataset is not the one that the run was trained on.
+        StorageError: the evaluation cannot be written.
+    """
+    folder = as_path(folder)
+    record = read_run(folder)
+    if not has_checkpoint(folder):
+        raise NotFoundError(
+            f"{folder}: the run has no checkpoint yet; run: orlog train ... --resume"
+        )
+    dataset = _find_dataset(folder, record) if dataset is None else load_dataset(dataset)
+    if dataset.digest != record.digest:
+        raise IntegrityError(
+            f"{folder}: trained on {record.dataset} {record.digest}, but {dataset.folder} is "
+            f"{dataset.digest}",
+            expected=record.digest,
+            found=dataset.digest,
+        )
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    _check_statistics(folder, record, dataset)
+    with one_thread():
+        algorithm = make_from_record(record, dataset)
+        step = load_state(algorithm, folder).step
+        returns = run_protocol(make_policy(algorithm, dataset), protocol, progress)
+    evaluation = Evaluation(step=step, protocol=protocol, returns=returns.tolist())
+    try:
+        write_json(folder / EVALUATION_FILE, msgspec.to_builtins(evaluation))
+    except OSError as error:
+        raise StorageError(
+            f"{folder / EVALUATION_FILE}: cannot write: {error.strerror or error}; free some space, "
+            "then run the same command again",
+            errno=error.errno,
+        ) from error
+    return record, evaluation
+
+
+def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
+    """Return what a run was trained on: the view it holds, or the version it names."""
+    view = folder / VIEW_FILE
+    if view.exists():
+        return load_dataset(view)
+    try:
+        return load_dataset(f"{record.dataset}@{record.digest}")
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{error}; if it is elsewhere, name it with --dataset, or dataset= in Python"
+        ) from error
+
+
+def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset) -> None:
+    """Refuse statistics in `run.json` that do not fit the dataset's observations."""
+    leaves = leaf_spaces(dataset.observation_space, "")
+    width = sum(math.prod(space.shape or ()) for _, space in leaves)
+    for name in ("obs_mean", "obs_std"):
+        found = len(getattr(record, name))
+        if found != width:
+            raise ManifestError(
+                f"{folder / RUN_FILE}: {name} has {found} numbers, but observations of "
+                f"{dataset.name} have {width}; restore the file, or train again in another folder"
+            )
+
+
+def scoring_protocol(
+    dataset: Dataset, episodes: int, *, trust_environment: bool = False
+) -> Protocol:
+    """Return how policies of a dataset are evaluated.
+
+    Raises:
+        NotFoundError: the dataset names no environment, or another time limit.
+        SimulatorError: the environment needs consent, or cannot be made.
+    """
+    environment = dataset.checked_environment(trust_environment=trust_environment)
+    with make_environment(environment.id, environment.kwargs) as env:
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+    if limit != environment.max_episode_steps:
+        raise NotFoundError(
+            f"{environment.id} ends episodes after {limit} steps here, but after "
+            f"{environment.max_episode_steps} where {dataset.name} was recorded: returns would not "
+            "compare; install the recorded versions"
+        )
+    return Protocol(
+        environment_id=environment.id,
+        environment_kwargs=environment.kwargs,
+        versions=environment_versions(environment.id),
+        episodes=episodes,
+        max_episode_steps=environment.max_episode_steps,
+        first_seed=FIRST_SEED,
+        environments=min(ENVIRONMENTS, episodes),
+    )
+
+
+@contextlib.contextmanager
+def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
+    """Give the environments of a protocol, side by side."""
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return make_environment(protocol.environment_id, protocol.environment_kwargs)
+
+    environments = SyncVectorEnv([make] * protocol.environments)
+    try:
+        yield environments
+    finally:
+        environments.close()
+
+
+def run_protocol(
+    policy: Policy, protocol: Protocol, progress: Callable[[int], None] = lambda _done: None
+) -> np.ndarray:
+    """Return the return of each episode of a protocol."""
+    with vector_environment(protocol) as environments:
+        return episode_returns(
+            policy,
+            environments,
+            episodes=protocol.episodes,
+            first_seed=protocol.first_seed,
+            progress=progress,
+        )

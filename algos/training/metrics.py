@@ -1,0 +1,76 @@
+"""The log of a run: one line of JSON now and then, in `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orlog.algos.training.runs import METRICS_FILE, PathLike, as_path
+from orlog.errors import (
+    IntegrityError,
+    NotFoundError,
+)
+from orlog.manifests.documents import replace_bytes
+
+__all__ = [
+    "keep_metrics",
+    "log_metrics",
+    "read_metrics",
+]
+
+
+def read_metrics(folder: PathLike) -> list[dict[str, Any]]:
+    """Return the lines that were logged; a last line that was cut by a kill is left out.
+
+    Raises:
+        NotFoundError: nothing was logged there.
+        IntegrityError: a line is malformed.
+    """
+    path = as_path(folder) / METRICS_FILE
+    return [
+        _parse_metrics(path, number, line) for number, line in enumerate(_metric_lines(path), 1)
+    ]
+
+
+def _metric_lines(path: Path) -> list[bytes]:
+    """Return the lines of a log that are whole, with their ends."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotFoundError(f"{path}: no readable metrics: {error.strerror or error}") from error
+    return [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _parse_metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        body, reason = None, f"is not JSON: {error}"
+    else:
+        reason = "has no whole number 'step'"
+    if not isinstance(body, dict) or type(body.get("step")) is not int:
+        raise IntegrityError(
+            f"{path}: line {number} {reason}; remove the line, or train again in another folder",
+            file=str(path),
+        )
+    return body
+
+
+def keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
+    """Drop what was logged after a step, because it will be logged again; return the rest."""
+    path = folder / METRICS_FILE
+    lines = _metric_lines(path) if path.exists() else []
+    parsed = [_parse_metrics(path, number, line) for number, line in enumerate(lines, 1)]
+    kept = [(line, body) for line, body in zip(lines, parsed, strict=True) if body["step"] <= step]
+    data = b"".join(line for line, _ in kept)
+    if not path.exists() or path.read_bytes() != data:
+        replace_bytes(path, data)
+    return [body for _, body in kept]
+
+
+def log_metrics(folder: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to the log, which is opened each time so that closing it cannot fail later."""
+    with (folder / METRICS_FILE).open("a", encoding="utf-8") as log:
+        log.write(json.dumps(line) + "\n")

@@ -1,0 +1,316 @@
+"""Trains a run in its folder: from the start or from its checkpoint, logged, evaluated and saved."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import Tensor
+
+from orlog.algos.algorithms import (
+    Algorithm,
+    Config,
+    make_config,
+)
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.checkpoint import check_state
+from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
+from orlog.algos.training.loop import train
+from orlog.algos.training.metrics import keep_metrics, log_metrics
+from orlog.algos.training.policy import make_from_record, make_policy
+from orlog.algos.training.runs import (
+    CHECKPOINT_FILE,
+    METRICS_FILE,
+    RUN_FILE,
+    VIEW_FILE,
+    PathLike,
+    Position,
+    RunRecord,
+    as_path,
+    code_versions,
+    has_checkpoint,
+    load_state,
+    one_thread,
+    read_run,
+    save_state,
+)
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.views import save_view
+from orlog.errors import (
+    NotFoundError,
+    OrlogError,
+    SchemaError,
+    StoppedError,
+    StorageError,
+)
+from orlog.loaders.arrays.arrays import Arrays, read_arrays
+from orlog.loaders.transitions import Transitions
+from orlog.manifests.documents import replace_bytes, write_json
+from orlog.normalize.references import Protocol
+from orlog.normalize.rollouts import episode_returns
+
+__all__ = [
+    "CURVE_EPISODES",
+    "train_run",
+]
+
+CURVE_EPISODES = 20
+
+
+SAVES = 5
+
+
+SAVE_SECONDS = 300.0
+
+
+PROGRESS_SECONDS = 0.5
+
+
+def train_run(
+    algorithm: str,
+    dataset: Given,
+    folder: PathLike,
+    *,
+    seed: int,
+    settings: Mapping[str, object] | None = None,
+    steps: int | None = None,
+    resume: bool = False,
+    evaluations: int = 5,
+    trust_environment: bool = False,
+    progress: Callable[[int, int], None] = lambda _step, _steps: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> RunRecord:
+    """Train with the dataset's recipe, save the last state, and return the run's record.
+
+    It uses one thread: networks of this size gain little from more, and the numbers then do not
+    depend on the number of cores. Runs of several seeds belong in several processes. The state is
+    saved after each point of the learning curve, and at least every 5 minutes.
+
+    Args:
+        algorithm: `bc`, `cql` or `iql`.
+        dataset: What to learn from: a dataset, or the name or path of one.
+        folder: Folder of the run; it must be new unless `resume` is set.
+        seed: Seed of networks, batches and noise.
+        settings: Settings that differ from the recipe's.
+        steps: Gradient steps; the recipe's by default.
+        resume: Go on from the folder's checkpoint, or from the start where it has none.
+        evaluations: How often, evenly spread over the run and at its end, a few episodes are run
+            for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
+        trust_environment: Consent to arguments of the environment that come with the data.
+        progress: Called with steps done and steps in all: before the first step, then about twice a
+            second.
+        stop: Asked after each step; where it says so, the state is saved and StoppedError raised.
+
+    Raises:
+        FileExistsError: the folder holds another run, or one that was not asked to resume.
+        ValueError: no such algorithm, or a setting that it cannot have.
+        SchemaError: the dataset's spaces do not fit these algorithms.
+        NotFoundError: the dataset names no environment to evaluate in; `evaluations=0` needs none.
+            Or a run is to be resumed whose `run.json` is missing.
+        SimulatorError: the environment needs consent, or cannot be made.
+        ManifestError: the `run.json` of the run to resume is malformed.
+        CheckpointError: the checkpoint to resume from is damaged or of another run.
+        StorageError: the folder cannot be written; the last checkpoint stands.
+        StoppedError: `stop` said so.
+    """
+    dataset, folder = load_dataset(dataset), as_path(folder)
+    _check_folder(folder, resume=resume)
+    recipe = recipe_for(algorithm, dataset.name)
+    steps = recipe.steps if steps is None else steps
+    chosen: dict[str, object] = {**recipe.settings, **(settings or {})}
+    if algorithm == "iql" and chosen.setdefault("steps", steps) != steps:
+        raise ValueError("the number of steps is that of the run: use --steps, not --set steps")
+    config = make_config(algorithm, chosen)
+    packed = read_arrays(dataset)
+    if not packed.is_flat:
+        raise SchemaError(
+            f"{dataset.name}: the algorithms take observations and actions that are vectors of "
+            f"floats, found {dataset.observation_space} and {dataset.action_space}"
+        )
+    protocol = None
+    if evaluations:
+        if dataset.environment is None:
+            raise NotFoundError(
+                f"{dataset.name} names no environment to evaluate in; train without evaluations: "
+                "--evaluations 0, or evaluations=0 in Python"
+            )
+        protocol = scoring_protocol(dataset, CURVE_EPISODES, trust_environment=trust_environment)
+    mean, std = packed.observation_statistics()
+    record = RunRecord(
+        algorithm=algorithm,
+        dataset=dataset.name,
+        version=dataset.version,
+        digest=dataset.digest,
+        seed=seed,
+        steps=steps,
+        config=msgspec.json.decode(msgspec.json.encode(config)),
+        obs_mean=mean.tolist(),
+        # CORL adds 1e-3 to each deviation, so that constant numbers do not blow up.
+        obs_std=(std + 1e-3).tolist(),
+        versions=code_versions(),
+    )
+    if (folder / RUN_FILE).exists():
+        _check_same_run(folder, record)
+    with one_thread():
+        made = make_from_record(record, dataset)
+        check_state(made)
+        if has_checkpoint(folder):
+            position = _resume(made, folder)
+        else:
+            position = Position()
+            _start(folder, record, dataset)
+        saves = evaluations or SAVES
+        _train_and_log(
+            made, packed, dataset, folder, record, config, position, saves, protocol, progress, stop
+        )
+    return record
+
+
+def _check_folder(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder with a run that is not to be resumed, or of which a part is missing."""
+    has_record = (folder / RUN_FILE).exists()
+    if not resume and (has_record or has_checkpoint(folder)):
+        raise FileExistsError(
+            f"{folder} holds a run already; choose another folder, or resume it with --resume"
+        )
+    if has_checkpoint(folder) and not has_record:
+        raise NotFoundError(
+            f"{folder / RUN_FILE} is missing, and without it {CHECKPOINT_FILE} cannot be used; "
+            "restore it, or train in another folder"
+        )
+
+
+def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
+    """Write what a run consists of before its first step."""
+    with _write_errors(folder, None):
+        folder.mkdir(parents=True, exist_ok=True)
+        if dataset.operation is not None:
+            (folder / VIEW_FILE).unlink(missing_ok=True)
+            save_view(dataset, folder / VIEW_FILE)
+        replace_bytes(folder / METRICS_FILE, b"")
+        write_json(folder / RUN_FILE, msgspec.to_builtins(record))
+
+
+def _resume(algorithm: Algorithm, folder: Path) -> Position:
+    """Fill an algorithm from a run's checkpoint and drop what was logged after it."""
+    position = load_state(algorithm, folder)
+    with _write_errors(folder, position.step):
+        logged = keep_metrics(folder, position.step)
+    if logged and not position.sums:
+        return dataclasses.replace(position, seconds=float(logged[-1].get("seconds", 0)))
+    return position
+
+
+def _train_and_log(
+    algorithm: Algorithm,
+    packed: Arrays,
+    dataset: Dataset,
+    folder: Path,
+    record: RunRecord,
+    config: Config,
+    position: Position,
+    saves: int,
+    protocol: Protocol | None,
+    progress: Callable[[int, int], None],
+    stop: Callable[[], bool],
+) -> None:
+    every = max(1, record.steps // 100)
+    save_at = {round(record.steps * index / saves) for index in range(1, saves + 1)}
+    policy = make_policy(algorithm, dataset)
+    first, seconds = position.step, position.seconds
+    sums: dict[str, Tensor | float] = {**position.sums}
+    stream = Transitions(
+        packed, dataset.digest, batch_size=config.batch_size, seed=record.seed, start=first
+    )
+    saved_step = first or None
+    saved_at = shown_at = time.monotonic()
+
+    def pauses() -> bool:
+        now = time.monotonic()
+        return stop() or now - shown_at > PROGRESS_SECONDS or now - saved_at > SAVE_SECONDS
+
+    with contextlib.ExitStack() as stack:
+        environments = None
+        if protocol is not None:
+            environments = stack.enter_context(vector_environment(protocol))
+        progress(first, record.steps)
+        started = time.perf_counter()
+        for step, metrics in train(
+            algorithm,
+            stream,
+            first_step=first,
+            last_step=record.steps,
+            every=every,
+            sums=sums,
+            pauses=pauses,
+        ):
+            seconds += time.perf_counter() - started
+            is_logged = step % every == 0 or step == record.steps
+            is_point = is_logged and any(step - every < at <= step for at in save_at)
+            if is_logged:
+                line: dict[str, Any] = {"step": step, "seconds": round(seconds, 3), **metrics}
+                if is_point and environments is not None:
+                    line["returns"] = episode_returns(
+                        policy, environments, episodes=CURVE_EPISODES, first_seed=FIRST_SEED
+                    ).tolist()
+                # Logged before the state is saved: a resumed run drops lines after its checkpoint,
+                # but cannot make one up.
+                with _write_errors(folder, saved_step):
+                    log_metrics(folder, line)
+            stops = stop() and step < record.steps
+            if is_point or stops or time.monotonic() - saved_at > SAVE_SECONDS:
+                with _write_errors(folder, saved_step):
+                    save_state(
+                        algorithm, folder, Position(step=step, sums=_floats(sums), seconds=seconds)
+                    )
+                saved_step, saved_at = step, time.monotonic()
+            if stops:
+                raise StoppedError(
+                    f"{folder}: stopped at step {step:,} of {record.steps:,}, where a checkpoint is "
+                    "written; to go on, train again with --resume, or resume=True in Python",
+                    step=step,
+                )
+            progress(step, record.steps)
+            shown_at = time.monotonic()
+            started = time.perf_counter()
+
+
+def _floats(sums: Mapping[str, Tensor | float]) -> dict[str, float]:
+    return {name: float(total) for name, total in sums.items()}
+
+
+@contextlib.contextmanager
+def _write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
+    """Turn a full or unwritable disk into a StorageError that says what stands and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, OrlogError):
+            raise
+        stands = (
+            "it has no checkpoint yet"
+            if saved_step is None
+            else f"its checkpoint of step {saved_step:,} stands"
+        )
+        raise StorageError(
+            f"{folder}: cannot write the run: {error.strerror or error}; {stands}; free some space, "
+            "then run the same command with --resume (resume=True in Python)",
+            errno=error.errno,
+        ) from error
+
+
+def _check_same_run(folder: Path, record: RunRecord) -> None:
+    there = read_run(folder)
+    for name in ("algorithm", "digest", "seed", "steps", "config"):
+        if getattr(there, name) != getattr(record, name):
+            raise FileExistsError(
+                f"{folder} holds another run: its {name} is {getattr(there, name)}, asked for is "
+                f"{getattr(record, name)}"
+            )
