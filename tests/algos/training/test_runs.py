@@ -224,7 +224,7 @@ def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: P
     code = (
         "import os, signal, sys\n"
         "from orlog.algos.bc import BC\n"
-        "from orlog.algos.training.runs import train_run\n"
+        "from orlog.algos.training.train import train_run\n"
         "BC.update = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "import orlog, pathlib\n"
         "train_run('bc', orlog.load_dataset(sys.argv[1]), pathlib.Path(sys.argv[2]), seed=0, steps=40,\n"
