@@ -14,7 +14,7 @@ from orlog.manifests.manifest import (
     Manifest,
     read_manifest,
 )
-from orlog.manifests.names import is_version
+from orlog.manifests.names import is_version, newest_first
 
 __all__ = [
     "SHIPPED",
@@ -36,8 +36,14 @@ def recorded_folder(name: str) -> Path:
     return records_folder() / name
 
 
-def recorded_manifest(name: str, version: str) -> Manifest | None:
-    """Return the manifest that ships with orlog, or None where none was recorded."""
+def recorded_manifest(name: str, version: str = "") -> Manifest | None:
+    """Return a manifest that ships with orlog, or None where none was recorded.
+
+    Without a version it is that of the newest version.
+    """
+    if not version:
+        stems = [path.stem for path in recorded_folder(name).glob("*.json")]
+        version = next(iter(newest_first(filter(is_version, stems))), "")
     path = recorded_folder(name) / f"{version}.json"
     return read_manifest(path) if path.is_file() else None
 

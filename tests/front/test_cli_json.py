@@ -85,7 +85,7 @@ def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
 
 def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
-    for name in ("lab/arm-v1", "d4rl/hopper-medium-v2"):
+    for name in ("lab/arm-v1", "d4rl/bullet-hopper-medium-v0"):
         entry = foreign_entry(url="https://data.example.org/arm.hdf5", format="d4rl-hdf5")
         link_foreign(str(tmp_path / "lab"), f"{name}@1.0.0", entry)
     add_registry("gone", "http://127.0.0.1:9/registry")
@@ -96,7 +96,7 @@ def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_pat
     assert "the registry gone does not answer" in err
     sources = {one["name"]: one["source"] for one in body["datasets"]}
     # The first registry that has a name is the one that it would come from.
-    assert sources["lab/arm-v1"] == sources["d4rl/hopper-medium-v2"] == "lab"
+    assert sources["lab/arm-v1"] == sources["d4rl/bullet-hopper-medium-v0"] == "lab"
     assert sources["d4rl/hopper-medium-v1"] == "d4rl"
 
 

@@ -29,7 +29,7 @@ def pendulum(env: gymnasium.Env[Any, Any] | None) -> Dataset:
         for _ in range(3):
             writer.add_episode(
                 orlog.Episode(
-                    observations=rng.normal(size=(11, 3)).astype(np.float32),
+                    observations=rng.uniform(-1, 1, (11, 3)).astype(np.float32),
                     actions=rng.uniform(-2, 2, (10, 1)).astype(np.float32),
                     rewards=rng.normal(size=10),
                     terminations=np.zeros(10, np.bool_),

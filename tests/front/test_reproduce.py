@@ -18,7 +18,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
-from orlog.normalize import baselines as records
+from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.references import measure_references, references_of
 from orlog.report import result_cells, write_report
@@ -38,7 +38,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     assert first.verdict is None
     assert any("no baseline" in note for note in first.notes)
 
-    monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "records" / name)
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     path = record_baseline(first.as_baseline())
     assert path.is_file()
     assert read_baseline("bc", mini.name) == first.as_baseline()
@@ -128,7 +128,7 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reproduce, "RECIPES", {})
-    monkeypatch.setattr(records, "recorded_folder", lambda name: tmp_path / "records" / name)
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, NotFoundError)

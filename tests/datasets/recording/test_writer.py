@@ -1157,7 +1157,7 @@ def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
             put_new(folder, destination)
             die()
 
-        setattr(recorder, "publish_new", publish_and_die)  # noqa: B010 (in this fork only)
+        setattr(recorder, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
         record(EPISODES[:3])
 
     assert in_child(work)[0] == -signal.SIGKILL
@@ -1621,7 +1621,7 @@ def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "publish_new", full)
+        patch.setattr(recorder, "put_new", full)
         with pytest.raises(StorageError), start() as writer:  # noqa: PT012
             for episode in EPISODES[:7]:
                 writer.add_episode(episode)
