@@ -63,7 +63,7 @@ def test_without_an_environment_training_says_how_and_leaves_nothing(
     out = tmp_path / "work"
     out.mkdir()
     monkeypatch.chdir(out)
-    for arguments in (("train", "bc", NAME, "--steps", "2"), ("reproduce", "bc", NAME)):
+    for arguments in (("train", "bc", NAME, "--steps", "2"), ("reproduce", "bc", NAME, "--steps", "2")):
         with pytest.raises(NotFoundError, match="names no environment") as caught:
             command(*arguments)
         assert ("--evaluations 0" in str(caught.value)) == (arguments[0] == "train")
@@ -89,7 +89,7 @@ def test_arguments_from_elsewhere_are_used_with_consent_only(
         command(*evaluate)
     assert "return" in command(*evaluate, "--trust-environment")
     with pytest.raises(SimulatorError, match="--trust-environment"):
-        command("reproduce", "bc", data, "--out", str(tmp_path / "runs"))
+        command("reproduce", "bc", data, "--steps", "2", "--out", str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 
 
