@@ -23,11 +23,10 @@ from orlog.datasets.download.sources import ForeignSource, shipped_horizon
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience, fetch_object
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.recording.episodes import make_manifest
+from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.datasets.store.container import WrittenPart
-from orlog.datasets.store.version import Recording
 from orlog.errors import FormatVersionError, IntegrityError
-from orlog.files import put_in_place, storage_errors, sync_folders, unfinished_folder, write_durably
+from orlog.files import unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 from orlog.manifests.names import did_you_mean
@@ -173,16 +172,19 @@ def _bring(
     is_checked = _has_checksum(source)
     if not is_checked:
         _refuse_another(source, sha256, _read_first_downloads())
+
+    def accept(manifest: Manifest) -> None:
+        _check_digest(source, manifest.digest)
+        check_offered(manifest)
+        if not is_checked:  # not before: an error page that came instead is no file to be trusted
+            _remember_first(source, file, sha256)
+
     manifest = _convert(source, read, file, sha256, store)
-    _check_digest(source, manifest.digest)
-    check_offered(manifest)
-    if not is_checked:  # not before: an error page that came instead is no file to be trusted
-        _remember_first(source, file, sha256)
-    put_in_place(store, destination)
+    finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
 
 
 def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path) -> Manifest:
-    """Write the version that the file holds into a folder, durably, and return its manifest."""
+    """Write the objects of the version that the file holds, and return its manifest."""
     entry = source.entry
     horizon = entry.horizon or shipped_horizon(source.name)
     written, remarks = read(file, store, f"{source.name}@{source.version}", entry.url, horizon)
@@ -191,7 +193,7 @@ def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store
     if not _has_checksum(source):
         operation += " (upstream publishes no checksum: first download trusted)"
         trust = f"Upstream publishes no checksum: the first download (sha256 {sha256}) was trusted."
-    manifest = make_manifest(
+    return make_manifest(
         written.schema,
         [written.part],
         written.objects,
@@ -204,19 +206,6 @@ def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store
         license=entry.license or "",
         lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
     )
-    with storage_errors(store):
-        write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
-        sync_folders(store)
-    problems = Recording(store).check_values()
-    if problems:
-        raise IntegrityError(
-            f"{source.name}: what was written does not decode to what was read: {problems[0]}; the "
-            "memory or a codec is at fault. Nothing was kept; run the same command again",
-            file=problems[0].file,
-            expected=problems[0].expected,
-            found=problems[0].found,
-        )
-    return manifest
 
 
 def _check_digest(source: ForeignSource, found: str) -> None:

@@ -15,10 +15,10 @@ from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
 from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry
-from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
-from orlog.datasets.store.version import Recording
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.errors import IntegrityError, NotFoundError
-from orlog.files import put_in_place, storage_errors, sync_folders, unfinished_folder, write_durably
+from orlog.files import storage_errors, unfinished_folder
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -87,11 +87,11 @@ def build_dataset(
         return here
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
-            built = _build(folder, wanted.name, entry, workers, progress)
+            store, manifest = _build(folder, wanted.name, entry, workers, progress)
             # Other versions of packages give other bytes than the recorded ones. That is said, and
             # such a build is of use here; but it is never published under this version.
-            check_unchanged(read_manifest(built / MANIFEST_FILE), shipped=False)
-            put_in_place(built, destination)
+            accept = functools.partial(check_unchanged, shipped=False)
+            finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
     found = read_manifest(destination / MANIFEST_FILE).digest
     if not found.startswith(wanted.digest):
         raise IntegrityError(
@@ -120,7 +120,7 @@ def _build(
     entry: CatalogueEntry,
     workers: int,
     progress: Callable[[int, int], None],
-) -> Path:
+) -> tuple[Path, Manifest]:
     recipe = entry.recipe
     with (
         storage_errors(Path(tempfile.gettempdir())),  # MuJoCo reads mazes from a temporary file
@@ -159,20 +159,7 @@ def _build(
         behavior_policy=recipe.behavior_policy,
         recipe=_recipe_record(recipe),
     )
-    path = store / MANIFEST_FILE
-    with storage_errors(path):
-        write_durably(path, manifest.to_json().encode())
-        sync_folders(store)
-    problems = Recording(store).check_values()
-    if problems:
-        raise IntegrityError(
-            f"{name}: what was written does not decode to what was made: {problems[0]}; the memory "
-            "or a codec is at fault. Nothing was kept; run the same command again",
-            file=problems[0].file,
-            expected=problems[0].expected,
-            found=problems[0].found,
-        )
-    return store
+    return store, manifest
 
 
 def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episode]:

@@ -1,8 +1,8 @@
-"""Writes episodes into the columns of one part, and makes the manifest of a version of parts."""
+"""Writes episodes into the columns of one part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +23,10 @@ from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import SchemaError
 from orlog.manifests.columns import axis_of, offsets_of
-from orlog.manifests.manifest import (
-    MANIFEST_VERSION,
-    STORE_FORMAT,
-    Column,
-    Container,
-    EnvironmentRecord,
-    Manifest,
-    Outside,
-    Parent,
-    Part,
-    PartColumn,
-    RecipeRecord,
-    StoredObject,
-    combined_blake3,
-)
+from orlog.manifests.manifest import Part, PartColumn
 from orlog.manifests.names import did_you_mean
-from orlog.manifests.spaces import space_to_json
 
-__all__ = [
-    "EpisodeWriter",
-    "make_manifest",
-]
+__all__ = ["EpisodeWriter"]
 
 REWARDS_IN_MEMORY = 2**21
 
@@ -287,80 +269,3 @@ class EpisodeWriter:
 
     def _where(self) -> str:
         return f"{self._name}, episode {self.episodes}"
-
-
-def make_manifest(
-    schema: Schema,
-    parts: Sequence[Part],
-    objects: Iterable[StoredObject],
-    *,
-    name: str,
-    version: str,
-    container: Container,
-    non_finite: dict[str, int],
-    outside: Mapping[str, Outside] | None = None,
-    description: str = "",
-    license: str = "",  # noqa: A002 (the word of the manifest)
-    environment: EnvironmentRecord | None = None,
-    behavior_policy: str = "",
-    recipe: RecipeRecord | None = None,
-    lineage: Sequence[Parent] = (),
-    changes: str = "",
-) -> Manifest:
-    """Return the manifest of a version that these parts make up.
-
-    Args:
-        schema: Columns of every part.
-        parts: At least one, in order.
-        objects: All files, paths inside the version's folder, in any order.
-        name: Name without version.
-        version: Content version.
-        container: How objects hold columns.
-        non_finite: How many numbers of a column are not finite, where any are.
-        outside: Which numbers of a column are outside of their Box, where any are.
-        description: What the data are.
-        license: SPDX identifier.
-        environment: What recorded the data.
-        behavior_policy: What chose the actions.
-        recipe: What built the data.
-        lineage: Datasets that this one was derived from.
-        changes: What is new against the version before.
-    """
-    return Manifest(
-        manifest_version=MANIFEST_VERSION,
-        name=name,
-        version=version,
-        description=description,
-        license=license,
-        container=container,
-        format_version=STORE_FORMAT,
-        total_episodes=sum(part.episodes for part in parts),
-        total_steps=sum(part.steps for part in parts),
-        observation_space=space_to_json(schema.observation_space),
-        action_space=space_to_json(schema.action_space),
-        environment=environment,
-        behavior_policy=behavior_policy,
-        recipe=recipe,
-        lineage=list(lineage),
-        columns=_columns(schema, parts),
-        objects=sorted(objects, key=lambda item: item.path),
-        parts=list(parts) if len(parts) > 1 else [],
-        variable_columns=dict(schema.variable),
-        non_finite=non_finite,
-        outside_bounds=dict(outside or {}),
-        changes=changes,
-    )
-
-
-def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
-    """Return the columns of a version that these parts make up, sorted by name."""
-    return [
-        Column(
-            name=name,
-            dtype=spec.dtype.name,
-            shape=list(spec.shape),
-            rows=sum(part.columns[name].rows for part in parts),
-            blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
-        )
-        for name, spec in sorted(schema.columns().items())
-    ]

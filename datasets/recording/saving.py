@@ -9,27 +9,24 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.datasets.home.folders import datasets_folder, share_objects, version_folder
+from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, VersionExistsError
 from orlog.files import (
     absolute_path,
-    put_new,
     storage_errors,
-    sync_folders,
     unfinished_folder,
-    write_durably,
 )
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Container,
-    Manifest,
     Parent,
     Part,
     StoredObject,
@@ -107,9 +104,7 @@ def convert_dataset(
             objects=sorted(objects, key=lambda item: item.path),
             lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
         )
-        check_unchanged(converted)
-        _write_manifest(store, converted)
-        put_new(store, destination)
+        finish_version(store, converted, destination, accept=check_unchanged)
     return destination
 
 
@@ -186,9 +181,7 @@ def save_dataset(
             outside=written.outside,
             changes=changes,
         )
-        check_unchanged(manifest)
-        _write_manifest(store, manifest, share=True)
-        put_new(store, destination)
+        finish_version(store, manifest, destination, accept=check_unchanged, share=objects)
     return destination
 
 
@@ -291,14 +284,6 @@ def _part_to_zarr(
                 found=column.blake3,
             )
     return [*groups, *(item for column in written for item in column.objects)]
-
-
-def _write_manifest(store: Path, manifest: Manifest, *, share: bool = False) -> None:
-    """Write the manifest and make the whole folder durable."""
-    write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
-    if share:
-        share_objects(store, manifest.objects)
-    sync_folders(store)
 
 
 def _inside(prefix: str, objects: list[StoredObject]) -> list[StoredObject]:

@@ -29,11 +29,12 @@ from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder, share_objects, version_folder
+from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
-from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
@@ -47,16 +48,13 @@ from orlog.errors import (
 )
 from orlog.files import (
     link_or_copy,
-    put_new,
     storage_errors,
     sync,
     sync_folders,
-    write_durably,
 )
 from orlog.manifests.documents import parse_json
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import (
-    MANIFEST_FILE,
     Container,
     Manifest,
     Parent,
@@ -456,12 +454,8 @@ class DatasetWriter:
         try:
             with storage_errors(store):
                 shutil.rmtree(store, ignore_errors=True)
-                manifest = self._make_version(store, written)
-                write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
-                sync_folders(store)
-                self._refuse_existing()
-                check_unchanged(manifest)
-                put_new(store, self.folder)
+                manifest, new = self._make_version(store, written)
+            finish_version(store, manifest, self.folder, accept=self._accept, share=new)
         except BaseException:
             # All rows are on the disk, so a recording that was never acknowledged can be now.
             if self._acknowledged < self._writer.episodes:
@@ -541,8 +535,14 @@ class DatasetWriter:
         if time.monotonic() >= self._next_checkpoint:
             self.checkpoint()
 
-    def _make_version(self, store: Path, written: WrittenPart) -> Manifest:
-        """Lay out the version's folder: the base's files, and the new part."""
+    def _accept(self, manifest: Manifest) -> None:
+        self._refuse_existing()
+        check_unchanged(manifest)
+
+    def _make_version(
+        self, store: Path, written: WrittenPart
+    ) -> tuple[Manifest, list[StoredObject]]:
+        """Lay out the version's folder; return its manifest, and the objects that are new."""
         base = None if self._base is None else self._base.manifest
         parts = [] if base is None else parts_of(base)
         prefix = part_folder(len(parts))
@@ -556,23 +556,21 @@ class DatasetWriter:
             # Linked, not moved: a kill before the version is in place leaves the recording whole.
             _link_tree(self._recording / "part", target, written.objects)
             objects = written.objects
-        listed = [
+        new = [
             StoredObject(path=prefix + one.path, size_bytes=one.size_bytes, sha256=one.sha256)
             for one in objects
         ]
-        share_objects(store, listed)
         if base is not None:
             assert self._base is not None
             _link_tree(self._base.folder, store, base.objects)
-            listed += base.objects
         parts.append(written.part)
         counts = dict(written.non_finite)
         for name, count in (base.non_finite if base is not None else {}).items():
             counts[name] = counts.get(name, 0) + count
-        return make_manifest(
+        manifest = make_manifest(
             written.schema,
             parts,
-            listed,
+            [*new, *(base.objects if base is not None else ())],
             name=self.name,
             version=self.version,
             container=self._container,
@@ -580,6 +578,7 @@ class DatasetWriter:
             outside=merge_outside([{} if base is None else base.outside_bounds, written.outside]),
             **self._facts,
         )
+        return manifest, new
 
 
 def _locked(folder: Path) -> FileLock:

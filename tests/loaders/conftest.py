@@ -14,7 +14,8 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Block, Schema
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.episodes import EpisodeWriter, make_manifest
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.recording.finishing import make_manifest
 from orlog.manifests.manifest import MANIFEST_FILE
 
 Write: TypeAlias = Callable[..., Dataset]

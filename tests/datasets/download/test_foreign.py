@@ -25,6 +25,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording import finishing
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import (
     FormatVersionError,
@@ -375,7 +376,7 @@ def _bring_and_wait(source: ForeignSource, step: str) -> None:
         time.sleep(600)
 
     if step:
-        setattr(foreign, step, stop)
+        setattr(foreign if hasattr(foreign, step) else finishing, step, stop)
     bring_foreign(source, patience=QUICK)
 
 

@@ -17,7 +17,7 @@ from orlog.datasets.formats import d4rl as d4rl_reader
 from orlog.datasets.formats.d4rl import read_d4rl
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.episodes import make_manifest
+from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
 from tests.levels import scaled

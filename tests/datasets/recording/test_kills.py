@@ -22,8 +22,7 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording import journal
-from orlog.datasets.recording import writer as recorder
+from orlog.datasets.recording import finishing, journal
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding, zarr_writer
 from orlog.manifests.manifest import StoredObject
@@ -154,7 +153,7 @@ def in_child(work: Callable[[], DatasetWriter], instant: int) -> tuple[int, list
             return in_thread(self, folder, name, [data])
 
         in_thread = zarr_writer._Workers.write
-        for module in (journal, recorder):
+        for module in (journal, finishing):
             setattr(module, "write_durably", write_in_halves)  # noqa: B010 (in this fork only)
         setattr(zarr_writer._Workers, "write", write)  # noqa: B010
         sys.addaudithook(hook)

@@ -28,8 +28,7 @@ import orlog
 from orlog import files as storage
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.recording import journal
-from orlog.datasets.recording import writer as recorder
+from orlog.datasets.recording import finishing, journal
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import encoding, zarr_writer
 from orlog.errors import (
@@ -1157,7 +1156,7 @@ def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
             put_new(folder, destination)
             die()
 
-        setattr(recorder, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
+        setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
         record(EPISODES[:3])
 
     assert in_child(work)[0] == -signal.SIGKILL
@@ -1226,7 +1225,7 @@ def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> No
         call(folder / name)
         return in_thread(self, folder, name, pieces)
 
-    for module in (journal, recorder):
+    for module in (journal, finishing):
         patch.setattr(module, "write_durably", write_durably)
     patch.setattr(zarr_writer._Workers, "write", write)
 
@@ -1621,7 +1620,7 @@ def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder, "put_new", full)
+        patch.setattr(finishing, "put_new", full)
         with pytest.raises(StorageError), start() as writer:  # noqa: PT012
             for episode in EPISODES[:7]:
                 writer.add_episode(episode)

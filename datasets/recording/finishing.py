@@ -1,0 +1,162 @@
+"""Finishing a version: its manifest, and the steps that put a written folder in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.home.folders import share_objects
+from orlog.datasets.store.version import Recording
+from orlog.errors import IntegrityError
+from orlog.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
+from orlog.manifests.manifest import (
+    MANIFEST_FILE,
+    MANIFEST_VERSION,
+    STORE_FORMAT,
+    Column,
+    Container,
+    EnvironmentRecord,
+    Manifest,
+    Outside,
+    Parent,
+    Part,
+    RecipeRecord,
+    StoredObject,
+    combined_blake3,
+)
+from orlog.manifests.spaces import space_to_json
+
+__all__ = ["finish_version", "make_manifest"]
+
+
+def finish_version(
+    store: Path,
+    manifest: Manifest,
+    destination: Path,
+    *,
+    accept: Callable[[Manifest], None],
+    share: Sequence[StoredObject] = (),
+    decode: bool = False,
+    replace: bool = False,
+) -> None:
+    """Complete a folder whose objects are written, and put it in its place in one step.
+
+    In this order: the manifest is written, equal objects are shared, everything is made durable,
+    values are decoded, the version is accepted, and the folder is renamed.
+
+    Args:
+        store: The folder with all objects.
+        manifest: Its manifest.
+        destination: Where the version goes.
+        accept: Called last before the rename; raises if the version must not appear there.
+        share: Objects to replace by links to equal ones of other versions on this machine.
+        decode: Whether to decode every value and compare it with the manifest first.
+        replace: Whether a version at `destination` is replaced; else nothing may be there.
+
+    Raises:
+        IntegrityError: a value does not decode to what was written.
+        StorageError: the disk is full, or something is at `destination`.
+    """
+    with storage_errors(store):
+        write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
+        if share:
+            share_objects(store, share)
+        sync_folders(store)
+    if decode:
+        _check_decoding(store, manifest)
+    accept(manifest)
+    if replace:
+        put_in_place(store, destination)
+    else:
+        put_new(store, destination)
+
+
+def _check_decoding(store: Path, manifest: Manifest) -> None:
+    problems = Recording(store).check_values()
+    if problems:
+        raise IntegrityError(
+            f"{manifest.name}@{manifest.version}: the written files do not decode to the values "
+            f"they were made from: {problems[0]}; the memory or a codec is at fault. Nothing was "
+            "kept; run the same command again.",
+            file=problems[0].file,
+            expected=problems[0].expected,
+            found=problems[0].found,
+        )
+
+
+def make_manifest(
+    schema: Schema,
+    parts: Sequence[Part],
+    objects: Iterable[StoredObject],
+    *,
+    name: str,
+    version: str,
+    container: Container,
+    non_finite: dict[str, int],
+    outside: Mapping[str, Outside] | None = None,
+    description: str = "",
+    license: str = "",  # noqa: A002 (the word of the manifest)
+    environment: EnvironmentRecord | None = None,
+    behavior_policy: str = "",
+    recipe: RecipeRecord | None = None,
+    lineage: Sequence[Parent] = (),
+    changes: str = "",
+) -> Manifest:
+    """Return the manifest of a version that these parts make up.
+
+    Args:
+        schema: Columns of every part.
+        parts: At least one, in order.
+        objects: All files, paths inside the version's folder, in any order.
+        name: Name without version.
+        version: Content version.
+        container: How objects hold columns.
+        non_finite: How many numbers of a column are not finite, where any are.
+        outside: Which numbers of a column are outside of their Box, where any are.
+        description: What the data are.
+        license: SPDX identifier.
+        environment: What recorded the data.
+        behavior_policy: What chose the actions.
+        recipe: What built the data.
+        lineage: Datasets that this one was derived from.
+        changes: What is new against the version before.
+    """
+    return Manifest(
+        manifest_version=MANIFEST_VERSION,
+        name=name,
+        version=version,
+        description=description,
+        license=license,
+        container=container,
+        format_version=STORE_FORMAT,
+        total_episodes=sum(part.episodes for part in parts),
+        total_steps=sum(part.steps for part in parts),
+        observation_space=space_to_json(schema.observation_space),
+        action_space=space_to_json(schema.action_space),
+        environment=environment,
+        behavior_policy=behavior_policy,
+        recipe=recipe,
+        lineage=list(lineage),
+        columns=_columns(schema, parts),
+        objects=sorted(objects, key=lambda item: item.path),
+        parts=list(parts) if len(parts) > 1 else [],
+        variable_columns=dict(schema.variable),
+        non_finite=non_finite,
+        outside_bounds=dict(outside or {}),
+        changes=changes,
+    )
+
+
+def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
+    """Return the columns of a version that these parts make up, sorted by name."""
+    return [
+        Column(
+            name=name,
+            dtype=spec.dtype.name,
+            shape=list(spec.shape),
+            rows=sum(part.columns[name].rows for part in parts),
+            blake3=combined_blake3([part.columns[name].blake3 for part in parts]),
+        )
+        for name, spec in sorted(schema.columns().items())
+    ]
