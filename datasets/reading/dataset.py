@@ -30,7 +30,7 @@ from orlog.datasets.reading.selection import (
     seeded_order,
 )
 from orlog.datasets.reading.views import save_view
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import did_you_mean
@@ -61,12 +61,12 @@ class Dataset:
             IntegrityError: an object is missing, cut or altered, or columns do not agree.
             FormatVersionError: it was written by a newer orlog.
         """
-        recording = Recording(folder, manifest)
-        self.digest = recording.digest
-        self.schema: Schema = recording.schema
+        stored = StoredVersion(folder, manifest)
+        self.digest = stored.digest
+        self.schema: Schema = stored.schema
         self.operation: Operation | None = None
         self.parents: tuple[Dataset, ...] = ()
-        self._recordings: tuple[Recording, ...] = (recording,)
+        self._versions: tuple[StoredVersion, ...] = (stored,)
         self._selection: Selection | None = None
         self.view_file: Path | None = None
 
@@ -85,7 +85,7 @@ class Dataset:
         made.schema = schema or parents[0].schema
         made.operation = operation
         made.parents = tuple(parents)
-        made._recordings = selection.recordings
+        made._versions = selection.versions
         made._selection = selection
         made.view_file = None
         return made
@@ -106,7 +106,7 @@ class Dataset:
             NotFoundError: a view that is saved nowhere.
         """
         if self._selection is None:
-            return self._recordings[0].folder
+            return self._versions[0].folder
         if self.view_file is None:
             raise NotFoundError(
                 f"this view of {self.name} is saved nowhere; call .save(path) first"
@@ -116,7 +116,7 @@ class Dataset:
     @property
     def manifest(self) -> Manifest:
         """Manifest of the stored version; of a view, that of what it was first made of."""
-        return self._recordings[0].manifest
+        return self._versions[0].manifest
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Dataset:
     @property
     def environment(self) -> EnvironmentRecord | None:
         """What recorded the data; None where it is not known, or differs between parts of a view."""
-        records = [recording.manifest.environment for recording in self._recordings]
+        records = [stored.manifest.environment for stored in self._versions]
         return records[0] if all(record == records[0] for record in records) else None
 
     @property
@@ -175,7 +175,7 @@ class Dataset:
     def episode_lengths(self) -> np.ndarray:
         """Steps of each episode, (E,) int64."""
         if self._selection is None:
-            return self._recordings[0].lengths
+            return self._versions[0].lengths
         lengths = self._selection.lengths()
         lengths.flags.writeable = False
         return lengths
@@ -215,9 +215,9 @@ class Dataset:
         """
         self._check_column(name)
         if self._selection is None:
-            recording = self._recordings[0]
-            stop = self._check_target(name, start, stop, recording.rows(name), out)
-            return recording.read(name, start, stop, out=out)
+            stored = self._versions[0]
+            stop = self._check_target(name, start, stop, stored.rows(name), out)
+            return stored.read(name, start, stop, out=out)
         if has_offsets(name):
             values = self._selection.read(name, np.arange(self.total_episodes))
             stop = self._check_target(name, start, stop, len(values), out)
@@ -239,7 +239,7 @@ class Dataset:
         self._check_column(name)
         rows = np.asarray(rows, np.int64)
         if self._selection is None:
-            return self._recordings[0].read_rows(name, rows)
+            return self._versions[0].read_rows(name, rows)
         if has_offsets(name):
             values = self.column(name)
             check_rows(name, rows, len(values))
@@ -303,10 +303,10 @@ class Dataset:
         lengths = self.episode_lengths[wanted]
         total_bytes = sum(
             column.rows * max(1, int(np.prod(column.shape))) * np.dtype(column.dtype).itemsize
-            for recording in self._recordings
-            for column in recording.manifest.columns
+            for stored in self._versions
+            for column in stored.manifest.columns
         )
-        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._recordings))
+        step_bytes = total_bytes / max(1, sum(one.manifest.total_steps for one in self._versions))
         steps_per_block = max(1, int(BLOCK_BYTES / step_bytes))
         block_of = lengths.cumsum() // steps_per_block
         edges = np.flatnonzero(np.diff(block_of, prepend=-1, append=np.iinfo(np.int64).max))
@@ -386,7 +386,7 @@ class Dataset:
             MissingExtraError: its package is not installed.
             SimulatorError: its arguments need consent, or are never taken from data.
         """
-        versions = [(one.manifest, one.folder) for one in self._recordings]
+        versions = [(one.manifest, one.folder) for one in self._versions]
         return check_environment(
             self.name, self.environment, versions, trust_environment=trust_environment
         )
@@ -398,7 +398,7 @@ class Dataset:
         count = self.total_episodes
         zeros = np.zeros(count, np.int64)
         return Selection(
-            recordings=self._recordings, source=zeros, index=np.arange(count), component=zeros
+            versions=self._versions, source=zeros, index=np.arange(count), component=zeros
         )
 
     def _check_column(self, name: str) -> None:
@@ -420,10 +420,10 @@ class Dataset:
             raise IndexError(f"{self.name}: episode {index} of {self.total_episodes}")
         return index % self.total_episodes
 
-    def _runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
-        """Yield (recording, its episodes) for each run of episodes of one recording."""
+    def _runs(self, episodes: np.ndarray) -> Iterator[tuple[StoredVersion, np.ndarray]]:
+        """Yield (version, its episodes) for each run of episodes of one version."""
         if self._selection is None:
-            return iter([(self._recordings[0], episodes)])
+            return iter([(self._versions[0], episodes)])
         return self._selection.runs(episodes)
 
     def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
@@ -450,9 +450,7 @@ class Dataset:
         return stop
 
     def _block(self, episodes: np.ndarray) -> Block:
-        blocks = [
-            recording.read_block(some, self.columns) for recording, some in self._runs(episodes)
-        ]
+        blocks = [stored.read_block(some, self.columns) for stored, some in self._runs(episodes)]
         return blocks[0] if len(blocks) == 1 else dict(concatenate_blocks(blocks))
 
     def _episode(self, block: Block, index: int) -> Episode:

@@ -332,16 +332,16 @@ def _combine(parents: list[SourceT], value: Any) -> Selection:
         raise IndexError(f"more than {MOST_EPISODES} episodes in a view")
     for parent in parents[1:]:
         _check_alike(parents[0], parent)
-    recordings: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
     for parent in parents:
-        for recording in parent.selection().recordings:
-            recordings.setdefault(recording.digest, recording)
-    place = {digest: number for number, digest in enumerate(recordings)}
+        for stored in parent.selection().versions:
+            versions.setdefault(stored.digest, stored)
+    place = {digest: number for number, digest in enumerate(versions)}
     sources, indices, components = [], [], []
     shares: list[float] = []
     for number, parent in enumerate(parents):
         selection = parent.selection()
-        moved = np.array([place[one.digest] for one in selection.recordings], np.int64)
+        moved = np.array([place[one.digest] for one in selection.versions], np.int64)
         sources.append(moved[selection.source])
         indices.append(selection.index)
         # A mixture inside a mixture keeps its proportions within the share of the whole.
@@ -350,7 +350,7 @@ def _combine(parents: list[SourceT], value: Any) -> Selection:
         components.append(flat + len(shares))
         shares += [share * (1.0 if weights is None else weights[number]) for share in inner]
     return Selection(
-        recordings=tuple(recordings.values()),
+        versions=tuple(versions.values()),
         source=np.concatenate(sources),
         index=np.concatenate(indices),
         component=np.concatenate(components)

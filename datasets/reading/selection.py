@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 
 __all__ = [
     "Selection",
@@ -25,14 +25,14 @@ class Selection:
     """The episodes of a view, in its order.
 
     Attributes:
-        recordings: Where episodes come from.
-        source: Which of these, for each episode.
-        index: Which episode of it.
+        versions: The stored versions that episodes come from.
+        source: Which of these versions, for each episode.
+        index: Which episode of that version.
         component: Which component of a weighted mixture each episode belongs to; all 0 without one.
         weights: Probability that a sampled step comes from a component; empty without a mixture.
     """
 
-    recordings: tuple[Recording, ...]
+    versions: tuple[StoredVersion, ...]
     source: np.ndarray
     index: np.ndarray
     component: np.ndarray
@@ -50,17 +50,17 @@ class Selection:
     def lengths(self) -> np.ndarray:
         """Return the steps of each episode, (E,) int64."""
         lengths = np.empty(len(self.index), np.int64)
-        for number, recording in enumerate(self.recordings):
+        for number, stored in enumerate(self.versions):
             inside = self.source == number
-            lengths[inside] = recording.lengths[self.index[inside]]
+            lengths[inside] = stored.lengths[self.index[inside]]
         return lengths
 
-    def runs(self, episodes: np.ndarray) -> Iterator[tuple[Recording, np.ndarray]]:
-        """Yield (recording, its episodes) for each run of episodes of one recording."""
+    def runs(self, episodes: np.ndarray) -> Iterator[tuple[StoredVersion, np.ndarray]]:
+        """Yield (version, its episodes) for each run of episodes of one version."""
         source, index = self.source[episodes], self.index[episodes]
         edges = [*np.flatnonzero(np.diff(source, prepend=-1)).tolist(), len(episodes)]
         for first, last in itertools.pairwise(edges):
-            yield self.recordings[source[first]], index[first:last]
+            yield self.versions[source[first]], index[first:last]
 
     def read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return a column's rows of some episodes; in `out`, if it is given, unless offsets.
@@ -70,9 +70,9 @@ class Selection:
         """
         pieces = []
         counted = rows = 0
-        for recording, some in self.runs(episodes):
-            place = None if out is None else out[rows : rows + recording.count_rows(name, some)]
-            values = recording.read_episodes(name, some, out=place)
+        for stored, some in self.runs(episodes):
+            place = None if out is None else out[rows : rows + stored.count_rows(name, some)]
+            values = stored.read_episodes(name, some, out=place)
             rows += len(values)
             if name.endswith("@offsets") and len(values):
                 values = values + counted
@@ -81,7 +81,7 @@ class Selection:
         if out is not None:
             return out
         if not pieces:
-            return self.recordings[0].read(name, 0, 0)
+            return self.versions[0].read(name, 0, 0)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def read_range(
@@ -109,14 +109,14 @@ class Selection:
         check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
         episode = np.searchsorted(ends, rows, "right")
         into = rows - np.where(episode > 0, ends[episode - 1], 0)
-        spec = self.recordings[0].schema.columns()[name]
+        spec = self.versions[0].schema.columns()[name]
         out = np.empty((len(rows), *spec.shape), spec.dtype)
         source, index = self.source[episode], self.index[episode]
-        for number, recording in enumerate(self.recordings):
+        for number, stored in enumerate(self.versions):
             inside = source == number
             if inside.any():
-                first = recording.first_rows(name, index[inside])
-                out[inside] = recording.read_rows(name, first + into[inside])
+                first = stored.first_rows(name, index[inside])
+                out[inside] = stored.read_rows(name, first + into[inside])
         return out
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError
 from orlog.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.manifests.manifest import (
@@ -63,17 +63,15 @@ def finish_version(
         if share:
             share_objects(store, share)
         sync_folders(store)
-    if decode:
-        _check_decoding(store, manifest)
-    accept(manifest)
-    if replace:
-        put_in_place(store, destination)
-    else:
-        put_new(store, destination)
+        if decode:
+            _check_decoding(store, manifest)
+        accept(manifest)
+        put = put_in_place if replace else put_new
+        put(store, destination)
 
 
 def _check_decoding(store: Path, manifest: Manifest) -> None:
-    problems = Recording(store).check_values()
+    problems = StoredVersion(store).check_values()
     if problems:
         raise IntegrityError(
             f"{manifest.name}@{manifest.version}: the written files do not decode to the values "

@@ -158,7 +158,7 @@ def save_dataset(
             from orlog.datasets.store.hdf5 import write_hdf5
 
             objects = write_hdf5(part, store, written)
-        sources = [recording.manifest for recording in dataset.selection().recordings]
+        sources = [stored.manifest for stored in dataset.selection().versions]
         manifest = make_manifest(
             written.schema,
             [written.part],

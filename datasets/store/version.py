@@ -26,13 +26,13 @@ from orlog.manifests.manifest import (
     read_manifest,
 )
 
-__all__ = ["Recording", "schema_of_manifest"]
+__all__ = ["StoredVersion", "schema_of_manifest"]
 
 GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
 WINDOW_BYTES = 2**26
 
 
-class Recording:
+class StoredVersion:
     """One version of a dataset in its folder, or what was downloaded of one.
 
     Opening checks the manifest's digest, place and size of every object, the bytes of all

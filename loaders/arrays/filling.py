@@ -368,8 +368,8 @@ def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _C
 
 def warn_of_outside(dataset: Dataset) -> None:
     """Warn that what is about to be learned from has numbers outside of their bounds."""
-    recordings = dataset.selection().recordings
-    counts = merge_outside(one.manifest.outside_bounds for one in recordings)
+    versions = dataset.selection().versions
+    counts = merge_outside(one.manifest.outside_bounds for one in versions)
     if not counts:
         return
     bounds = bounds_of(dataset.observation_space, dataset.action_space)

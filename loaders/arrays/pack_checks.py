@@ -241,15 +241,15 @@ def _compare_others(
 
 def _verify_shared(dataset: Dataset) -> None:
     """Refuse objects of shared homes that are not what their manifest says."""
-    for recording in dataset.selection().recordings:
-        if recording.folder.is_relative_to(datasets_folder()):
+    for stored in dataset.selection().versions:
+        if stored.folder.is_relative_to(datasets_folder()):
             continue
-        _, problems = verify_folder(recording.folder, quick=True)
+        _, problems = verify_folder(stored.folder, quick=True)
         for problem in problems:
             if problem.kind != "not in the manifest":
                 raise IntegrityError(
-                    f"{dataset.name}: {recording.folder}: {problem}; run: orlog verify "
-                    f"{recording.folder}",
+                    f"{dataset.name}: {stored.folder}: {problem}; run: orlog verify "
+                    f"{stored.folder}",
                     file=problem.file,
                     expected=problem.expected,
                     found=problem.found,

@@ -131,7 +131,7 @@ def describe_pack(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> 
         pack_version=PACK_VERSION,
         name=dataset.name,
         digest=dataset.digest,
-        sources=tuple(sorted({one.digest for one in dataset.selection().recordings})),
+        sources=tuple(sorted({one.digest for one in dataset.selection().versions})),
         non_finite="",
         obs_dim=layout.obs_dim,
         action_dim=layout.action_dim,

@@ -32,7 +32,7 @@ from orlog.datasets.recording.saving import convert_dataset
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store.contents import DamageFinder
 from orlog.datasets.store.verify import verify_folder
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import manifest_from_text
@@ -188,7 +188,7 @@ class Workplace:
             values = _values_of(dataset)
             for _ in dataset:
                 pass
-            if Recording(folder).check_values() == []:
+            if StoredVersion(folder).check_values() == []:
                 for name, found in values.items():
                     assert np.array_equal(found, self._values[folder][name]), name
         finally:

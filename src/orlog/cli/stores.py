@@ -237,7 +237,7 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
     """Decode all values of a version whose bytes are right, and return what is wrong with them."""
     from orlog.datasets.home.presence import is_whole
     from orlog.datasets.store.verify import locate
-    from orlog.datasets.store.version import Recording
+    from orlog.datasets.store.version import StoredVersion
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
@@ -245,9 +245,9 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
             f"{folder}: only a part of the version is here, and the sums of values are those of the "
             "whole; complete it with orlog download, or leave out --values"
         )
-    recording = Recording(folder)
-    with _bytes_bar(_value_bytes(recording.manifest)) as count:
-        return locate(folder, recording.manifest, recording.check_values(count))
+    stored = StoredVersion(folder)
+    with _bytes_bar(_value_bytes(stored.manifest)) as count:
+        return locate(folder, stored.manifest, stored.check_values(count))
 
 
 def _stored_bytes(folder: Path) -> int:

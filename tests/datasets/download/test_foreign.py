@@ -382,7 +382,9 @@ def _bring_and_wait(source: ForeignSource, step: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("step", ["make_manifest", "Recording", "put_in_place", "_remember_first"])
+@pytest.mark.parametrize(
+    "step", ["make_manifest", "StoredVersion", "put_in_place", "_remember_first"]
+)
 def test_a_kill_leaves_no_half_version(upstream: Upstream, step: str, checksum: bool) -> None:
     if checksum and step == "_remember_first":
         pytest.skip("nothing is remembered of a file with a checksum")

@@ -17,7 +17,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.store import encoding
 from orlog.datasets.store.contents import DamageFinder
 from orlog.datasets.store.verify import Problem, verify_folder
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.manifests.manifest import part_folder, parts_of, read_manifest
 
@@ -77,31 +77,31 @@ def store(three_parts: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(three_parts, tmp_path / "store"))
 
 
-def expected_episodes(recording: Recording, part: int, name: str, number: int) -> tuple[int, int]:
+def expected_episodes(stored: StoredVersion, part: int, name: str, number: int) -> tuple[int, int]:
     """Return first and last episode in a shard, having looked at each episode's rows."""
-    rows = parts_of(recording.manifest)[part].columns[name].rows
-    shard_rows = recording._readers[part].encoding(name).shard_rows  # type: ignore[attr-defined]
-    before = recording._first_rows[name][part]
+    rows = parts_of(stored.manifest)[part].columns[name].rows
+    shard_rows = stored._readers[part].encoding(name).shard_rows  # type: ignore[attr-defined]
+    before = stored._first_rows[name][part]
     first, stop = before + number * shard_rows, before + min(rows, (number + 1) * shard_rows)
-    starts, stops = recording._row_ranges(name, np.arange(len(recording.lengths)))
+    starts, stops = stored._row_ranges(name, np.arange(len(stored.lengths)))
     hit = np.flatnonzero((starts < stop) & (stops > first) & (starts < stops)).tolist()
     return hit[0], hit[-1]
 
 
 def test_each_shard_holds_the_episodes_whose_rows_are_in_it(three_parts: Path) -> None:
-    recording = Recording(three_parts)
-    finder = DamageFinder(three_parts, recording.manifest, [])
+    stored = StoredVersion(three_parts)
+    finder = DamageFinder(three_parts, stored.manifest, [])
     shards = 0
     for part in range(len(LENGTHS)):
-        for name, spec in recording.schema.columns().items():
+        for name, spec in stored.schema.columns().items():
             for number in range(10_000):
                 path = part_folder(part) + shard_path(spec, number)
                 if not (three_parts / path).exists():
                     break
-                expected = expected_episodes(recording, part, name, number)
+                expected = expected_episodes(stored, part, name, number)
                 assert finder.find(path) == (name, expected), path
                 shards += 1
-    objects = [item.path for item in recording.manifest.objects]
+    objects = [item.path for item in stored.manifest.objects]
     assert shards == sum(not path.endswith("zarr.json") for path in objects) > 100
 
 

@@ -18,7 +18,7 @@ from orlog.datasets.store import verify
 from orlog.datasets.store.encoding import choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify import make_objects, verify_folder
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, ManifestError, StorageError
 from orlog.files import hash_file
 from orlog.manifests.manifest import MANIFEST_FILE, Container, read_manifest
@@ -149,18 +149,18 @@ def test_values_other_than_those_stated_are_found_by_decoding(
     mini_folder: Path, replace_object: Callable[[Path, str, bytes], None]
 ) -> None:
     seen: list[int] = []
-    recording = Recording(mini_folder)
-    assert recording.check_values(seen.append) == []
-    columns = recording.schema.columns()
-    assert sum(seen) == sum(recording.read(name).nbytes for name in columns)
+    stored = StoredVersion(mini_folder)
+    assert stored.check_values(seen.append) == []
+    columns = stored.schema.columns()
+    assert sum(seen) == sum(stored.read(name).nbytes for name in columns)
 
     # As a writer would have stored them whose memory or codec was at fault.
-    wrong = -recording.read("rewards")
+    wrong = -stored.read("rewards")
     pieces = encode_shard(wrong, choose_encoding("rewards", wrong.dtype, ()))
     replace_object(mini_folder, "rewards/c.0", b"".join(pieces))
     assert problems(mini_folder) == []
-    (problem,) = Recording(mini_folder).check_values()
-    (stated,) = (one for one in recording.manifest.columns if one.name == "rewards")
+    (problem,) = StoredVersion(mini_folder).check_values()
+    (stated,) = (one for one in stored.manifest.columns if one.name == "rewards")
     found = blake3.blake3(wrong.tobytes()).hexdigest()
     assert str(problem) == (
         f"rewards: other values: expected blake3 {stated.blake3}, found blake3 {found}"
@@ -176,13 +176,13 @@ def test_values_of_every_part_are_checked_in_both_containers(
     with orlog.DatasetWriter.append(orlog.load_dataset("lab/parts-v1")) as writer:
         writer.add_episode(first[5])
     folder = orlog.load_dataset("lab/parts-v1").folder
-    assert Recording(folder).check_values() == []
+    assert StoredVersion(folder).check_values() == []
     if container == "zarr":
         path = folder / "parts/1/actions/c.0.0"
         data = bytearray(path.read_bytes())
         data[40] ^= 1
         path.write_bytes(data)
-        (problem,) = Recording(folder).check_values()
+        (problem,) = StoredVersion(folder).check_values()
         assert (problem.file, problem.kind) == ("parts/1/actions", "damaged")
         assert "c.0.0, chunk 0: damaged: crc32c" in problem.found
 

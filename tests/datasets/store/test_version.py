@@ -22,11 +22,11 @@ import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Block
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.store import version as recording_module
+from orlog.datasets.store import version as version_module
 from orlog.datasets.store.encoding import Encoding, choose_encoding
 from orlog.datasets.store.shards import encode_shard
 from orlog.datasets.store.verify import make_objects
-from orlog.datasets.store.version import Recording
+from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
@@ -167,10 +167,10 @@ def one_part(three_parts: Dataset, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recordings(versions: tuple[Dataset, Dataset]) -> tuple[Recording, Recording]:
+def stored_versions(versions: tuple[Dataset, Dataset]) -> tuple[StoredVersion, StoredVersion]:
     parts, whole = versions
     assert (len(parts.manifest.parts), len(whole.manifest.parts)) == (3, 0)
-    return Recording(parts.folder), Recording(whole.folder)
+    return StoredVersion(parts.folder), StoredVersion(whole.folder)
 
 
 def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
@@ -178,8 +178,10 @@ def assert_same_values(one: np.ndarray, two: np.ndarray) -> None:
     assert one.tobytes() == two.tobytes()
 
 
-def test_columns_of_parts_are_one_after_the_other(recordings: tuple[Recording, Recording]) -> None:
-    parts, whole = recordings
+def test_columns_of_parts_are_one_after_the_other(
+    stored_versions: tuple[StoredVersion, StoredVersion],
+) -> None:
+    parts, whole = stored_versions
     assert parts.schema.columns() == whole.schema.columns()
     assert parts.lengths.tolist() == flat(LENGTHS) == whole.lengths.tolist()
     assert parts.starts.tolist() == whole.starts.tolist()
@@ -188,8 +190,10 @@ def test_columns_of_parts_are_one_after_the_other(recordings: tuple[Recording, R
         assert_same_values(parts.read(name), whole.read(name))
 
 
-def test_any_range_of_rows_is_that_of_the_whole(recordings: tuple[Recording, Recording]) -> None:
-    parts, whole = recordings
+def test_any_range_of_rows_is_that_of_the_whole(
+    stored_versions: tuple[StoredVersion, StoredVersion],
+) -> None:
+    parts, whole = stored_versions
     for name in whole.schema.columns():
         values = whole.read(name)
         rows = len(values)
@@ -197,14 +201,14 @@ def test_any_range_of_rows_is_that_of_the_whole(recordings: tuple[Recording, Rec
         ranges = itertools.combinations_with_replacement(range(rows + 1), 2)
         few = itertools.islice(ranges, 0, None, 1 + rows * rows // 300)
         for start, stop in [*few, (0, rows), (rows, rows)]:
-            for recording in recordings:
-                assert_same_values(recording.read(name, start, stop), values[start:stop])
+            for stored in stored_versions:
+                assert_same_values(stored.read(name, start, stop), values[start:stop])
 
 
 def test_any_rows_in_any_order_are_those_of_the_whole(
-    recordings: tuple[Recording, Recording],
+    stored_versions: tuple[StoredVersion, StoredVersion],
 ) -> None:
-    parts, whole = recordings
+    parts, whole = stored_versions
     rng = np.random.default_rng(0)
     for name in whole.schema.columns():
         values = whole.read(name)
@@ -219,14 +223,14 @@ def test_rows_outside_a_column_are_an_index_error(
     versions: tuple[Dataset, Dataset], start_stop: tuple[int, int]
 ) -> None:
     for dataset in versions:
-        recording = Recording(dataset.folder)
+        stored = StoredVersion(dataset.folder)
         with pytest.raises(IndexError, match=r"rewards: rows .* of 24"):
-            recording.read("rewards", *start_stop)
+            stored.read("rewards", *start_stop)
         with pytest.raises(KeyError):
-            recording.read("unknown")
+            stored.read("unknown")
         for row in (-1, 24):
             with pytest.raises(IndexError, match=r"rewards: rows .* of 24"):
-                recording.read_rows("rewards", np.array([row]))
+                stored.read_rows("rewards", np.array([row]))
 
 
 SELECTIONS = [
@@ -245,21 +249,21 @@ SELECTIONS = [
 
 @pytest.mark.parametrize("windows", [(0, 0), (2**18, 2**26), (0, 2**26), (2**18, 100)], ids=str)
 def test_rows_of_any_episodes_are_those_of_the_episodes(
-    recordings: tuple[Recording, Recording],
+    stored_versions: tuple[StoredVersion, StoredVersion],
     monkeypatch: pytest.MonkeyPatch,
     windows: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(recording_module, "GAP_BYTES", windows[0])
-    monkeypatch.setattr(recording_module, "WINDOW_BYTES", windows[1])
-    parts, whole = recordings
+    monkeypatch.setattr(version_module, "GAP_BYTES", windows[0])
+    monkeypatch.setattr(version_module, "WINDOW_BYTES", windows[1])
+    parts, whole = stored_versions
     names = list(whole.schema.columns())
     single: list[Block] = [
         whole.read_block(np.array([episode]), names) for episode in range(len(whole.lengths))
     ]
     for selection in SELECTIONS:
         episodes = np.array(selection, np.int64)
-        for recording in (parts, whole):
-            block = recording.read_block(episodes, names)
+        for stored in (parts, whole):
+            block = stored.read_block(episodes, names)
             for name in names:
                 if not selection:
                     assert len(block[name]) == 0
@@ -373,8 +377,8 @@ def replace_column(
     reseal: Reseal,
 ) -> None:
     """Put other values of as many rows into a column, sealed as if they belonged there."""
-    recording = Recording(folder)
-    spec = recording.schema.columns()[name]
+    stored = StoredVersion(folder)
+    spec = stored.schema.columns()[name]
     writer = ZarrWriter(folder.parent / "donor", encodings())
     writer.add_column(spec)
     writer.append({name: values})
@@ -410,7 +414,7 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
     name: str,
     kind: str,
 ) -> None:
-    values = Recording(one_part).read(name).copy()
+    values = StoredVersion(one_part).read(name).copy()
     values[-1] = {
         "beyond": values.max() + 1000,
         "negative": -1,
@@ -428,7 +432,7 @@ def test_offsets_that_do_not_count_their_values_are_an_integrity_error(
 def test_text_that_is_not_utf_8_is_an_integrity_error(
     one_part: Path, replace_object: Callable[[Path, str, bytes], None], reseal: Reseal
 ) -> None:
-    values = Recording(one_part).read("infos/said@values").copy()
+    values = StoredVersion(one_part).read("infos/said@values").copy()
     values[:] = 0xFF
     replace_column(one_part, "infos/said@values", values, replace_object, reseal)
     with pytest.raises(IntegrityError, match="values that make no sense"):
@@ -465,7 +469,7 @@ def test_values_of_another_number_than_their_metadata_say_are_refused(
     ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"],
 )
 def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> None:
-    recording = Recording(three_parts.folder)
+    stored = StoredVersion(three_parts.folder)
     for part, totals in enumerate(three_parts.manifest.parts):
         with zarr.config.set({"codec_pipeline.path": pipeline}):
             group = zarr.open_group(three_parts.folder / part_folder(part), mode="r", zarr_format=3)
@@ -476,7 +480,7 @@ def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> No
                 assert isinstance(array, zarr.Array)
                 values = np.asarray(array[...])
                 assert blake3.blake3(values.tobytes()).hexdigest() == column.blake3
-                assert values.shape == (column.rows, *recording.schema.columns()[name].shape)
+                assert values.shape == (column.rows, *stored.schema.columns()[name].shape)
 
 
 # --- what a review found
