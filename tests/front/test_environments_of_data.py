@@ -63,7 +63,10 @@ def test_without_an_environment_training_says_how_and_leaves_nothing(
     out = tmp_path / "work"
     out.mkdir()
     monkeypatch.chdir(out)
-    for arguments in (("train", "bc", NAME, "--steps", "2"), ("reproduce", "bc", NAME, "--steps", "2")):
+    for arguments in (
+        ("train", "bc", NAME, "--steps", "2"),
+        ("reproduce", "bc", NAME, "--steps", "2"),
+    ):
         with pytest.raises(NotFoundError, match="names no environment") as caught:
             command(*arguments)
         assert ("--evaluations 0" in str(caught.value)) == (arguments[0] == "train")
