@@ -1,94 +1,199 @@
-"""The algorithms by name, and how settings from text or JSON become their configurations."""
+"""The algorithms: what a class declares, and how it is found by name, by file or as the class itself.
+
+A file of this folder defines the algorithm that it is named after: `iql.py` with a class `IQL`,
+`td3_bc.py` with a class `TD3BC`. No table lists it, and it is imported when it is first used. An
+algorithm from elsewhere is named by module and class, `my_method.py:MyMethod`, or given as the class.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias, get_origin, get_type_hints
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import msgspec
-from jaxtyping import Float32
-from torch import Tensor
+if TYPE_CHECKING:
+    from jaxtyping import Float32
+    from torch import Tensor
 
-from orlog.algos.bc import BC, BCConfig
-from orlog.algos.cql import CQL, CQLConfig
-from orlog.algos.iql import IQL, IQLConfig
-from orlog.algos.networks import Scaling
-from orlog.loaders.batch import Batch
+    from orlog.algos.networks import Scaling
 
-__all__ = ["ALGORITHMS", "Algorithm", "Config", "make_algorithm", "make_config"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AlgorithmLike",
+    "algorithm_name",
+    "find_algorithm",
+    "make_algorithm",
+]
 
-Config: TypeAlias = BCConfig | CQLConfig | IQLConfig
+AlgorithmLike: TypeAlias = str | type[Any]
+"""A name (`iql`), a module or file with a class (`my_method.py:MyMethod`), or the class itself."""
 
 
 class Algorithm(Protocol):
-    """What the training loop asks of an algorithm."""
+    """What the class of an algorithm declares, and what its objects do.
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
+    Attributes:
+        CONFIG: Frozen dataclass of its settings.
+        FROM_RUN: Settings that are those of the run, of `steps` and `seed`.
+        OBSERVATIONS: Kinds of observations that it takes, of those in `training/policy.py`.
+        ACTIONS: Kinds of actions that it takes, likewise.
+        STATE: Attributes that training changes, which checkpoints save.
+        CONSTANTS: Its other attributes.
+    """
+
+    CONFIG: ClassVar[type[Any]]
+    FROM_RUN: ClassVar[tuple[str, ...]]
+    OBSERVATIONS: ClassVar[tuple[str, ...]]
+    ACTIONS: ClassVar[tuple[str, ...]]
+    STATE: ClassVar[tuple[str, ...]]
+    CONSTANTS: ClassVar[tuple[str, ...]]
+
+    @staticmethod
+    def loader(config: Any) -> tuple[str, dict[str, Any]]:
+        """Return the function that gives its batches, as `module:function`, and its arguments.
+
+        It is called as `function(arrays, seed=.., start=.., **arguments)`, as the loaders are.
+        """
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch."""
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
-        """Return the actions to evaluate, in the environment's unit."""
+    def act(self, observations: Any) -> Float32[Tensor, "batch act"]:
+        """Return the actions to evaluate; both are in the environment's unit, as in batches."""
 
 
-ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
-    "bc": (BC, BCConfig),
-    "cql": (CQL, CQLConfig),
-    "iql": (IQL, IQLConfig),
-}
+_DECLARED = (
+    "CONFIG",
+    "FROM_RUN",
+    "OBSERVATIONS",
+    "ACTIONS",
+    "STATE",
+    "CONSTANTS",
+    "loader",
+    "update",
+    "act",
+)
 
 
-def make_config(algorithm: str, settings: Mapping[str, object]) -> Config:
-    """Return the configuration of an algorithm with some settings changed.
+class _Algorithms(Mapping[str, type[Any]]):
+    """The algorithms of this folder by name; each is imported when it is looked up."""
 
-    Text is read as the type that the setting has (`"0.9"`, `"64,64"`, `"[64, 64]"`, `"none"`).
+    def __getitem__(self, name: str) -> type[Any]:
+        kind: type[Any] = getattr(importlib.import_module(f"{_PACKAGE}.{name}"), _classes()[name])
+        return kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_classes())
+
+    def __len__(self) -> int:
+        return len(_classes())
+
+    def __contains__(self, name: object) -> bool:
+        return name in _classes()
+
+
+ALGORITHMS: Mapping[str, type[Any]] = _Algorithms()
+
+_PACKAGE = "orlog.algos"
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+def _classes() -> dict[str, str]:
+    """Return the class of each algorithm of this folder by name, in the order of names."""
+    found = {}
+    for folder in sys.modules[_PACKAGE].__path__:
+        for path in Path(folder).glob("*.py"):
+            for name in _CLASS.findall(path.read_text("utf-8")):
+                if name.lower() == path.stem.replace("_", ""):
+                    found[path.stem] = name
+    return dict(sorted(found.items()))
+
+
+def find_algorithm(algorithm: AlgorithmLike) -> type[Any]:
+    """Return the class of an algorithm.
 
     Raises:
-        ValueError: no such algorithm or setting, or a value that it cannot have.
+        ValueError: there is no such algorithm.
+        TypeError: it is no class, or one that does not declare what `Algorithm` lists.
     """
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
-    config = ALGORITHMS[algorithm][1]
-    known = [field.name for field in dataclasses.fields(config)]
-    for name in settings:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            raise ValueError(
-                f"{algorithm} has no setting {name!r}"
-                + (f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}")
-            )
-    kinds = get_type_hints(config)
-    read = {name: _read(algorithm, name, value, kinds[name]) for name, value in settings.items()}
-    try:
-        made: Config = config(**read)
-    except ValueError as error:
-        raise ValueError(f"{algorithm}: {error}") from error
-    return made
+    if isinstance(algorithm, str) and ":" in algorithm:
+        kind = _import_class(algorithm)
+    elif isinstance(algorithm, str):
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}.")
+        kind = ALGORITHMS[algorithm]
+    else:
+        kind = algorithm
+    if not isinstance(kind, type):
+        raise TypeError(f"{algorithm}: an algorithm is a class, found {type(kind).__name__}.")
+    missing = [name for name in _DECLARED if not hasattr(kind, name)]
+    if missing:
+        raise TypeError(
+            f"{kind.__name__} does not declare {', '.join(missing)}; see "
+            "orlog.algos.algorithms.Algorithm for what an algorithm declares."
+        )
+    return kind
+
+
+def algorithm_name(algorithm: AlgorithmLike) -> str:
+    """Return the name of an algorithm in records: `iql`, or `my_method:MyMethod` for others."""
+    if isinstance(algorithm, type):
+        module, name = algorithm.__module__, algorithm.__qualname__
+        return module.rpartition(".")[2] if module.startswith(_PACKAGE) else f"{module}:{name}"
+    module, colon, name = algorithm.rpartition(":")
+    if not colon:
+        return algorithm
+    return f"{Path(module).stem if module.endswith('.py') else module}:{name}"
 
 
 def make_algorithm(
-    name: str, config: Config, scaling: Scaling, *, seed: int, device: str = "cpu"
+    algorithm: AlgorithmLike, config: Any, scaling: Scaling, *, seed: int, device: str = "cpu"
 ) -> Algorithm:
     """Return a fresh algorithm with networks drawn from `seed`."""
-    made: Algorithm = ALGORITHMS[name][0](config, scaling, seed=seed, device=device)
+    made: Algorithm = find_algorithm(algorithm)(config, scaling, seed=seed, device=device)
     return made
 
 
-def _read(algorithm: str, name: str, value: object, kind: Any) -> object:
-    """Return the value of one setting, which may be given as text."""
-    is_list = get_origin(kind) is tuple
-    parsed = value
+def _import_class(text: str) -> Any:
+    """Return what `module:Class` or `path.py:Class` names."""
+    name, _, attribute = text.rpartition(":")
+    module = _import_file(Path(name).expanduser()) if name.endswith(".py") else _import(text, name)
     try:
-        if isinstance(value, str) and value.startswith("["):
-            parsed = msgspec.json.decode(value)
-        elif isinstance(value, str) and is_list and "," in value:
-            parsed = [item.strip() for item in value.rstrip(", ").split(",")]
-        elif isinstance(value, str) and value.lower() in ("none", "null"):
-            parsed = None
-        return msgspec.convert(parsed, kind, strict=False)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        example = f"; write a list as {name}=64,64 and a single number as {name}=[64]"
+        return getattr(module, attribute)
+    except AttributeError as error:
+        raise ValueError(f"no algorithm {text!r}: {name} has no class {attribute}.") from error
+
+
+def _import(text: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"no algorithm {text!r}: {error}.") from error
+
+
+def _import_file(path: Path) -> Any:
+    """Import a file as the module that it is named after."""
+    path = path.resolve()
+    present = sys.modules.get(path.stem)
+    if present is not None:
+        if Path(getattr(present, "__file__", None) or "").resolve() == path:
+            return present
         raise ValueError(
-            f"{algorithm}: {name}={value}: {error}{example if is_list else ''}"
-        ) from error
+            f"{path}: another module named {path.stem} is imported already; rename the file."
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"{path}: no such file, so there is no algorithm in it.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up while it is imported
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module

@@ -61,8 +61,17 @@ def cloning_loss(
 class BC:
     """Behavior cloning with a deterministic tanh policy."""
 
+    CONFIG = BCConfig
+    FROM_RUN = ()
+    OBSERVATIONS = ("vector",)
+    ACTIONS = ("continuous",)
     STATE = ("policy", "optimizer")
     CONSTANTS = ("config", "scaling")
+
+    @staticmethod
+    def loader(config: BCConfig) -> tuple[str, dict[str, int]]:
+        """Return what gives its batches: transitions."""
+        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(
         self, config: BCConfig, scaling: Scaling, *, seed: int, device: str = "cpu"

@@ -147,6 +147,10 @@ def squashed_samples(
 class CQL:
     """Conservative Q-learning for continuous actions."""
 
+    CONFIG = CQLConfig
+    FROM_RUN = ()
+    OBSERVATIONS = ("vector",)
+    ACTIONS = ("continuous",)
     STATE = (
         "critic",
         "target_critic",
@@ -158,6 +162,11 @@ class CQL:
         "step",
     )
     CONSTANTS = ("config", "scaling", "action_dim")
+
+    @staticmethod
+    def loader(config: CQLConfig) -> tuple[str, dict[str, int]]:
+        """Return what gives its batches: transitions."""
+        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(
         self, config: CQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"

@@ -34,7 +34,7 @@ What differs from CORL (`iql.py`), apart from rewards, which it too may scale:
   hopper-medium-replay-v2 CORL takes a deterministic policy with weighted squared errors, a target rate
   of 0.001 and scaled rewards.
 - Temperature, expectile and dropout that CORL sets for each dataset are not set here: they go into
-  `algos/recipes.py`.
+  `algos/presets.py`.
 """
 
 from __future__ import annotations
@@ -118,8 +118,17 @@ def policy_loss(
 class IQL:
     """Implicit Q-learning for continuous actions."""
 
+    CONFIG = IQLConfig
+    FROM_RUN = ("steps",)
+    OBSERVATIONS = ("vector",)
+    ACTIONS = ("continuous",)
     STATE = ("critic", "target_critic", "value", "policy", "log_std", "optimizer", "step")
     CONSTANTS = ("config", "scaling")
+
+    @staticmethod
+    def loader(config: IQLConfig) -> tuple[str, dict[str, int]]:
+        """Return what gives its batches: transitions."""
+        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(
         self, config: IQLConfig, scaling: Scaling, *, seed: int, device: str = "cpu"

@@ -10,11 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import gymnasium
 
 __all__ = ["Scaling", "TwinCritic", "make_generator", "make_network", "update_target"]
 
@@ -32,14 +36,18 @@ class Scaling:
     Attributes:
         obs_mean: Subtracted from observations.
         obs_std: Divides observations; positive.
-        action_low: Action that a network's -1 stands for.
-        action_high: Action that a network's +1 stands for.
+        action_low: Action that a network's -1 stands for; empty where actions are integers.
+        action_high: Action that a network's +1 stands for; empty likewise.
+        observation_space: The dataset's, for algorithms that take more than vectors.
+        action_space: The dataset's, for algorithms that take more than continuous actions.
     """
 
     obs_mean: Float32[Tensor, " obs"]
     obs_std: Float32[Tensor, " obs"]
     action_low: Float32[Tensor, " act"]
     action_high: Float32[Tensor, " act"]
+    observation_space: gymnasium.Space[Any] | None = None
+    action_space: gymnasium.Space[Any] | None = None
 
     def __post_init__(self) -> None:
         if not bool((self.obs_std > 0).all()):
@@ -65,12 +73,11 @@ class Scaling:
 
     def to(self, device: torch.device | str) -> Scaling:
         """Return the same maps on another device."""
-        return Scaling(
-            **{
-                field.name: getattr(self, field.name).to(device)
-                for field in dataclasses.fields(self)
-            }
-        )
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)
+        }
+        return dataclasses.replace(self, **moved)
 
 
 def make_network(

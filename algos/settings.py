@@ -1,12 +1,62 @@
-"""Checks that the settings of an algorithm make sense, as far as several algorithms share them."""
+"""Settings of algorithms: made from text or JSON, and checked where several algorithms share them."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_origin, get_type_hints
 
-__all__ = ["check_settings"]
+import msgspec
+
+from orlog.algos.algorithms import AlgorithmLike, algorithm_name, find_algorithm
+
+__all__ = ["check_settings", "make_config"]
+
+
+def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any:
+    """Return the configuration of an algorithm with some settings changed.
+
+    Text is read as the type that the setting has (`"0.9"`, `"64,64"`, `"[64, 64]"`, `"none"`).
+
+    Raises:
+        ValueError: no such algorithm or setting, or a value that it cannot have.
+    """
+    config, label = find_algorithm(algorithm).CONFIG, algorithm_name(algorithm)
+    known = [field.name for field in dataclasses.fields(config)]
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            raise ValueError(
+                f"{label} has no setting {name!r}"
+                + (f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}.")
+            )
+    types = get_type_hints(config)
+    read = {name: _read(label, name, value, types[name]) for name, value in settings.items()}
+    try:
+        return config(**read)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+
+
+def _read(label: str, name: str, value: object, kind: Any) -> object:
+    """Return the value of one setting, which may be given as text."""
+    is_list = get_origin(kind) is tuple
+    parsed = value
+    try:
+        if isinstance(value, str) and value.startswith("["):
+            parsed = msgspec.json.decode(value)
+        elif isinstance(value, str) and is_list and "," in value:
+            parsed = [item.strip() for item in value.rstrip(", ").split(",")]
+        elif isinstance(value, str) and value.lower() in ("none", "null"):
+            parsed = None
+        return msgspec.convert(parsed, kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        example = f"; write a list as {name}=64,64 and a single number as {name}=[64]"
+        raise ValueError(
+            f"{label}: {name}={value}: {error}{example if is_list else ''}."
+        ) from error
 
 
 def check_settings(config: Any) -> None:
@@ -19,12 +69,14 @@ def check_settings(config: Any) -> None:
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, found {value}")
+            raise ValueError(f"{name} must be finite, found {value}.")
         if name.endswith("learning_rate") and value <= 0:
-            raise ValueError(f"{name} must be > 0, found {value}")
+            raise ValueError(f"{name} must be > 0, found {value}.")
         if name in ("discount", "target_rate") and not 0 < value <= 1:
-            raise ValueError(f"{name} must lie in (0, 1], found {value}")
+            raise ValueError(f"{name} must lie in (0, 1], found {value}.")
         if name in ("batch_size", "steps", "sampled_actions") and value < 1:
-            raise ValueError(f"{name} must be >= 1, found {value}")
+            raise ValueError(f"{name} must be >= 1, found {value}.")
         if name == "hidden" and (not value or min(value) < 1):
-            raise ValueError(f"{name} must name at least one layer of at least one unit: {value}")
+            raise ValueError(
+                f"{name} must name at least one layer of at least one unit, found {value}."
+            )

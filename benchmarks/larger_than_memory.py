@@ -379,8 +379,9 @@ def update_rate(stream: Any, mean: Any, std: Any, steps: int) -> float:
     """Return updates of IQL per second."""
     import torch
 
-    from orlog.algos.algorithms import make_algorithm, make_config
+    from orlog.algos.algorithms import make_algorithm
     from orlog.algos.networks import Scaling
+    from orlog.algos.settings import make_config
     from orlog.algos.training.loop import train
 
     low, high = torch.full((ACTION_SIZE,), -1.0), torch.full((ACTION_SIZE,), 1.0)

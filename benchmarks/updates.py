@@ -15,9 +15,10 @@ import time
 import torch
 
 import orlog
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm
 from orlog.algos.networks import Scaling
 from orlog.algos.presets import recipe_for
+from orlog.algos.settings import make_config
 from orlog.algos.training.loop import train
 from orlog.algos.training.runs import code_versions
 from orlog.loaders.transitions import Transitions

@@ -2,7 +2,7 @@
 
 `manifests/published/hyperparameters.json` holds them by algorithm and implementation: of each the
 source (repository, commit and file), what is common to its datasets, and what differs per dataset. The
-algorithms' docstrings and `algos/recipes.py` cite it.
+algorithms' docstrings and `algos/presets.py` cite it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import msgspec
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from orlog.algos.training.policy import make_from_record, make_policy
+from orlog.algos.algorithms import AlgorithmLike, algorithm_name
+from orlog.algos.training.policy import make_from_record, make_policy, observation_width
 from orlog.algos.training.runs import (
     EVALUATION_FILE,
     RUN_FILE,
@@ -22,6 +22,7 @@ from orlog.algos.training.runs import (
     PathLike,
     RunRecord,
     as_path,
+    check_config,
     has_checkpoint,
     load_state,
     one_thread,
@@ -38,7 +39,6 @@ from orlog.errors import (
 )
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import environment_versions, make_environment
-from orlog.manifests.spaces import leaf_spaces
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Policy, episode_returns
 
@@ -64,6 +64,7 @@ def evaluate_run(
     folder: PathLike,
     *,
     dataset: Given | None = None,
+    algorithm: AlgorithmLike | None = None,
     episodes: int = EPISODES,
     trust_environment: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
@@ -76,6 +77,8 @@ def evaluate_run(
         folder: Folder of the run.
         dataset: What it was trained on; by default it is found by the recorded name and digest, or
             by the view that the run holds.
+        algorithm: The algorithm, where it is not one of orlog's: code that a record names is not
+            run unless it is named here too.
         episodes: Episodes to run.
         trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with the number of episodes done.
@@ -103,12 +106,13 @@ def evaluate_run(
             expected=record.digest,
             found=dataset.digest,
         )
+    kind = _find_algorithm(folder, record, algorithm)
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     _check_statistics(folder, record, dataset)
     with one_thread():
-        algorithm = make_from_record(record, dataset)
-        step = load_state(algorithm, folder).step
-        returns = run_protocol(make_policy(algorithm, dataset), protocol, progress)
+        made = make_from_record(record, dataset, kind)
+        step = load_state(made, folder).step
+        returns = run_protocol(make_policy(made, dataset), protocol, progress)
     evaluation = Evaluation(step=step, protocol=protocol, returns=returns.tolist())
     try:
         write_json(folder / EVALUATION_FILE, msgspec.to_builtins(evaluation))
@@ -119,6 +123,26 @@ def evaluate_run(
             errno=error.errno,
         ) from error
     return record, evaluation
+
+
+def _find_algorithm(
+    folder: Path, record: RunRecord, algorithm: AlgorithmLike | None
+) -> AlgorithmLike:
+    """Return the algorithm of a run; one that is not orlog's must be given."""
+    if algorithm is None:
+        if ":" in record.algorithm:
+            raise NotFoundError(
+                f"{folder}: trained with {record.algorithm}, which is not part of orlog; name its "
+                "class or file: evaluate_run(.., algorithm=..)."
+            )
+        return record.algorithm
+    if algorithm_name(algorithm) != record.algorithm:
+        raise NotFoundError(
+            f"{folder}: trained with {record.algorithm}, but asked for is "
+            f"{algorithm_name(algorithm)}."
+        )
+    check_config(folder, record, algorithm)
+    return algorithm
 
 
 def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
@@ -136,8 +160,7 @@ def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
 
 def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset) -> None:
     """Refuse statistics in `run.json` that do not fit the dataset's observations."""
-    leaves = leaf_spaces(dataset.observation_space, "")
-    width = sum(math.prod(space.shape or ()) for _, space in leaves)
+    width = observation_width(dataset)
     for name in ("obs_mean", "obs_std"):
         found = len(getattr(record, name))
         if found != width:

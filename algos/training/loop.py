@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from orlog.algos.algorithms import Algorithm
-from orlog.loaders.batch import Batch
+__all__ = ["Trainable", "train"]
 
-__all__ = ["train"]
+
+class Trainable(Protocol):
+    """The part of an algorithm that the loop uses."""
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """Take one gradient step and return the metrics of the batch."""
 
 
 def train(
-    algorithm: Algorithm,
-    batches: Iterable[Batch],
+    algorithm: Trainable,
+    batches: Iterable[Any],
     *,
     first_step: int = 0,
     last_step: int,

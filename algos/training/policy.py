@@ -1,66 +1,154 @@
-"""The policy of a run: its algorithm, made from the record, as a function of observations."""
+"""The policy of a run: its algorithm, made from the record, as a function of observations.
+
+An algorithm declares which kinds of spaces it takes; batches and policies give it the same tensors:
+
+    OBSERVATIONS  vector         one float32 vector [batch, obs]: Box, or Dict and Tuple of such
+                  structured     a tensor by key, or one tensor: images, integers, and mixtures of all
+    ACTIONS       continuous     float32 [batch, act] in the environment's unit: Box
+                  discrete       int64 [batch]: Discrete
+                  multidiscrete  int64 [batch, parts]: MultiDiscrete and MultiBinary
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from orlog.algos.algorithms import (
     Algorithm,
+    AlgorithmLike,
+    algorithm_name,
+    find_algorithm,
     make_algorithm,
-    make_config,
 )
 from orlog.algos.networks import Scaling
+from orlog.algos.settings import make_config
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import (
-    SchemaError,
-)
-from orlog.manifests.spaces import leaf_keys
+from orlog.errors import SchemaError
+from orlog.loaders.arrays.filling import Layout, layout_of
+from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.rollouts import Policy
 
-__all__ = [
-    "make_from_record",
-    "make_policy",
-]
+__all__ = ["check_spaces", "make_from_record", "make_policy", "observation_width"]
+
+_IN_WORDS = {
+    "vector": "vectors of numbers (a Box, or a Dict or Tuple of such)",
+    "structured": "images, integers and mixtures of spaces",
+    "continuous": "a Box",
+    "discrete": "a Discrete space",
+    "multidiscrete": "a MultiDiscrete or MultiBinary space",
+}
+
+
+def check_spaces(algorithm: AlgorithmLike, dataset: Dataset) -> None:
+    """Refuse a dataset whose spaces an algorithm does not take.
+
+    Raises:
+        SchemaError: it does not take them, or no loader does.
+    """
+    kind, layout = find_algorithm(algorithm), layout_of(dataset)
+    for part, space, found, takes in (
+        ("observations", dataset.observation_space, _observations(layout), kind.OBSERVATIONS),
+        ("actions", dataset.action_space, _actions(dataset.action_space), kind.ACTIONS),
+    ):
+        if found not in takes:
+            raise SchemaError(
+                f"{dataset.name}: {algorithm_name(algorithm)} takes {part} that are "
+                f"{' or '.join(_IN_WORDS[one] for one in takes)}, found {space}."
+            )
+
+
+def _observations(layout: Layout) -> str:
+    if not layout.observation_leaves:
+        return "vector"
+    return "text" if layout.tables else "structured"
+
+
+def _actions(space: gymnasium.Space[Any]) -> str:
+    match space:
+        case gymnasium.spaces.Box():
+            return "continuous"
+        case gymnasium.spaces.Discrete():
+            return "discrete"
+        case gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
+            return "multidiscrete"
+        case _:
+            return "other"
+
+
+def observation_width(dataset: Dataset) -> int:
+    """Return how many numbers of an observation are standardized: those packed as float32."""
+    return layout_of(dataset).obs_dim
+
+
+def make_from_record(
+    record: RunRecord, dataset: Dataset, algorithm: AlgorithmLike | None = None
+) -> Algorithm:
+    """Return the algorithm of a run, before any training.
+
+    Args:
+        record: The run's record.
+        dataset: What it is trained on.
+        algorithm: The algorithm, where the record's name does not find it.
+
+    Raises:
+        SchemaError: the algorithm does not take the dataset's spaces.
+    """
+    kind = find_algorithm(record.algorithm if algorithm is None else algorithm)
+    check_spaces(kind, dataset)
+    low, high = np.empty(0, np.float32), np.empty(0, np.float32)
+    if isinstance(dataset.action_space, gymnasium.spaces.Box):
+        low, high = dataset.action_space.low, dataset.action_space.high
+    scaling = Scaling(
+        obs_mean=torch.tensor(record.obs_mean),
+        obs_std=torch.tensor(record.obs_std),
+        action_low=torch.from_numpy(low.reshape(-1).astype(np.float32)),
+        action_high=torch.from_numpy(high.reshape(-1).astype(np.float32)),
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+    )
+    return make_algorithm(kind, make_config(kind, record.config), scaling, seed=record.seed)
 
 
 def make_policy(algorithm: Algorithm, dataset: Dataset) -> Policy:
     """Return a callable from batched observations of the environment to batched actions."""
+    space, layout = dataset.action_space, layout_of(dataset)
     leaves = leaf_keys(dataset.observation_space)
-    space = dataset.action_space
-    assert isinstance(space, gymnasium.spaces.Box)
+    shapes = [one.shape or () for _, one in leaf_spaces(dataset.observation_space, "")]
 
     def policy(observations: Any) -> np.ndarray:
-        parts = [_leaf(observations, keys) for keys in leaves]
-        flat = np.concatenate([part.reshape(len(part), -1) for part in parts], 1, dtype=np.float32)
-        actions = algorithm.act(torch.from_numpy(flat)).numpy().reshape(-1, *space.shape)
-        return actions.clip(space.low, space.high).astype(np.dtype(space.dtype))
+        parts = [
+            _leaf(observations, keys).reshape(-1, *shape)
+            for keys, shape in zip(leaves, shapes, strict=True)
+        ]
+        actions = algorithm.act(_as_in_batches(parts, layout)).cpu().numpy()
+        actions = actions.reshape(-1, *(space.shape or ()))
+        if isinstance(space, gymnasium.spaces.Box):
+            actions = actions.clip(space.low, space.high)
+        return actions.astype(np.dtype(space.dtype))
 
     return policy
+
+
+def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Tensor | dict[str, Tensor]:
+    """Return the parts of observations as the tensors that a loader gives."""
+    if not layout.observation_leaves:
+        flat = [part.reshape(len(part), math.prod(part.shape[1:])) for part in parts]
+        return torch.from_numpy(np.concatenate(flat, 1, dtype=np.float32))
+    tensors = {}
+    for part, (key, leaf) in zip(parts, layout.observation_leaves.items(), strict=True):
+        dtype = layout.others[leaf.column].dtype if leaf.column else np.float32
+        tensors[key] = torch.from_numpy(np.ascontiguousarray(part, dtype))
+    return tensors.get("", tensors)
 
 
 def _leaf(observations: Any, keys: tuple[str | int, ...]) -> np.ndarray:
     for key in keys:
         observations = observations[key]
     return np.asarray(observations)
-
-
-def make_from_record(record: RunRecord, dataset: Dataset) -> Algorithm:
-    """Return the algorithm of a run, before any training."""
-    space = dataset.action_space
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise SchemaError(
-            f"{dataset.name}: {record.algorithm} needs a Box of actions, found {space}"
-        )
-    scaling = Scaling(
-        obs_mean=torch.tensor(record.obs_mean),
-        obs_std=torch.tensor(record.obs_std),
-        action_low=torch.from_numpy(space.low.reshape(-1).astype(np.float32)),
-        action_high=torch.from_numpy(space.high.reshape(-1).astype(np.float32)),
-    )
-    config = make_config(record.algorithm, record.config)
-    return make_algorithm(record.algorithm, config, scaling, seed=record.seed)

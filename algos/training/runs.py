@@ -24,11 +24,8 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.algos.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    make_config,
-)
+from orlog.algos.algorithms import ALGORITHMS, Algorithm, AlgorithmLike, algorithm_name
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
@@ -51,6 +48,7 @@ __all__ = [
     "Position",
     "RunRecord",
     "as_path",
+    "check_config",
     "code_versions",
     "has_checkpoint",
     "load_state",
@@ -68,12 +66,14 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 EVALUATION_FILE = "evaluation.json"
 VIEW_FILE = "view.json"
 
+_REPAIR = "restore the file, or train again in another folder"
+
 
 class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What `run.json` holds.
 
     Attributes:
-        algorithm: Name of the algorithm.
+        algorithm: Name of the algorithm; with a colon, module and class of one that is not orlog's.
         dataset: Name of the dataset.
         version: Content version of the dataset.
         digest: Digest of the dataset.
@@ -161,9 +161,9 @@ def as_path(path: PathLike) -> Path:
     return Path(path).expanduser()
 
 
-def run_folder(root: PathLike, algorithm: str, dataset: Dataset, seed: int) -> Path:
-    """Return the folder where a run goes by default: below `root`, another one for each view."""
-    folder = as_path(root) / algorithm / dataset.name
+def run_folder(root: PathLike, algorithm: AlgorithmLike, dataset: Dataset, seed: int) -> Path:
+    """Return the default folder of a run: below `root`, with a folder of its own for each view."""
+    folder = as_path(root) / algorithm_name(algorithm).rpartition(":")[2] / dataset.name
     if dataset.operation is not None:
         try:
             name = dataset.folder.stem
@@ -188,18 +188,31 @@ def read_run(folder: PathLike) -> RunRecord:
     path = as_path(folder) / RUN_FILE
     if not path.exists():
         raise NotFoundError(f"{folder}: no readable run: there is no {RUN_FILE} in it")
-    repair = "restore the file, or train again in another folder"
-    record = read_json_file(path, RunRecord, version=("run_version", 1), repair=repair)
-    if record.algorithm not in ALGORITHMS:
-        known = ", ".join(ALGORITHMS)
-        raise ManifestError(
-            f"{path}: algorithm is {record.algorithm!r}; this orlog has {known}", file=str(path)
-        )
-    try:
-        make_config(record.algorithm, record.config)
-    except ValueError as error:
-        raise ManifestError(f"{path}: config: {error}; {repair}", file=str(path)) from error
+    record = read_json_file(path, RunRecord, version=("run_version", 1), repair=_REPAIR)
+    # Of an algorithm from elsewhere nothing is imported here: a record is data that others may write.
+    if ":" not in record.algorithm:
+        if record.algorithm not in ALGORITHMS:
+            raise ManifestError(
+                f"{path}: algorithm is {record.algorithm!r}; this orlog has "
+                f"{', '.join(ALGORITHMS)}.",
+                file=str(path),
+            )
+        check_config(folder, record, record.algorithm)
     return record
+
+
+def check_config(folder: PathLike, record: RunRecord, algorithm: AlgorithmLike) -> None:
+    """Refuse a record whose settings the algorithm does not have.
+
+    Raises:
+        ManifestError: it does not have them.
+    """
+    try:
+        make_config(algorithm, record.config)
+    except ValueError as error:
+        path = as_path(folder) / RUN_FILE
+        reason = str(error).removesuffix(".")
+        raise ManifestError(f"{path}: config: {reason}; {_REPAIR}.", file=str(path)) from error
 
 
 def code_versions() -> dict[str, str]:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from torch import Tensor
 
-from orlog.algos.algorithms import (
-    Algorithm,
-    Config,
-    make_config,
-)
+from orlog.algos.algorithms import Algorithm, AlgorithmLike, algorithm_name, find_algorithm
 from orlog.algos.presets import recipe_for
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import check_state
 from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
 from orlog.algos.training.loop import train
 from orlog.algos.training.metrics import keep_metrics, log_metrics
-from orlog.algos.training.policy import make_from_record, make_policy
+from orlog.algos.training.policy import check_spaces, make_from_record, make_policy
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     METRICS_FILE,
@@ -46,12 +44,10 @@ from orlog.datasets.reading.views import save_view
 from orlog.errors import (
     NotFoundError,
     OrlogError,
-    SchemaError,
     StoppedError,
     StorageError,
 )
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.transitions import Transitions
 from orlog.manifests.documents import replace_bytes, write_json
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import episode_returns
@@ -74,7 +70,7 @@ PROGRESS_SECONDS = 0.5
 
 
 def train_run(
-    algorithm: str,
+    algorithm: AlgorithmLike,
     dataset: Given,
     folder: PathLike,
     *,
@@ -94,7 +90,7 @@ def train_run(
     saved after each point of the learning curve, and at least every 5 minutes.
 
     Args:
-        algorithm: `bc`, `cql` or `iql`.
+        algorithm: A name such as `iql`, a class, or where one is: `my_method.py:MyMethod`.
         dataset: What to learn from: a dataset, or the name or path of one.
         folder: Folder of the run; it must be new unless `resume` is set.
         seed: Seed of networks, batches and noise.
@@ -122,18 +118,19 @@ def train_run(
     """
     dataset, folder = load_dataset(dataset), as_path(folder)
     _check_folder(folder, resume=resume)
-    recipe = recipe_for(algorithm, dataset.name)
+    name = algorithm_name(algorithm)
+    recipe = recipe_for(name, dataset.name)
     steps = recipe.steps if steps is None else steps
     chosen: dict[str, object] = {**recipe.settings, **(settings or {})}
-    if algorithm == "iql" and chosen.setdefault("steps", steps) != steps:
-        raise ValueError("the number of steps is that of the run: use --steps, not --set steps")
+    of_run = {"steps": steps, "seed": seed}
+    for setting in find_algorithm(algorithm).FROM_RUN:
+        if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
+            raise ValueError(
+                f"the setting {setting!r} is that of the run: use --{setting}, not --set {setting}."
+            )
     config = make_config(algorithm, chosen)
+    check_spaces(algorithm, dataset)
     packed = read_arrays(dataset)
-    if not packed.is_flat:
-        raise SchemaError(
-            f"{dataset.name}: the algorithms take observations and actions that are vectors of "
-            f"floats, found {dataset.observation_space} and {dataset.action_space}"
-        )
     protocol = None
     if evaluations:
         if dataset.environment is None:
@@ -144,7 +141,7 @@ def train_run(
         protocol = scoring_protocol(dataset, CURVE_EPISODES, trust_environment=trust_environment)
     mean, std = packed.observation_statistics()
     record = RunRecord(
-        algorithm=algorithm,
+        algorithm=name,
         dataset=dataset.name,
         version=dataset.version,
         digest=dataset.digest,
@@ -159,7 +156,7 @@ def train_run(
     if (folder / RUN_FILE).exists():
         _check_same_run(folder, record)
     with one_thread():
-        made = make_from_record(record, dataset)
+        made = make_from_record(record, dataset, algorithm)
         check_state(made)
         if has_checkpoint(folder):
             position = _resume(made, folder)
@@ -167,8 +164,9 @@ def train_run(
             position = Position()
             _start(folder, record, dataset)
         saves = evaluations or SAVES
+        batches = _batches(find_algorithm(algorithm), config, packed, seed, position.step)
         _train_and_log(
-            made, packed, dataset, folder, record, config, position, saves, protocol, progress, stop
+            made, batches, dataset, folder, record, position, saves, protocol, progress, stop
         )
     return record
 
@@ -208,13 +206,21 @@ def _resume(algorithm: Algorithm, folder: Path) -> Position:
     return position
 
 
+def _batches(kind: type[Any], config: Any, packed: Arrays, seed: int, start: int) -> Iterable[Any]:
+    """Return the batches that an algorithm declares, from the first that is still to be used."""
+    path, arguments = kind.loader(config)
+    module, _, function = path.partition(":")
+    loader = getattr(importlib.import_module(module), function)
+    batches: Iterable[Any] = loader(packed, seed=seed, start=start, **arguments)
+    return batches
+
+
 def _train_and_log(
     algorithm: Algorithm,
-    packed: Arrays,
+    batches: Iterable[Any],
     dataset: Dataset,
     folder: Path,
     record: RunRecord,
-    config: Config,
     position: Position,
     saves: int,
     protocol: Protocol | None,
@@ -226,9 +232,6 @@ def _train_and_log(
     policy = make_policy(algorithm, dataset)
     first, seconds = position.step, position.seconds
     sums: dict[str, Tensor | float] = {**position.sums}
-    stream = Transitions(
-        packed, dataset.digest, batch_size=config.batch_size, seed=record.seed, start=first
-    )
     saved_step = first or None
     saved_at = shown_at = time.monotonic()
 
@@ -244,7 +247,7 @@ def _train_and_log(
         started = time.perf_counter()
         for step, metrics in train(
             algorithm,
-            stream,
+            batches,
             first_step=first,
             last_step=record.steps,
             every=every,

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from orlog.algos.algorithms import make_config
 from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (

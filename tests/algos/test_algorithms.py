@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 import orlog
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm
 from orlog.algos.networks import Scaling
 from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import save_checkpoint
 from orlog.loaders.batch import Batch
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from orlog.algos.algorithms import make_algorithm, make_config
+from orlog.algos.algorithms import make_algorithm
 from orlog.algos.networks import Scaling
+from orlog.algos.settings import make_config
 from orlog.algos.training.loop import train
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.transitions import Transitions

@@ -18,7 +18,7 @@ rooms = {"algos": ["bc", "checkpoint", "cql", "iql", "networks"],
          "normalize": ["intervals", "references", "rollouts", "verdicts"]}
 modules = [f"orlog.{room}.{name}" for room, names in rooms.items() for name in names]
 with install_import_hook(modules, "beartype.beartype"):
-    from orlog.algos import algorithms, bc, networks
+    from orlog.algos import algorithms, bc, networks, settings
     from orlog.algos.training import checkpoint
     from orlog.algos import presets as recipes
     from orlog.algos.training import loop as train
@@ -38,10 +38,10 @@ scaling = networks.Scaling(
     obs_mean=torch.zeros(3), obs_std=torch.ones(3),
     action_low=-torch.ones(2), action_high=torch.ones(2),
 )
-for name, settings in [
+for name, changes in [
     ("bc", {}), ("iql", {}), ("cql", {}), ("cql", {"target_gap": 1.0}), ("cql", {"cloning_steps": 1})
 ]:
-    config = algorithms.make_config(name, {"hidden": [4], **settings})
+    config = settings.make_config(name, {"hidden": [4], **changes})
     made = algorithms.make_algorithm(name, config, scaling, seed=0)
     list(train.train(made, stream, last_step=2, every=1))
     made.act(torch.zeros(5, 3))

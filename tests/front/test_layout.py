@@ -138,6 +138,15 @@ def test_importing_orlog_is_light() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_the_command_line_and_the_names_of_algorithms_are_light() -> None:
+    code = (
+        "import sys, orlog.cli; from orlog.algos.algorithms import ALGORITHMS; print(*ALGORITHMS); "
+        "print(sorted({'torch', 'zarr', 'gymnasium', 'orlog.algos.bc'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split("\n")[:2] == ["bc cql iql", "[]"]
+
+
 def test_verifying_needs_no_torch(mini_folder: Path) -> None:
     code = (
         "import sys, pathlib, orlog; orlog.verify_store(pathlib.Path(sys.argv[1])); "

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import orlog
+from orlog.algos.algorithms import ALGORITHMS
 from orlog.terminal import console
 
 __all__ = [
@@ -37,7 +38,7 @@ app = typer.Typer(
 Name = Annotated[
     str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a folder.")
 ]
-Algorithm = Annotated[str, typer.Argument(help="bc, cql or iql.")]
+Algorithm = Annotated[str, typer.Argument(help=f"{', '.join(ALGORITHMS)}.")]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON document for scripts, and nothing else."),

@@ -257,7 +257,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Train and score an algorithm by its recipe, and compare with the recorded baseline."""
-    from orlog.algos.algorithms import make_config
+    from orlog.algos.settings import make_config
     from orlog.datasets.loading import load_dataset
     from orlog.normalize.baselines import record_baseline
     from orlog.report import HEADINGS, reading_notes, result_cells

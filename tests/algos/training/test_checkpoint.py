@@ -16,8 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm
 from orlog.algos.networks import Scaling, make_network
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.errors import CheckpointError, FormatVersionError
 from orlog.loaders.batch import Batch
@@ -46,7 +47,8 @@ import json, sys
 from pathlib import Path
 import torch
 from safetensors.torch import load_file
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm, make_config
+from orlog.algos.algorithms import ALGORITHMS, make_algorithm
+from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.networks import Scaling
 from orlog.loaders.batch import Batch

@@ -1,0 +1,201 @@
+"""An algorithm is one file: put into the package's folder, or anywhere else, it does what others do."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import orlog
+from orlog.algos.algorithms import ALGORITHMS, algorithm_name, find_algorithm
+from orlog.algos.settings import make_config
+from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import read_run, run_folder
+from orlog.algos.training.train import train_run
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import NotFoundError, SchemaError, StoppedError
+
+# It takes several steps at once and integer actions, which none of orlog's algorithms does.
+SOURCE = '''
+"""Behavior cloning of discrete actions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from orlog.algos.networks import Scaling, make_generator, make_network
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiscreteBCConfig:
+    hidden: tuple[int, ...] = (8,)
+    batch_size: int = 16
+    n_steps: int = 3
+    seed: int = 0
+
+
+class DiscreteBC:
+    CONFIG = DiscreteBCConfig
+    FROM_RUN = ("seed",)
+    OBSERVATIONS = ("vector",)
+    ACTIONS = ("discrete",)
+    STATE = ("policy", "optimizer", "seen")
+    CONSTANTS = ("config", "scaling")
+
+    @staticmethod
+    def loader(config):
+        arguments = {"batch_size": config.batch_size, "n_steps": config.n_steps}
+        return "orlog.loaders.transitions:transitions", arguments
+
+    def __init__(self, config, scaling: Scaling, *, seed, device="cpu"):
+        self.config, self.scaling, self.seen = config, scaling.to(device), []
+        generator = make_generator(seed, 0, device)
+        inputs, actions = len(scaling.obs_mean), int(scaling.action_space.n)
+        self.policy = make_network(inputs, actions, config.hidden, generator=generator)
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), 1e-3)
+
+    def update(self, batch):
+        logits = self.policy(self.scaling.observations(batch.observations))
+        loss = torch.nn.functional.cross_entropy(logits, batch.actions)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.seen.append(float(batch.discounts.sum()))
+        return {"policy/loss": loss.detach()}
+
+    @torch.no_grad()
+    def act(self, observations):
+        return self.policy(self.scaling.observations(observations)).argmax(-1)
+'''
+
+
+@pytest.fixture
+def poles() -> Dataset:
+    """Return a few episodes of CartPole, whose actions are discrete."""
+    rng = np.random.default_rng(0)
+    with (
+        gymnasium.make("CartPole-v1") as env,
+        orlog.DatasetWriter("lab/poles-v1", environment=env) as writer,
+    ):
+        for _ in range(5):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=rng.uniform(-0.1, 0.1, (11, 4)).astype(np.float32),
+                    actions=rng.integers(0, 2, 10),
+                    rewards=np.ones(10),
+                    terminations=np.zeros(10, np.bool_),
+                    truncations=np.arange(10) == 9,
+                )
+            )
+    return orlog.load_dataset("lab/poles-v1")
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of an algorithm whose file is in a folder that was added to the package's."""
+    package = importlib.import_module("orlog.algos")
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "discrete_bc.py").write_text(SOURCE, "utf-8")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "orlog.algos.discrete_bc", raising=False)
+    return "discrete_bc"
+
+
+def test_a_file_is_listed_and_imported_only_when_it_is_used(added: str) -> None:
+    assert list(ALGORITHMS) == ["bc", "cql", added, "iql"]
+    assert added in ALGORITHMS
+    assert f"orlog.algos.{added}" not in sys.modules
+    assert find_algorithm(added).__name__ == "DiscreteBC"
+    assert make_config(added, {"n_steps": "5"}).n_steps == 5
+
+
+def test_a_file_trains_resumes_and_evaluates(added: str, poles: Dataset, tmp_path: Path) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+
+    def run(folder: Path, **options: Any) -> None:
+        train_run(added, poles, folder, seed=3, steps=6, evaluations=2, **options)
+
+    run(whole)
+    calls = iter([False] * 2 + [True] * 9)
+    with pytest.raises(StoppedError):
+        run(half, stop=lambda: next(calls))
+    run(half, resume=True)
+    name = "checkpoint.safetensors"
+    assert (half / name).read_bytes() == (whole / name).read_bytes()
+    assert read_run(half).algorithm == added
+    assert read_run(half).config["seed"] == 3
+    assert len(read_metrics(half)[-1]["returns"]) > 1
+    _, evaluation = evaluate_run(half, episodes=3)
+    assert all(1 <= one <= 500 for one in evaluation.returns)
+
+
+def test_a_setting_of_the_run_is_not_another(added: str, poles: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'seed' is that of the run: use --seed"):
+        train_run(added, poles, tmp_path, seed=0, steps=1, settings={"seed": 1})
+
+
+@pytest.mark.parametrize("form", ["a file", "a class", "a module"])
+def test_a_file_from_elsewhere_is_named_or_given_as_its_class(
+    form: str, poles: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_method", raising=False)
+    (tmp_path / "my_method.py").write_text(SOURCE, "utf-8")
+    algorithm: Any = {
+        "a file": "./my_method.py:DiscreteBC",
+        "a module": "my_method:DiscreteBC",
+    }.get(form) or find_algorithm("./my_method.py:DiscreteBC")
+    folder = run_folder("runs", algorithm, poles, 0)
+    assert folder == Path("runs/DiscreteBC/lab/poles-v1/seed-0")
+    record = train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1)
+    assert record.algorithm == algorithm_name(algorithm) == "my_method:DiscreteBC"
+    train_run(algorithm, poles, folder, seed=0, steps=2, evaluations=1, resume=True)
+    # A record is data that others may write: code that it names is run only if it is named here.
+    with pytest.raises(NotFoundError, match="my_method:DiscreteBC, which is not part of orlog"):
+        evaluate_run(folder, episodes=1)
+    with pytest.raises(NotFoundError, match="but asked for is bc"):
+        evaluate_run(folder, episodes=1, algorithm="bc")
+    assert evaluate_run(folder, episodes=1, algorithm=algorithm)[0] == record
+    sys.modules.pop("my_method")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("./none.py:Method", "no such file"),
+        ("no_such_module:Method", "No module named 'no_such_module'"),
+        ("orlog.algos.bc:Nothing", "has no class Nothing"),
+    ],
+)
+def test_what_is_not_there_is_named(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        find_algorithm(name)
+
+
+def test_a_class_that_declares_too_little_is_refused() -> None:
+    class Method:
+        CONFIG = object
+
+    with pytest.raises(TypeError, match=r"Method does not declare FROM_RUN, .*, act; see"):
+        find_algorithm(Method)
+    with pytest.raises(TypeError, match="is a class, found function"):
+        find_algorithm("orlog.algos.bc:cloning_loss")
+
+
+def test_spaces_that_an_algorithm_does_not_take_are_named(
+    added: str, poles: Dataset, mini: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(SchemaError, match=r"iql takes actions that are a Box, found Discrete\(2\)"):
+        train_run("iql", poles, tmp_path, seed=0, steps=1)
+    with pytest.raises(SchemaError, match=r"takes actions that are a Discrete space, found Box"):
+        train_run(added, mini, tmp_path, seed=0, steps=1)
