@@ -80,4 +80,4 @@ build: $(VENV)/.dev  ## Build the wheel into dist/
 
 clean:  ## Remove everything that these targets made here
 	rm -rf $(VENV) dist build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
-	rm -rf .hypothesis orlog-quickstart loaders/*.so
+	rm -rf .hypothesis orlog-quickstart loaders/arrays/*.so
