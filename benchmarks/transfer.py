@@ -324,12 +324,13 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
 def download_child(url: str, home: str, jobs: str) -> float:
     """Download a version into an empty home."""
     from orlog.datasets.download.download import download_version
+    from orlog.datasets.download.objects import TransferOptions
     from orlog.datasets.download.sources import source_of_url
 
     os.environ["ORLOG_HOME"] = home
     source = source_of_url(url)
     started = time.perf_counter()
-    download_version(source, jobs=int(jobs))
+    download_version(source, TransferOptions(jobs=int(jobs)))
     return time.perf_counter() - started
 
 

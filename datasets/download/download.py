@@ -1,7 +1,7 @@
-"""Brings a version onto this machine, or only what is damaged of it, every byte checked.
+"""Downloads versions, and repairs them by downloading what is damaged; every byte is checked.
 
-What came is kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of it is here
-(`datasets/fetching.py`), so a version appears whole or not at all.
+What arrives is kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of it is here
+(`datasets/download/objects.py`), so a version appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orlog.datasets.download.foreign import bring_foreign
-from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
+from orlog.datasets.download.objects import (
+    JOBS,
+    Progress,
+    TransferOptions,
+    download_folder,
+    fetch_objects,
+)
 from orlog.datasets.download.partial import download_part
 from orlog.datasets.download.sources import ForeignSource, find_source, source_of_url
-from orlog.datasets.download.transfer import Limiter, Patience
+from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
@@ -70,46 +76,33 @@ __all__ = [
 
 def download_version(
     source: Source,
+    options: TransferOptions = TransferOptions(),
     *,
-    jobs: int = JOBS,
-    limiter: Limiter | None = None,
-    progress: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
-    patience: Patience = Patience(),
 ) -> Path:
-    """Return the folder of a version, downloaded first as far as it is not on this machine.
+    """Download a version as far as it is not on this machine, and return its folder.
 
     Objects that another version of the dataset has here are not transferred. Several processes may
     download the same version: one does, the others wait and find it.
 
     Args:
-        source: Where it can be had.
-        jobs: Objects that are transferred at once.
-        limiter: Bounds the rate of all transfers together.
-        progress: Called with bytes done and bytes in all, from one thread at a time.
-        on_wait: Called once if another process is at it.
-        patience: How long each mirror is tried.
+        source: Where to download it from.
+        options: How to download.
+        on_wait: Called once if another process is downloading it.
 
     Raises:
-        TransferError: no mirror gave an object; what came is kept.
+        TransferError: no mirror gave an object; what arrived is kept.
         IntegrityError: another version of the same name and number is here.
-        StorageError: there is not enough room, or the disk cannot be written; what came is kept.
+        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
     """
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):
         return here
-    return _download(source, jobs, limiter, progress, on_wait, patience)
+    return _download(source, options, on_wait)
 
 
-def _download(
-    source: Source,
-    jobs: int,
-    limiter: Limiter | None,
-    progress: Progress,
-    on_wait: Callable[[], None],
-    patience: Patience,
-) -> Path:
-    """Return the folder of a version in one's own home, brought there if need be."""
+def _download(source: Source, options: TransferOptions, on_wait: Callable[[], None]) -> Path:
+    """Return the folder of a version in the user's own home, downloaded if it is not there."""
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
     with sole_access(destination, on_wait=on_wait):
@@ -117,7 +110,7 @@ def _download(
             return destination
         check_offered(manifest)
         if destination.exists():  # without a manifest: somebody has removed files
-            _repair(destination, source, jobs, limiter, progress, patience)
+            _repair(destination, source, options)
             return destination
         folder = download_folder(destination)
         part = partial_folder(destination)
@@ -125,10 +118,7 @@ def _download(
             source,
             manifest.objects,
             folder,
-            jobs,
-            limiter,
-            progress,
-            patience,
+            options,
             also_here=files_of_part(part, manifest),
         )
         store = folder / "store"
@@ -155,28 +145,30 @@ def download_dataset(
     jobs: int = JOBS,
     limiter: Limiter | None = None,
     progress: Progress = lambda _done, _total: None,
+    on_objects: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Return the folder of a version, downloaded first as far as it is not on this machine.
+    """Download a version as far as it is not on this machine, and return its folder.
 
-    With `episodes` or `columns` only the objects that hold these are brought, unless all are here;
-    `load_dataset` with the same choice opens them. Without, what is missing is added. A part that
-    comes to hold every object becomes the version. A file of others that a registry lists is
-    brought whole, and read into a version.
+    With `episodes` or `columns`, only the objects that hold these are downloaded, unless the whole
+    version is here; `load_dataset` with the same choice opens them. Without, what is missing is
+    added, and a part that holds every object becomes the version. A third-party file that a
+    registry lists is downloaded whole and imported as a version.
 
     Args:
-        name: A dataset's name, perhaps with version or digest, which the registries are asked for
-            (`orlog registry add`), or the URL of a version's folder. `orlog.lock` counts.
+        name: A dataset's name to look up in the registries (`orlog registry add`), optionally with
+            version or digest, or the URL of a version's folder. `orlog.lock` applies.
         episodes: Positions of episodes, such as `range(100)`.
-        columns: Columns to keep of those that may go, as `Dataset.select_columns` takes them.
+        columns: Optional columns to keep, as `Dataset.select_columns` takes them.
         mirrors: Further places to try first: for a name URLs of registries, for a URL those of the
             same folder elsewhere.
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
-        on_wait: Called once if another process is at it.
-        on_read: Called once if a file of others is here and is read from now on.
+        on_objects: Called with objects done and objects in all, from one thread at a time.
+        on_wait: Called once if another process is downloading it.
+        on_read: Called once if a third-party file has arrived, before it is read.
 
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
@@ -200,21 +192,20 @@ def download_dataset(
             return _checked(here, choice)
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignSource):
-            brought = bring_foreign(
+            imported = bring_foreign(
                 found, limiter=limiter, progress=progress, on_wait=on_wait, on_read=on_read
             )
-            return _checked(brought, choice)
+            return _checked(imported, choice)
         source = found
+    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
     here = version_folder(source.manifest.name, source.manifest.version)
     if choice and _is_here(here, source.manifest):
         return _checked(here, choice)
     if choice:
-        part = download_part(
-            source, choice, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait
-        )
+        part = download_part(source, choice, options, on_wait=on_wait)
         if not is_whole(part, source.manifest):
             return part
-    return download_version(source, jobs=jobs, limiter=limiter, progress=progress, on_wait=on_wait)
+    return download_version(source, options, on_wait=on_wait)
 
 
 def repair_dataset(
@@ -224,43 +215,40 @@ def repair_dataset(
     jobs: int = JOBS,
     limiter: Limiter | None = None,
     progress: Progress = lambda _done, _total: None,
+    on_objects: Progress = lambda _done, _total: None,
 ) -> list[Problem]:
-    """Bring what is damaged of a stored version again; return what was wrong.
+    """Download what is damaged of a stored version again, and return what was wrong.
 
     Args:
-        folder: The version's folder under ORLOG_HOME, a copy of one, or where a part of it lies; or
-            a dataset or its name.
+        folder: The version's folder under ORLOG_HOME, a copy of one, or the folder of a part of it;
+            or a dataset or its name.
         mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
             downloaded from, and the registries.
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_objects: Called with objects done and objects in all, from one thread at a time.
 
     Raises:
-        NotFoundError: nothing is known to bring it from.
+        NotFoundError: no place is known to download it from.
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
     folder = as_stored_folder(folder, folders_to_repair)
     source = _source_of_folder(folder, mirrors)
     if isinstance(source, ForeignSource):
         return _read_again(folder, source, limiter, progress)
-    return repair_version(folder, source, jobs=jobs, limiter=limiter, progress=progress)
+    options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
+    return repair_version(folder, source, options)
 
 
 def repair_version(
-    folder: Path,
-    source: Source,
-    *,
-    jobs: int = JOBS,
-    limiter: Limiter | None = None,
-    progress: Progress = lambda _done, _total: None,
-    patience: Patience = Patience(),
+    folder: Path, source: Source, options: TransferOptions = TransferOptions()
 ) -> list[Problem]:
-    """Bring what is damaged or missing of a version again, and return what was wrong.
+    """Download what is damaged or missing of a version again, and return what was wrong.
 
     Files that do not belong to it are moved beside the folder, not deleted. Other versions that
-    shared a damaged file get the good one too. What is damaged in a shared home is left there: a
-    good copy of the version comes into one's own, which goes first.
+    shared a damaged file get the good one too. A damaged version in a shared home stays as it is:
+    a good copy goes into the user's own home, which takes precedence.
 
     Raises:
         IntegrityError: the source offers another version than the one in the folder.
@@ -270,10 +258,10 @@ def repair_version(
     if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
         problems = _find_problems(folder, source.manifest)
         if problems:
-            _download(source, jobs, limiter, progress, lambda: None, patience)
+            _download(source, options, lambda: None)
         return problems
     with sole_access(version_folder_of(folder)):
-        return _repair(folder, source, jobs, limiter, progress, patience)
+        return _repair(folder, source, options)
 
 
 def _read_again(
@@ -347,15 +335,8 @@ def _source_of_digest(places: Sequence[str], digest: str) -> Source:
     raise refused
 
 
-def _repair(
-    folder: Path,
-    source: Source,
-    jobs: int,
-    limiter: Limiter | None,
-    progress: Progress,
-    patience: Patience,
-) -> list[Problem]:
-    """Do what `repair_version` says, the right to write being held."""
+def _repair(folder: Path, source: Source, options: TransferOptions) -> list[Problem]:
+    """Repair a version in place; the caller holds the right to write it."""
     manifest = source.manifest
     problems = _find_problems(folder, manifest)
     if problems and problems[0].file == MANIFEST_FILE:
@@ -368,7 +349,7 @@ def _repair(
     listed = {item.path: item for item in manifest.objects}
     broken = [listed[problem.file] for problem in problems if problem.file in listed]
     kept = download_folder(version_folder_of(folder))
-    fetch_objects(source, broken, kept, jobs, limiter, progress, patience, damaged=folder)
+    fetch_objects(source, broken, kept, options, damaged=folder)
     with storage_errors(folder):
         others = list(stored_objects()) if broken else []
         for problem in problems:

@@ -272,10 +272,21 @@ def _watched_pools() -> dict[str, type[Any]]:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY and the like name for a URL."""
+    """Return the proxy that HTTPS_PROXY and similar variables name for a URL."""
     parts = urllib.parse.urlsplit(url)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    if not proxy or urllib.request.proxy_bypass(parts.netloc):
+    names = (f"{parts.scheme}_proxy", "no_proxy", "REQUEST_METHOD")
+    settings = tuple(os.environ.get(name) for one in names for name in (one, one.upper()))
+    return _find_proxy(parts.scheme, parts.netloc, settings)
+
+
+@functools.lru_cache(256)
+def _find_proxy(scheme: str, host: str, _settings: tuple[str | None, ...]) -> str | None:
+    """Return the proxy for a host, looked up once as long as the settings stay the same.
+
+    The lookup scans the whole environment, which takes as long as a small request.
+    """
+    proxy = urllib.request.getproxies().get(scheme)
+    if not proxy or urllib.request.proxy_bypass(host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 

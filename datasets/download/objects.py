@@ -1,15 +1,18 @@
-"""Brings a set of objects into a folder: several at once, each from the best mirror, all checked.
+"""Downloads a set of objects into a folder: several at once, each checked against its SHA-256.
 
-    FOLDER/SHA256           objects that are whole
-           SHA256.part      what came of others so far
+    FOLDER/SHA256           objects that are whole, and on the disk
+           SHA256.part      objects that are unfinished, or not yet known to be on the disk
 
-A transfer that ends early, however it ends, goes on from there.
+A transfer that is interrupted at any instant resumes from these files; parts are hashed again.
+Waiting for the disk takes longer than downloading a small object, so small ones wait together.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import os
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,19 +23,40 @@ from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
 from orlog.errors import StorageError
-from orlog.files import hash_file, link_or_copy, storage_errors, sync
+from orlog.files import hash_file, link_or_copy, storage_errors, sync, sync_all
 from orlog.manifests.manifest import StoredObject
 
-__all__ = ["JOBS", "Progress", "download_folder", "fetch_objects"]
+__all__ = ["JOBS", "Progress", "TransferOptions", "download_folder", "fetch_objects"]
 
-JOBS = 16  # at once: where each answer takes a while, half as many take a fifth longer
+JOBS = 16  # at once: with slow responses, half as many take a fifth longer
 ROOM_LEFT = 2**26
+SMALL_BYTES = 2**16
+BATCH_SIZE = 32
 
 Progress = Callable[[int, int], None]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferOptions:
+    """How objects are downloaded.
+
+    Attributes:
+        jobs: Objects that are transferred at once.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with bytes done and bytes in all, from one thread at a time.
+        on_objects: Called with objects done and objects in all, likewise.
+        patience: How long each mirror is tried.
+    """
+
+    jobs: int = JOBS
+    limiter: Limiter | None = None
+    progress: Progress = lambda _done, _total: None
+    on_objects: Progress = lambda _done, _total: None
+    patience: Patience = Patience()
+
+
 def download_folder(destination: Path) -> Path:
-    """Return where what came of a version is kept until all of it is here."""
+    """Return the folder that holds what arrived of a version until all of it is here."""
     return destination.with_name(f".{destination.name}.download")
 
 
@@ -40,92 +64,126 @@ def fetch_objects(
     source: Source,
     objects: Iterable[StoredObject],
     folder: Path,
-    jobs: int,
-    limiter: Limiter | None,
-    progress: Progress,
-    patience: Patience,
+    options: TransferOptions,
     *,
     damaged: Path | None = None,
     also_here: Mapping[str, Path] | None = None,
 ) -> None:
-    """Bring objects into a folder under the names of their sums, as far as they are not there.
+    """Download the objects that a folder lacks, each to a file named by its SHA-256.
 
-    Those that another version on this machine has are taken from it, if their bytes are right.
+    Objects that another version on this machine has are taken from it, if their bytes are right.
 
     Args:
-        source: Where they can be had.
-        objects: What to bring.
-        folder: Where to; made if it is not there.
-        jobs: Objects that are transferred at once.
-        limiter: Bounds the rate of all transfers together.
-        progress: Called with bytes done and bytes in all, from one thread at a time.
-        patience: How long each mirror is tried.
-        damaged: Folder of a version that nothing is taken from.
+        source: Where to download them from.
+        objects: What to download.
+        folder: Folder to put them in; made if it is not there.
+        options: How to download.
+        damaged: Folder of a version from which nothing is taken.
         also_here: Further files that may be some of them, by SHA-256.
 
     Raises:
-        TransferError: no mirror gave an object; what came is kept.
-        StorageError: there is not enough room, or the disk cannot be written; what came is kept.
+        TransferError: no mirror gave an object; what arrived is kept.
+        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
     """
     items = {item.sha256: item for item in objects}
-    total = sum(item.size_bytes for item in items.values())
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        wanted = [sha256 for sha256 in items if not (folder / sha256).exists()]
-        here = {**_objects_here(set(wanted), damaged), **(also_here or {})}
-        for sha256 in wanted:
-            if sha256 in here:
-                _take(here[sha256], items[sha256], folder / sha256)
-        missing = [item for item in items.values() if not (folder / item.sha256).exists()]
-        _check_room(folder, missing)
+        held = _file_sizes(folder)
+        wanted = items.keys() - held.keys()
+        here = {**_objects_here(wanted, damaged), **(also_here or {})}
+        for sha256 in wanted & here.keys():
+            _take(here[sha256], items[sha256], folder / sha256)
+        held = _file_sizes(folder) if here else held
+        missing = [item for item in items.values() if item.sha256 not in held]
+        _check_room(folder, missing, held)
+    progress = _Progress(options, list(items.values()), missing)
     mirrors = [Mirror(url) for url in source.mirrors]
-    progress_of = _Progress(progress, total, total - sum(item.size_bytes for item in missing))
 
-    def bring(item: StoredObject) -> None:
-        part = folder / f"{item.sha256}.part"
-        fetch_object(
-            mirrors,
-            item,
-            part,
-            progress=progress_of.add,
-            limiter=limiter,
-            patience=patience,
-        )
-        with storage_errors(part):
-            part.rename(folder / item.sha256)
+    def fetch(batch: Sequence[StoredObject]) -> None:
+        for item in batch:
+            part = folder / f"{item.sha256}.part"
+            is_small = item.size_bytes < SMALL_BYTES
+            fetch_object(
+                mirrors,
+                item,
+                part,
+                progress=progress.add,
+                limiter=options.limiter,
+                patience=options.patience,
+                durable=not is_small,
+            )
+            if not is_small:
+                with storage_errors(part):
+                    part.rename(folder / item.sha256)
+            progress.finish_object()
 
-    # Large ones first, so that the last one to end is a small one.
-    missing.sort(key=lambda item: -item.size_bytes)
-    with concurrent.futures.ThreadPoolExecutor(jobs, "orlog-download") as pool:
-        waiting = [pool.submit(bring, item) for item in missing]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs, "orlog-download") as pool:
+        waiting = [pool.submit(fetch, batch) for batch in _batches(missing, options.jobs)]
         try:
             for done in concurrent.futures.as_completed(waiting):
                 done.result()
         except BaseException:
-            progress_of.stop()
+            progress.stop()
             pool.shutdown(cancel_futures=True)
             raise
     with storage_errors(folder):
+        small = [item.sha256 for item in missing if item.size_bytes < SMALL_BYTES]
+        sync_all([folder / f"{sha256}.part" for sha256 in small])
+        for sha256 in small:
+            (folder / f"{sha256}.part").rename(folder / sha256)
         sync(folder)
 
 
-class _Progress:
-    """Adds up what threads bring; stops them when one has failed."""
+def _batches(missing: list[StoredObject], jobs: int) -> list[list[StoredObject]]:
+    """Return what threads fetch: the largest objects first and alone, small ones several at once."""
+    ordered = sorted(missing, key=lambda item: -item.size_bytes)
+    large = [[item] for item in ordered if item.size_bytes >= SMALL_BYTES]
+    small = ordered[len(large) :]
+    size = max(1, min(BATCH_SIZE, len(small) // (4 * jobs)))
+    return large + [small[start : start + size] for start in range(0, len(small), size)]
 
-    def __init__(self, progress: Progress, total: int, done: int) -> None:
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each file in a folder, by name."""
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries}
+
+
+class _Progress:
+    """Adds up what threads download; stops them when one has failed."""
+
+    def __init__(
+        self,
+        options: TransferOptions,
+        items: Sequence[StoredObject],
+        missing: Sequence[StoredObject],
+    ) -> None:
         self._lock = threading.Lock()
-        self._progress, self._total, self._done = progress, total, done
+        self._options = options
+        self._total = sum(item.size_bytes for item in items)
+        self._done = self._total - sum(item.size_bytes for item in missing)
+        self._objects = len(items)
+        self._objects_done = len(items) - len(missing)
         self._is_stopped = False
-        progress(done, total)
+        options.on_objects(self._objects_done, self._objects)
+        options.progress(self._done, self._total)
 
     def add(self, count: int) -> None:
+        """Count bytes."""
         with self._lock:
             if self._is_stopped:
                 raise _StoppedError
             self._done += count
-            self._progress(self._done, self._total)
+            self._options.progress(self._done, self._total)
+
+    def finish_object(self) -> None:
+        """Count an object."""
+        with self._lock:
+            self._objects_done += 1
+            self._options.on_objects(self._objects_done, self._objects)
 
     def stop(self) -> None:
+        """Let the next count of bytes end its thread."""
         with self._lock:
             self._is_stopped = True
 
@@ -152,12 +210,9 @@ def _take(path: Path, item: StoredObject, target: Path) -> None:
             link_or_copy(path, target)
 
 
-def _check_room(folder: Path, missing: Sequence[StoredObject]) -> None:
-    """Refuse to start what cannot end, before a byte is transferred."""
-    needed = 0
-    for item in missing:
-        part = folder / f"{item.sha256}.part"
-        needed += item.size_bytes - (part.stat().st_size if part.exists() else 0)
+def _check_room(folder: Path, missing: Sequence[StoredObject], held: Mapping[str, int]) -> None:
+    """Refuse a download that cannot fit on the disk, before it starts."""
+    needed = sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
     free = shutil.disk_usage(folder).free
     if missing and needed + min(needed, ROOM_LEFT) > free:
         raise StorageError(

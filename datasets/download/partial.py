@@ -1,7 +1,7 @@
-"""Downloads and opens a part of a version: some episodes, or fewer columns.
+"""Downloads a part of a version: some episodes, or fewer columns.
 
-What is here can be more than was asked for, since whole objects are brought, each checked as ever.
-What is asked for later is added; `download_dataset` without a choice completes it.
+More may arrive than was asked for, since objects are downloaded whole, each checked as always.
+Later requests add to the part; `download_dataset` without a choice completes it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orlog.datasets.download.objects import JOBS, Progress, download_folder, fetch_objects
-from orlog.datasets.download.transfer import Limiter, Patience
+from orlog.datasets.download.objects import TransferOptions, download_folder, fetch_objects
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.home.origin import Source, write_origin
@@ -34,17 +33,14 @@ __all__ = [
 def download_part(
     source: Source,
     choice: Choice,
+    options: TransferOptions,
     *,
-    jobs: int = JOBS,
-    limiter: Limiter | None = None,
-    progress: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
-    patience: Patience = Patience(),
 ) -> Path:
-    """Return the folder of what is here of a version, what is wanted of it brought first.
+    """Download the wanted part of a version as far as it is missing, and return its folder.
 
-    That is the version's own folder where all of it is here by now. Columns of episodes, such as lengths and returns, always come whole. Other arguments are those
-    of `download_version`.
+    That is the version's own folder if all of it is here by now. Columns of episodes, such as
+    lengths and returns, are always downloaded whole.
 
     Raises:
         SchemaError: episodes that the version has not, or a container that has no parts.
@@ -57,7 +53,7 @@ def download_part(
     if manifest.container != "zarr":
         raise SchemaError(
             f"{manifest.name}@{manifest.version}: its container is {manifest.container}, one file "
-            "that is brought whole; leave out --episodes and --columns, and choose after loading"
+            "that is downloaded whole; leave out --episodes and --columns, and choose after loading"
         )
     columns = check_choice(manifest, choice, destination)
     folder = partial_folder(destination)
@@ -67,17 +63,15 @@ def download_part(
         check_offered(manifest)
         here = _read_record(folder, manifest)
 
-        def bring(objects: Sequence[StoredObject], progress: Progress) -> PartialRecord:
-            missing = [item for item in objects if item.path not in here.objects]
+        def fetch(objects: Sequence[StoredObject], options: TransferOptions) -> PartialRecord:
+            held = set(here.objects)
+            missing = [item for item in objects if item.path not in held]
             kept = download_folder(destination)
             fetch_objects(
                 source,
                 missing,
                 kept,
-                jobs,
-                limiter,
-                progress,
-                patience,
+                options,
                 also_here=files_of_part(folder, manifest),
             )
             with storage_errors(folder):
@@ -87,7 +81,7 @@ def download_part(
                 sync_folders(folder)
                 record = PartialRecord(
                     digest=manifest.digest,
-                    objects=sorted({*here.objects, *(item.path for item in missing)}),
+                    objects=sorted({*held, *(item.path for item in missing)}),
                 )
                 write_partial(folder, record)
                 write_origin(folder, source)
@@ -95,8 +89,11 @@ def download_part(
                     (kept / item.sha256).unlink(missing_ok=True)
             return record
 
-        here = bring(plain_objects(manifest, columns), lambda _done, _total: None)
-        bring(wanted_objects(folder, manifest, columns, choice.episodes), progress)
+        quiet = TransferOptions(
+            jobs=options.jobs, limiter=options.limiter, patience=options.patience
+        )
+        here = fetch(plain_objects(manifest, columns), quiet)
+        fetch(wanted_objects(folder, manifest, columns, choice.episodes), options)
     return folder
 
 

@@ -184,26 +184,29 @@ def fetch_object(
     progress: Callable[[int], None] = lambda _: None,
     limiter: Limiter | None = None,
     patience: Patience = Patience(),
+    durable: bool = True,
 ) -> str:
-    """Bring the bytes of one object into a file, going on from what the file already holds.
+    """Download one object into a file, resuming after the bytes that the file already holds.
 
-    The first mirror that may be asked is. One that fails is left alone for a while and the next
-    goes on where it stopped. Afterwards the file has exactly the bytes the manifest says and is on
-    the disk (its folder still needs `sync`). One caller at a time may use a part. Returns the hex
-    SHA-256 of its bytes.
+    Asks the first mirror that is not pausing. One that fails is given a pause, and the next
+    continues where it stopped. Afterwards the file has exactly the bytes that the manifest states
+    and is on the disk (its folder still needs `sync`). One caller at a time may use a part. Returns
+    the hex SHA-256 of its bytes.
 
-    A file of which no sum is known starts anew with each call, and where a mirror does not say that
-    its bytes are still the same.
+    A file without a known checksum starts again with each call, and whenever a mirror does not
+    confirm that its bytes are still the same.
 
     Args:
         mirrors: Where to ask, the best first.
         item: The object, or what is known of a file.
-        part: File that it is brought into, made with its folder if it is not there.
+        part: File to download into, made with its folder if it is not there.
         progress: Called with the bytes that the part grew by: first those that it held already,
             less than zero where bytes are discarded, and zero now and then while waiting. They add
-            up to the object's size. What it raises ends the transfer.
-        limiter: The speed to keep to.
+            up to the object's size. An exception that it raises ends the transfer.
+        limiter: The speed limit.
         patience: How long to try each mirror.
+        durable: Whether to wait until the bytes are on the disk; if not, the caller must `sync`
+            the part before anything relies on it.
 
     Raises:
         TransferError: no mirror gave the right bytes. Right or not yet known to be wrong, what came
@@ -228,7 +231,8 @@ def fetch_object(
                 if target.is_full:
                     reasons[mirror] = f"gave {target.difference}"
         if target.is_right:
-            target.sync()
+            if durable:
+                target.sync()
             return target.sha256
         if target.is_full:
             target.discard()
@@ -264,8 +268,11 @@ class _Part:
         self._digests = self._no_bytes()
         self._state: tuple[Mirror, str, int | None] | None = None
         with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b", buffering=0)
+            try:
+                self._file = path.open("a+b", buffering=0)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("a+b", buffering=0)
 
     def __enter__(self) -> Self:
         try:
@@ -379,13 +386,17 @@ class _Part:
             digest.update(data)
 
     def _take_in(self) -> None:
-        """Hash what was there before."""
-        most = self.total if self._expected else 0  # without a sum nothing tells a damaged part
+        """Hash the bytes that an earlier transfer left."""
         with storage_errors(self._path):
-            if most is not None and os.fstat(self._file.fileno()).st_size > most:
+            held = os.fstat(self._file.fileno()).st_size
+        if not held:
+            return
+        most = self.total if self._expected else 0  # without a checksum damage would go unnoticed
+        with storage_errors(self._path):
+            if most is not None and held > most:
                 self._file.truncate(0)
             self._file.seek(0)
-        block = memoryview(bytearray(BLOCK_BYTES))
+        block = memoryview(bytearray(min(BLOCK_BYTES, held + 1)))
         while self.size != most:
             with storage_errors(self._path):
                 read = self._file.readinto(block[: None if most is None else most - self.size])

@@ -89,9 +89,15 @@ def sync(path: Path) -> None:
 
 def sync_all(paths: Iterable[Path]) -> None:
     """Make files and folders durable, side by side: the disk then waits once for many of them."""
+    files = list(paths)
     with concurrent.futures.ThreadPoolExecutor(SYNCS) as pool:
-        for _ in pool.map(sync, paths):
+        for _ in pool.map(_sync_each, (files[start::SYNCS] for start in range(SYNCS))):
             pass
+
+
+def _sync_each(paths: Iterable[Path]) -> None:
+    for path in paths:
+        sync(path)
 
 
 def sync_folders(folder: Path) -> None:
@@ -104,9 +110,8 @@ def link_or_copy(source: Path, target: Path) -> None:
 
     A copy appears whole or not at all.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.link(source, target)
+        _link(source, target)
     except OSError:
         unfinished = target.with_name(f".{target.name}.copy")
         try:
@@ -115,6 +120,14 @@ def link_or_copy(source: Path, target: Path) -> None:
             unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, target)
 
 
 def too_many_files(where: object, error: OSError) -> StorageError | None:

@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 __all__ = [
+    "TransferBar",
     "console",
     "errors",
     "print_json",
@@ -84,21 +85,37 @@ def progress_bar(what: str, *, lines: bool = False) -> Iterator[Callable[[int, i
         yield lambda done, total: update(what, done, total)
 
 
+class TransferBar:
+    """A bar with bytes, rate and time left; call it with bytes done and bytes in all."""
+
+    def __init__(self, bar: Progress, what: str) -> None:
+        self._bar = bar
+        self._task = bar.add_task(what, total=None, objects="")
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how many bytes of all are done."""
+        self._bar.update(self._task, completed=done, total=total)
+
+    def count(self, done: int, total: int) -> None:
+        """Show how many objects of all are done."""
+        self._bar.update(self._task, objects=f"{done:,}/{total:,} objects")
+
+
 @contextlib.contextmanager
-def transfer_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show one bar with bytes, rate and time left; give a function of (bytes done, bytes in all)."""
+def transfer_bar(what: str) -> Iterator[TransferBar]:
+    """Show one bar with bytes, objects, rate and time left."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
+        TextColumn("{task.fields[objects]}"),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=errors,
         disable=not errors.is_terminal,
     )
     with bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield TransferBar(bar, what)
 
 
 @contextlib.contextmanager

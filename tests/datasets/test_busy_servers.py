@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orlog.datasets.download.download import download_version
+from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import Mirror, Patience, fetch_object
 from orlog.datasets.store.verify import verify_folder
@@ -43,7 +44,7 @@ def public_folder(registry_folder: Path) -> Iterator[Path]:
 
 def download(url: str) -> None:
     source = source_of_url(f"{url}/{MINI}/1.0.0", patience=PATIENT)
-    folder = download_version(source, patience=PATIENT)
+    folder = download_version(source, TransferOptions(patience=PATIENT))
     assert verify_folder(folder)[1] == []
 
 

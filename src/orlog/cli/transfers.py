@@ -60,7 +60,7 @@ def download(
     """
     from orlog.datasets.download.download import download_dataset
 
-    with transfer_bar("download") as update:
+    with transfer_bar("download") as bar:
         folder = download_dataset(
             name,
             episodes=_positions(episodes),
@@ -68,8 +68,9 @@ def download(
             mirrors=mirror or (),
             jobs=jobs,
             limiter=_limiter(limit_rate),
-            progress=update,
-            on_wait=lambda: errors.print("another process downloads it; waiting for that"),
+            progress=bar,
+            on_objects=bar.count,
+            on_wait=lambda: errors.print("another process downloads it; waiting for it"),
             on_read=lambda: errors.print("the file is here; reading it into a version"),
         )
     _print_downloaded(folder)
@@ -86,13 +87,14 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
     from orlog.datasets.reading.finding import folders_to_repair
 
     for folder in folders_to_repair(name):
-        with transfer_bar("repair") as update:
+        with transfer_bar("repair") as bar:
             problems = repair_dataset(
                 folder,
                 mirrors=mirror or (),
                 jobs=jobs,
                 limiter=_limiter(limit_rate),
-                progress=update,
+                progress=bar,
+                on_objects=bar.count,
             )
         for problem in problems:
             console.print(escape(printable(str(problem))), soft_wrap=True)
@@ -133,7 +135,7 @@ def publish(
 
         signer = functools.partial(signatures.sign, key_file=sign)
     folder = stored_folder(name)
-    with transfer_bar("publish") as update:
+    with transfer_bar("publish") as bar:
         url = publish_dataset(
             folder,
             target,
@@ -141,8 +143,8 @@ def publish(
             trusted=trust or (),
             sign_existing=sign_existing,
             jobs=jobs,
-            progress=update,
-            on_wait=lambda: errors.print("another process publishes there; waiting for that"),
+            progress=bar,
+            on_wait=lambda: errors.print("another process publishes there; waiting for it"),
         )
     console.print(f"published: {url}", soft_wrap=True)
 

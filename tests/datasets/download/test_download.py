@@ -22,6 +22,7 @@ from orlog.datasets.download.download import (
     repair_dataset,
     repair_version,
 )
+from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import find_source, source_of_url
 from orlog.datasets.download.transfer import Limiter, Patience, read_small
 from orlog.datasets.home.folders import datasets_folder, installed_versions
@@ -51,7 +52,7 @@ KILLS = scaled(40, 12)
 
 
 def quickly(url: str, **options: Any) -> Path:
-    return download_version(source_of_url(url), patience=QUICK, **options)
+    return download_version(source_of_url(url), TransferOptions(patience=QUICK, **options))
 
 
 def leftovers() -> list[str]:
@@ -144,12 +145,12 @@ def test_the_next_mirror_is_taken_and_each_that_failed_is_named(
         source = source_of_url(served.url)
         both = (*source.mirrors, f"{good.url}/{MINI}/1.0.0")
         mended = Source(manifest=source.manifest, mirrors=both)
-        folder = download_version(mended, patience=QUICK)
+        folder = download_version(mended, TransferOptions(patience=QUICK))
     assert orlog.verify_store(folder)[1] == []
     shutil.rmtree(folder)
     good_is_gone = Source(manifest=source.manifest, mirrors=both)
     with pytest.raises(TransferError) as caught:
-        download_version(good_is_gone, patience=QUICK)
+        download_version(good_is_gone, TransferOptions(patience=QUICK))
     assert len(caught.value.attempts) == 2
     assert "403" in caught.value.attempts[0]
 
@@ -229,7 +230,8 @@ def test_too_little_room_is_said_before_anything_is_transferred(
 def download_in_child(url: str, wait: float = 0.0) -> None:
     """Download in a process of its own."""
     time.sleep(wait)
-    download_version(source_of_url(url), limiter=Limiter(4_000_000), patience=QUICK)
+    options = TransferOptions(limiter=Limiter(4_000_000), patience=QUICK)
+    download_version(source_of_url(url), options)
 
 
 def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
@@ -384,7 +386,7 @@ def test_repair_changes_nothing_where_no_mirror_helps(served: Served) -> None:
     damaged = (folder / "rewards/c.0").read_bytes()
     served.server.faults.append(Fault(path="c.0", status=404))
     with pytest.raises(TransferError, match="404"):
-        repair_version(folder, source_of_url(served.url), patience=QUICK)
+        repair_version(folder, source_of_url(served.url), TransferOptions(patience=QUICK))
     assert (folder / "rewards/c.0").read_bytes() == damaged
     assert orlog.load_dataset(folder).total_episodes == 67
 

@@ -17,6 +17,7 @@ import pytest
 
 import orlog
 from orlog.datasets.download.download import download_version, repair_dataset
+from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import Patience
 from orlog.datasets.home import verified as remembered
@@ -71,7 +72,7 @@ def server(built_mini: Path) -> Iterator[FileServer]:
 
 
 def bring(server: FileServer, **options: Any) -> Path:
-    return download_version(source_of_url(server.url), patience=QUICK, **options)
+    return download_version(source_of_url(server.url), TransferOptions(patience=QUICK, **options))
 
 
 def total_bytes(folder: Path) -> int:

@@ -1,0 +1,135 @@
+"""Versions of many small objects: nothing unsynced in a version, and every kill leaves right bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from orlog.datasets.download import download
+from orlog.datasets.download.download import download_version
+from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
+from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.download.transfer import Limiter
+from orlog.datasets.home.folders import datasets_folder
+from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
+from tests.levels import scaled
+from tests.servers import FileServer
+
+MANY = 300
+KILLS = scaled(60, 12)
+
+
+def here() -> Path:
+    return datasets_folder() / "pointmaze/umaze-mini-v1" / "2.0.0"
+
+
+@pytest.fixture
+def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
+    """Serve a version of many small objects and a few large ones; only its bytes are looked at."""
+    folder = tmp_path / "many"
+    shutil.copytree(built_mini, folder)
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    objects = list(manifest.objects)
+    for number in range(MANY):
+        path = folder / f"x/{number % 7}/{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = f"{number // 2:05}".encode() * 40  # two objects each have the same bytes
+        path.write_bytes(data)
+        objects.append(
+            StoredObject(
+                path=path.relative_to(folder).as_posix(),
+                size_bytes=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+    objects.sort(key=lambda item: item.path)
+    assert {item.size_bytes < SMALL_BYTES for item in objects} == {False, True}
+    changed = msgspec.structs.replace(manifest, objects=objects, version="2.0.0")
+    (folder / MANIFEST_FILE).write_text(changed.to_json(), "utf-8")
+    with FileServer(folder) as server:
+        yield server.url
+
+
+def check(folder: Path) -> None:
+    """Compare every byte of a version with its manifest, and what lies beside it."""
+    objects = read_manifest(folder / MANIFEST_FILE).objects
+    assert len(objects) > MANY
+    for item in objects:
+        assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
+    assert not download_folder(folder).exists()
+
+
+def test_objects_are_counted_as_well_as_bytes(url: str) -> None:
+    counts: list[tuple[int, int]] = []
+    options = TransferOptions(on_objects=lambda done, total: counts.append((done, total)))
+    manifest = read_manifest(download_version(source_of_url(url), options) / MANIFEST_FILE)
+    total = len({item.sha256 for item in manifest.objects})
+    assert counts == [(done, total) for done in range(total + 1)]
+
+
+def test_everything_is_synced_before_a_version_appears(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    put_new = download.put_new
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def put(folder: Path, destination: Path) -> None:
+        unsynced = [path for path in folder.rglob("*") if path.stat().st_ino not in synced]
+        assert unsynced == []
+        put_new(folder, destination)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(download, "put_new", put)
+    check(download_version(source_of_url(url)))
+
+
+def test_parts_that_never_reached_the_disk_are_downloaded_again(url: str) -> None:
+    """After a loss of power a file may have its length, and zeros for bytes."""
+    source = source_of_url(url)
+    folder = download_folder(here())
+    folder.mkdir(parents=True)
+    small = [item for item in source.manifest.objects if item.size_bytes == 200]
+    for item in small[:50]:
+        (folder / f"{item.sha256}.part").write_bytes(bytes(item.size_bytes))
+    check(download_version(source))
+
+
+def _download_slowly(url: str) -> None:
+    download_version(source_of_url(url), TransferOptions(limiter=Limiter(6_000_000)))
+
+
+@pytest.mark.scaled
+@pytest.mark.slow
+def test_a_kill_at_any_instant_leaves_right_bytes(url: str) -> None:
+    context = multiprocessing.get_context("fork")
+    rng = np.random.default_rng(0)
+    kills = 0
+    while kills < KILLS:
+        shutil.rmtree(datasets_folder(), ignore_errors=True)
+        while kills < KILLS:
+            child = context.Process(target=_download_slowly, args=(url,))
+            child.start()
+            child.join(float(rng.uniform(0.005, 0.6)))
+            if child.exitcode is not None:
+                assert child.exitcode == 0
+                break
+            os.kill(child.pid or 0, signal.SIGKILL)
+            child.join()
+            kills += 1
+            if (here() / MANIFEST_FILE).exists():
+                for item in read_manifest(here() / MANIFEST_FILE).objects:
+                    assert (here() / item.path).stat().st_size == item.size_bytes
+        _download_slowly(url)
+        check(here())
