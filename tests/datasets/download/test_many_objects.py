@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from orlog.datasets.download import download
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.folders import datasets_folder
+from orlog.files import put_new
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from tests.levels import scaled
 from tests.servers import FileServer
@@ -80,7 +80,6 @@ def test_everything_is_synced_before_a_version_appears(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[int] = set()
-    put_new = download.put_new
 
     def sync(descriptor: int) -> None:
         synced.add(os.fstat(descriptor).st_ino)
@@ -91,7 +90,7 @@ def test_everything_is_synced_before_a_version_appears(
         put_new(folder, destination)
 
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(download, "put_new", put)
+    monkeypatch.setattr("orlog.datasets.download.download.put_new", put)
     check(download_version(source_of_url(url)))
 
 
