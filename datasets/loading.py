@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orlog.datasets.download.download import download_dataset
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import (
     is_partial,
@@ -20,8 +19,6 @@ from orlog.datasets.reading.finding import (
 )
 from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.opening import open_chosen, open_path
-from orlog.datasets.recipes.build import build_dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE
 from orlog.errors import NotFoundError, wrong_type
 from orlog.manifests.names import is_url, parse_name
 
@@ -78,10 +75,18 @@ def load_dataset(
         try:
             return open_chosen(wanted, choice)
         except NotFoundError:
-            if build and wanted.name in CATALOGUE:
-                return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
+            if build:
+                # Imported here, as downloads are below: most datasets that are opened are stored,
+                # and then the imports would take longer than opening.
+                from orlog.datasets.recipes.build import build_dataset
+                from orlog.datasets.recipes.catalogue import CATALOGUE
+
+                if wanted.name in CATALOGUE:
+                    return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
                 raise
+    from orlog.datasets.download.download import download_dataset
+
     get = functools.partial(download_dataset, episodes=episodes, columns=columns, progress=progress)
     try:
         return _open_downloaded(get(str(name)), choice)

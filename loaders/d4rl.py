@@ -25,13 +25,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.errors import SchemaError, wrong_type
 from orlog.loaders.arrays.arrays import MISSING_FINALS
-from orlog.loaders.sampling.arguments import check_integers
+from orlog.loaders.sampling.arguments import as_integer
 from orlog.manifests.spaces import leaf_spaces
 
 __all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
@@ -39,7 +41,7 @@ __all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 
 
-def d4rl_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
+def d4rl_arrays(dataset: Given) -> dict[str, np.ndarray]:
     """Return a dataset as D4RL's flat arrays, one row a step; final observations are left out.
 
     Values keep their dtypes; parts of Dict spaces are flattened side by side, keys sorted, as float32.
@@ -50,6 +52,7 @@ def d4rl_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
         SchemaError: a space whose values are no numbers of a fixed shape.
         IntegrityError: an object is damaged.
     """
+    dataset = as_dataset(dataset)
     last = np.zeros(dataset.total_steps, np.bool_)
     last[dataset.episode_starts + dataset.episode_lengths - 1] = True
     terminals = dataset.column("terminations").astype(np.bool_)
@@ -65,7 +68,7 @@ def d4rl_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def qlearning_dataset(
-    data: Dataset | Mapping[str, np.ndarray],
+    data: Given | Mapping[str, np.ndarray],
     terminate_on_end: bool = False,
     *,
     max_episode_steps: int | None = None,
@@ -80,7 +83,7 @@ def qlearning_dataset(
     see the top of this file for what is wrong with them, and `transitions_dataset` for what is not.
 
     Args:
-        data: A dataset, or D4RL's arrays (`d4rl_arrays`).
+        data: A dataset, its name or path; or D4RL's arrays (`d4rl_arrays`).
         terminate_on_end: Keep last steps of episodes that timed out. Despite its name in D4RL it
             does not set `terminals` there.
         max_episode_steps: The environment's limit, for arrays without `timeouts`.
@@ -111,7 +114,7 @@ def qlearning_dataset(
 
 
 def sequence_dataset(
-    data: Dataset | Mapping[str, np.ndarray], *, max_episode_steps: int | None = None
+    data: Given | Mapping[str, np.ndarray], *, max_episode_steps: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield what `d4rl.sequence_dataset` yields for the same arrays, bit for bit.
 
@@ -120,7 +123,7 @@ def sequence_dataset(
     timed out; a warning says how many.
 
     Args:
-        data: A dataset, or D4RL's arrays (`d4rl_arrays`).
+        data: A dataset, its name or path; or D4RL's arrays (`d4rl_arrays`).
         max_episode_steps: The environment's limit, for arrays without `timeouts`.
 
     Raises:
@@ -139,7 +142,7 @@ def sequence_dataset(
         first = last + 1
 
 
-def transitions_dataset(dataset: Dataset) -> dict[str, np.ndarray]:
+def transitions_dataset(dataset: Given) -> dict[str, np.ndarray]:
     """Return every transition as plain arrays, with what really followed, one row a step.
 
     Memory: observations are there twice; `orlog.transitions` gives the same without.
@@ -152,6 +155,7 @@ def transitions_dataset(dataset: Dataset) -> dict[str, np.ndarray]:
         SchemaError: a space whose values are no numbers of a fixed shape.
         IntegrityError: an object is damaged.
     """
+    dataset = as_dataset(dataset)
     observations, rows = _flat(dataset, "observations"), _step_rows(dataset)
     return {
         "observations": observations[rows],
@@ -171,7 +175,7 @@ def _ends(
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
         raise ValueError("arrays without timeouts: give max_episode_steps, the environment's limit")
-    check_integers(max_episode_steps=limit)
+    limit = as_integer("max_episode_steps", limit)
     if limit < 1:
         raise ValueError(f"max_episode_steps must be >= 1, found {limit}")
     terminals = arrays["terminals"].astype(np.bool_).tolist()
@@ -187,13 +191,13 @@ def _ends(
 
 
 def _checked(
-    data: Dataset | Mapping[str, np.ndarray],
+    data: Given | Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return D4RL's arrays, and which of their rows are known: all, but for what a reader left out."""
-    if isinstance(data, Dataset):
-        return _arrays_of_file(data)
+    if isinstance(data, str | Path | Dataset):
+        return _arrays_of_file(as_dataset(data))
     if not isinstance(data, Mapping):
-        raise TypeError(f"expected a dataset or D4RL's arrays by name, found {type(data).__name__}")
+        raise wrong_type("data", "a dataset, its name or path, or D4RL's arrays by name", data)
     arrays = {name: np.asarray(values) for name, values in data.items()}
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:

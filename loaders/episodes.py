@@ -22,6 +22,7 @@ from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.alias import AliasTable, alias_table
 from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays, refuse_missing_finals
 from orlog.loaders.batch import Tensors
+from orlog.loaders.sampling.arguments import check_choice
 from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
@@ -95,10 +96,8 @@ class EpisodeSampler:
         Raises:
             ValueError: a layout or weighting of another name.
         """
-        if layout not in ("padded", "packed"):
-            raise ValueError(f"layout must be 'padded' or 'packed', found {layout!r}")
-        if weighting not in ("uniform", "steps"):
-            raise ValueError(f"weighting must be 'uniform' or 'steps', found {weighting!r}")
+        check_choice("layout", layout, ("padded", "packed"))
+        check_choice("weighting", weighting, ("uniform", "steps"))
         self.kind = f"episodes 1 weighting={weighting}"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays

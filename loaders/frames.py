@@ -26,7 +26,7 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import StructuredBatch
-from orlog.loaders.sampling.arguments import check_integers
+from orlog.loaders.sampling.arguments import as_integer, as_steps
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
@@ -53,8 +53,7 @@ class FrameSampler:
                 is not there.
             SchemaError: no observation is an image, and no key is named.
         """
-        check_integers(stack=stack, n_steps=n_steps)
-        stack, n_steps = int(stack), int(n_steps)
+        stack, n_steps = as_integer("stack", stack), as_steps(n_steps, discount)
         if stack < 1:
             raise ValueError(f"stack must be >= 1, found {stack}")
         self.kind = f"frames 1 stack={stack}" + (f" n_steps={n_steps}" if n_steps > 1 else "")

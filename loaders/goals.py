@@ -34,7 +34,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from orlog.loaders.arrays.arrays import Arrays, Leaf, as_arrays, refuse_missing_
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import canonical_number
+from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
 
@@ -57,7 +58,6 @@ Values: TypeAlias = Tensor | dict[str, Tensor]
 
 _BELOW_ONE = 1 - 2.0**-53
 _BLOCK_ITEMS = 2**14  # chosen at once: what is in between then stays in the processor's cache
-_BLOCK_BYTES = 1 << 20  # gathered at once, as in transitions.py
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,36 +225,16 @@ class GoalSampler:
             yield from map(self.gather, torch.split(chosen, size))
             return
         numbers = self._view.shape[1] + 2 * self._flat_goals.shape[1]
-        at_once = max(1, _BLOCK_BYTES // (4 * numbers) // size) * size
-        for part in torch.split(chosen, at_once):
-            rows, value_rows, actor_rows = part.unbind(1)
-            block = gather_rows(self._view, rows).view(-1, size, self._view.shape[1])
-            obs, act, _, term, _, next_obs = block.split_with_sizes(self._sizes, 2)
-            masks = (rows != value_rows).float()
-            columns = (
-                obs,
-                act,
-                next_obs,
-                gather_rows(self._flat_goals, value_rows).view(len(block), size, -1),
-                gather_rows(self._flat_goals, actor_rows).view(len(block), size, -1),
-                (-masks if self._negative_rewards else 1 - masks).view(-1, size),
-                masks.view(-1, size),
-                term.squeeze(2),
-            )
-            for one in zip(*(column.unbind(0) for column in columns), strict=True):
-                yield GoalBatch(
-                    observations=one[0],
-                    actions=one[1],
-                    next_observations=one[2],
-                    value_goals=one[3],
-                    actor_goals=one[4],
-                    rewards=one[5],
-                    masks=one[6],
-                    terminations=one[7],
-                )
+        yield from gather_in_blocks(
+            GoalBatch, self._columns, chosen, size=size, item_bytes=4 * numbers
+        )
 
     def gather(self, chosen: Tensor) -> GoalBatch:
         """Return the transitions of the first column with the goals of the others."""
+        return GoalBatch(**self._columns(chosen))
+
+    def _columns(self, chosen: Tensor) -> dict[str, Any]:
+        """Return the fields of a batch."""
         rows, value_rows, actor_rows = chosen.unbind(1)
         observations, actions, next_observations, terminations = self._read_steps(rows)
         value_goals = self._read_goals(value_rows)
@@ -264,16 +244,16 @@ class GoalSampler:
         else:
             masks = 1 - terminations
             rewards = self._relabel(self._reward, rows, value_goals)
-        return GoalBatch(
-            observations=observations,
-            actions=actions,
-            next_observations=next_observations,
-            value_goals=value_goals,
-            actor_goals=self._read_goals(actor_rows),
-            rewards=rewards,
-            masks=masks,
-            terminations=terminations,
-        )
+        return {
+            "observations": observations,
+            "actions": actions,
+            "next_observations": next_observations,
+            "value_goals": value_goals,
+            "actor_goals": self._read_goals(actor_rows),
+            "rewards": rewards,
+            "masks": masks,
+            "terminations": terminations,
+        }
 
     def _choose_block(self, uniform: np.ndarray, chosen: np.ndarray) -> None:
         """Fill in the rows of some items."""

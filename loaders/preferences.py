@@ -34,7 +34,7 @@ from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.arrays.step_table import StepTable
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import canonical_number, check_integers
+from orlog.loaders.sampling.arguments import as_integer, canonical_number, check_choice
 from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
@@ -87,8 +87,7 @@ class PreferenceSampler:
             SchemaError: rewards to compare are not finite.
         """
         _check_teacher(label, discount, rational, mistake_probability, equal_margin)
-        check_integers(length=length)
-        length = int(length)
+        length = as_integer("length", length)
         self.kind = f"preferences 1 length={length} label={label}"
         if label == "returns":
             # All of the teacher, the discount too: answers are part of what is drawn.
@@ -257,8 +256,7 @@ def _check_teacher(
     mistake_probability: float,
     equal_margin: float,
 ) -> None:
-    if label not in ("returns", "none"):
-        raise ValueError(f"label must be 'returns' or 'none', found {label!r}")
+    check_choice("label", label, ("returns", "none"))
     if not (0 <= discount <= 1 and 0 <= mistake_probability <= 1):
         raise ValueError(
             "discount and mistake_probability must be in [0, 1], found "

@@ -26,10 +26,10 @@ from torch import Tensor
 from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.sampling.arguments import canonical_number, check_stream
-from orlog.loaders.sampling.draws import draw_uniform, stream_key
+from orlog.loaders.sampling.arguments import as_steps, canonical_number
+from orlog.loaders.sampling.cursor import Cursor
+from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.sampling.streams import check_state, stream_summary
 
 __all__ = [
     "PrioritizedBatch",
@@ -147,6 +147,7 @@ class PrioritizedTransitions:
     Attributes:
         beta: How much importance weights correct, from 0 (not) to 1 (wholly); set it as training
             goes on, as the paper does from 0.4 to 1.
+        cursor: Which stream it is, and where it starts.
         digest: Digest of the dataset.
         batch_size: Items in a batch, of all ranks together.
         seed: Seed of the stream.
@@ -168,7 +169,7 @@ class PrioritizedTransitions:
         ranks: int = 1,
     ) -> None:
         """See `prioritized_transitions`."""
-        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
+        n_steps = as_steps(n_steps, discount)
         if not 0 <= exponent <= 2 or not 0 <= beta <= 1:
             raise ValueError(
                 f"exponent must be in [0, 2] and beta in [0, 1], found {exponent} and {beta}"
@@ -179,26 +180,36 @@ class PrioritizedTransitions:
                 "give the parts unweighted, or start from the weights by update()"
             )
         self.beta = beta
-        self.digest = arrays.digest
-        self.batch_size = int(batch_size)
-        self.seed = int(seed)
         self._arrays = arrays
         self._sampler = NStepSampler(arrays, n_steps, discount)
-        self._next = int(start)
         self._exponent = exponent
         self._stratified = bool(stratified)
-        self._slice = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
-        self._kind = (
-            f"priorities 1 exponent={canonical_number(exponent)!r} "
-            f"stratified={self._stratified} n_steps={int(n_steps)}"
+        self.cursor = Cursor(
+            kind=(
+                f"priorities 1 exponent={canonical_number(exponent)!r} "
+                f"stratified={self._stratified} n_steps={n_steps}"
+            ),
+            digest=arrays.digest,
+            batch_size=batch_size,
+            seed=seed,
+            start=start,
+            rank=rank,
+            ranks=ranks,
         )
-        self._key = stream_key(arrays.digest, seed, self._kind)
+        self.digest, self.batch_size, self.seed = (
+            arrays.digest,
+            self.cursor.batch_size,
+            self.cursor.seed,
+        )
+        self._next = self.cursor.start
+        self._slice = self.cursor.own_items
+        self._key = self.cursor.key
         self._drawn: tuple[int, np.ndarray] = (-1, np.empty(0))
         self._tree = SumTree(np.ones(arrays.total_steps))
 
     def __repr__(self) -> str:
         """Return what is sampled, and by which settings."""
-        return stream_summary(self, self._arrays.name, self.digest, self._kind)
+        return self.cursor.summary(self, self._arrays.name)
 
     @property
     def priorities(self) -> Float64[np.ndarray, " steps"]:
@@ -266,16 +277,8 @@ class PrioritizedTransitions:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is, and its priorities: a float64 tensor, 8 bytes a step."""
-        return {
-            "cursor_version": 1,
-            "kind": self._kind,
-            "digest": self.digest,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "batch": self._next,
-            "beta": self.beta,
-            "priorities": torch.from_numpy(self._tree.values.copy()),
-        }
+        priorities = torch.from_numpy(self._tree.values.copy())
+        return self.cursor.state(batch=self._next, beta=self.beta, priorities=priorities)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
@@ -284,19 +287,18 @@ class PrioritizedTransitions:
             ValueError: it is of another dataset, view, seed, batch size or kind of sample, or holds
                 no priorities of as many steps.
         """
-        ours = {"cursor_version": 1, "kind": self._kind, "digest": self.digest}
-        check_state(state, {**ours, "seed": self.seed, "batch_size": self.batch_size})
+        self.cursor.check_state(state)
         batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")
         values = np.asarray(_plain(kept), np.float64)
         if type(batch) is not int or batch < 0 or not isinstance(beta, float | int):
-            raise ValueError(f"no state of a stream: batch {batch!r}, beta {beta!r}")
+            raise ValueError(f"this is not the state of a stream: batch {batch!r}, beta {beta!r}.")
         if (
             values.shape != self._tree.values.shape
             or not ((values > 0) & (values < _LARGEST**2)).all()
         ):
             raise ValueError(
-                f"no state of a stream: expected {len(self._tree.values)} positive priorities, "
-                f"found shape {values.shape}"
+                f"this is not the state of a stream: expected {len(self._tree.values)} positive "
+                f"priorities, found shape {values.shape}."
             )
         self._next, self.beta, self._tree = batch, beta, SumTree(values)
 

@@ -26,7 +26,7 @@ from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Tensors
-from orlog.loaders.sampling.arguments import check_integers
+from orlog.loaders.sampling.arguments import as_integer, check_choice
 from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
@@ -86,10 +86,8 @@ class SequenceSampler:
                 or a padding of another name.
             TypeError: a length that is no integer.
         """
-        if padding not in ("right", "left"):
-            raise ValueError(f"padding must be 'right' or 'left', found {padding!r}")
-        check_integers(length=length)
-        length = int(length)
+        check_choice("padding", padding, ("right", "left"))
+        length = as_integer("length", length)
         if length < 1 or not 0 <= discount <= 1:
             raise ValueError(
                 f"length must be >= 1 and discount in [0, 1], found {length} and {discount}"

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.datasets.columns.blocks import episode_blocks
 from orlog.datasets.reading.dataset import Dataset
@@ -41,10 +40,11 @@ from orlog.loaders.arrays.filling import (
     warn_of_outside,
 )
 from orlog.loaders.batch import Batch, StructuredBatch
-from orlog.loaders.sampling.arguments import check_integers, check_steps, check_stream
+from orlog.loaders.sampling.arguments import as_integer, as_steps
+from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import stream_key
 from orlog.loaders.sampling.n_steps import NStepSampler
-from orlog.loaders.sampling.streams import check_state, stream_summary
+from orlog.loaders.sampling.streams import Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
 
@@ -97,7 +97,7 @@ class _Group:
     chosen: torch.Tensor
 
 
-class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
+class StreamedTransitions(Stream[Batch | StructuredBatch]):
     """An endless stream of epochs of transitions. `stream_transitions` makes it.
 
     Give it to a `DataLoader` with `batch_size=None`. The stream is the same for any number of
@@ -105,11 +105,6 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
 
     Attributes:
         dataset: What is read.
-        batch_size: Steps in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch of an iteration.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
     """
 
     def __init__(
@@ -127,11 +122,20 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         ranks: int = 1,
     ) -> None:
         """Plan a stream; nothing is decoded yet."""
-        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
-        check_integers(buffer_bytes=buffer_bytes)
-        check_steps(n_steps, discount)
+        n_steps = as_steps(n_steps, discount)
+        buffer_bytes = as_integer("buffer_bytes", buffer_bytes)
         if buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}")
+            raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}.")
+        cursor = Cursor(
+            # The discount moves no step, so every one has the key of the default.
+            kind=f"stream 1 n_steps={n_steps} discount=0.99 buffer={buffer_bytes}",
+            digest=dataset.digest,
+            batch_size=batch_size,
+            seed=seed,
+            start=start,
+            rank=rank,
+            ranks=ranks,
+        )
         layout = layout_of(dataset)
         warn_of_outside(dataset)
         if dataset.mixture is not None:
@@ -139,17 +143,9 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
                 f"{dataset.name}: a weighted mixture has no epochs to stream; use "
                 'orlog.load_arrays(ds, "mmap") with orlog.transitions, or stream its parts'
             )
+        super().__init__(cursor, dataset.name)
         self.dataset = dataset
-        self.batch_size = int(batch_size)  # not NumPy's, which PyTorch and JSON refuse
-        self.seed = int(seed)
-        self.start = int(start)
-        self.rank = int(rank)
-        self.ranks = int(ranks)
-        # No discount moves a step, so each has the key that the default one has always had.
-        self.kind = f"stream 1 n_steps={int(n_steps)} discount=0.99 buffer={int(buffer_bytes)}"
-        self._next = self.start
-        self._worker = 0
-        self._n_steps, self._discount = int(n_steps), discount
+        self._n_steps, self._discount = n_steps, discount
         self._allow_non_finite = allow_non_finite
         self._layout = layout
         self._held: dict[str, np.ndarray] = {}
@@ -163,27 +159,22 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         self._planned: tuple[int, _Epoch] = (-1, _Epoch([], np.empty(0, np.int64)))
         self._edges = episode_blocks(self._layout.final_rows, block_rows)
 
-    def __repr__(self) -> str:
-        """Return what is sampled, and by which settings."""
-        return stream_summary(self, self.dataset.name, self.dataset.digest, self.kind)
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave what is held to be read again, as by a worker process."""
         return {**self.__dict__, "_held": {}}
 
     def __iter__(self) -> Iterator[Batch | StructuredBatch]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
-        worker = get_worker_info()
-        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        self._next, self._worker = self.start + own, own
+        own, workers = self._begin()
+        start = self.start
         with concurrent.futures.ThreadPoolExecutor(1, "orlog-stream") as pool:
-            epoch, number, into = self._find(self.start * self.batch_size)
+            epoch, number, into = self._find(start * self.batch_size)
             memory, coming_memory = self._new_memory(), self._new_memory()
             group = self._decode(epoch, number, memory)
             coming = pool.submit(self._decode, *self._after(epoch, number), coming_memory)
-            index = self.start
+            index = start
             while True:
-                is_ours = (index - self.start) % workers == own
+                is_ours = (index - start) % workers == own
                 pieces = []
                 done = 0
                 while done < self.batch_size:
@@ -208,10 +199,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         Raises:
             ValueError: it is negative.
         """
-        check_integers(index=index)
-        if index < 0:
-            raise ValueError(f"batches are numbered from 0, found {index}")
-        epoch, number, into = self._find(index * self.batch_size)
+        epoch, number, into = self._find(batch_number(index) * self.batch_size)
         memory = self._new_memory()
         pieces = []
         done = 0
@@ -245,29 +233,8 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the latest iteration is, small and plain; see `load_state_dict`."""
-        return {
-            "cursor_version": 1,
-            "kind": self.kind,
-            "digest": self.dataset.digest,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "batch": self._next,
-            "worker": self._worker,
-            "epoch": self._next * self.batch_size // self.dataset.total_steps,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
-
-        Raises:
-            ValueError: it is of another dataset, view, seed, batch size, buffer or kind of sample.
-        """
-        check_state(state, self.state_dict())
-        batch, worker = state.get("batch"), state.get("worker")
-        if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
-            raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")
-        # A worker's first batch lies as far behind the start as its number says.
-        self.start, self._next, self._worker = batch - worker, batch, worker
+        epoch = self._next * self.batch_size // self.dataset.total_steps
+        return {**super().state_dict(), "epoch": epoch}
 
     def _find(self, position: int) -> tuple[int, int, int]:
         """Return epoch, group, and step inside of it, of a step of the stream."""
@@ -291,7 +258,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
 
     def _plan(self, epoch: int) -> _Epoch:
         rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
-        key = stream_key(self.dataset.digest, self.seed, f"{self.kind} blocks {epoch}")
+        key = stream_key(self.digest, self.seed, f"{self.cursor.kind} blocks {epoch}")
         order = seeded_order(key, len(rows))
         firsts = []
         held = self._group_rows
@@ -356,7 +323,7 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
             observation_leaves=layout.observation_leaves,
             parts=layout.parts,
         )
-        key = stream_key(dataset.digest, self.seed, f"{self.kind} steps {epoch} {number}")
+        key = stream_key(self.digest, self.seed, f"{self.cursor.kind} steps {epoch} {number}")
         order = seeded_order(key, arrays.total_steps)
         sampler: TransitionSampler | NStepSampler = (
             TransitionSampler(arrays)
@@ -416,9 +383,9 @@ class StreamedTransitions(IterableDataset[Batch | StructuredBatch]):
         self, group: _Group, into: int, done: int, count: int
     ) -> list[Batch | StructuredBatch]:
         """Return this rank's part of `count` steps of a group, of a batch that has `done` others."""
-        size = self.batch_size // self.ranks
-        first = max(done, self.rank * size) - done
-        last = min(done + count, (self.rank + 1) * size) - done
+        own = self.cursor.own_items
+        first = max(done, own.start) - done
+        last = min(done + count, own.stop) - done
         if first >= last:
             return []
         return [group.sampler.gather(group.chosen[into + first : into + last])]

@@ -14,16 +14,13 @@ from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import Batch
-from orlog.loaders.sampling.arguments import check_steps
+from orlog.loaders.sampling.arguments import as_steps
+from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import BLOCK as BLOCK
 from orlog.loaders.sampling.streams import Batches
 
 __all__ = ["TransitionSampler", "Transitions", "transitions"]
-
-# Gathered at once; its batches are views of it. Of larger blocks malloc returns the memory each time,
-# and getting it again page by page takes longer than all else.
-_BLOCK_BYTES = 1 << 20
 
 
 class TransitionSampler:
@@ -37,7 +34,6 @@ class TransitionSampler:
         self._view = arrays.transitions
         obs, act = arrays.obs_dim, arrays.action_dim
         self._sizes = [obs, act, 3, obs]
-        self._at_once = max(1, _BLOCK_BYTES // (self._view.shape[1] * self._view.itemsize))
 
     def __reduce__(self) -> tuple[type[TransitionSampler], tuple[Arrays]]:
         """Leave the view to be made again: pickled, it would take all rows along."""
@@ -57,19 +53,21 @@ class TransitionSampler:
 
     def gather_many(self, chosen: Tensor, size: int) -> Iterator[Batch]:
         """Yield the transitions of `size` rows each, views of a few gathered blocks."""
-        for rows in torch.split(chosen, max(1, self._at_once // size) * size):
-            block = gather_rows(self._view, rows).view(-1, size, self._view.shape[1])
-            obs, act, ends, next_obs = block.split_with_sizes(self._sizes, 2)
-            columns = (obs, act, *ends.unbind(2), next_obs)
-            for one in zip(*(column.unbind(0) for column in columns), strict=True):
-                yield Batch(
-                    observations=one[0],
-                    actions=one[1],
-                    rewards=one[2],
-                    terminations=one[3],
-                    truncations=one[4],
-                    next_observations=one[5],
-                )
+        item_bytes = self._view.shape[1] * self._view.itemsize
+        return gather_in_blocks(Batch, self._columns, chosen, size=size, item_bytes=item_bytes)
+
+    def _columns(self, rows: Int64[Tensor, " items"]) -> dict[str, Tensor]:
+        """Return the fields of batches: views of one gathered block."""
+        obs, act, ends, next_obs = gather_rows(self._view, rows).split_with_sizes(self._sizes, 1)
+        rewards, terminations, truncations = ends.unbind(1)
+        return {
+            "observations": obs,
+            "actions": act,
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "next_observations": next_obs,
+        }
 
 
 class Transitions(Batches[Any]):
@@ -90,7 +88,7 @@ class Transitions(Batches[Any]):
         discount: float = 0.99,
         **place: int,
     ) -> None:
-        check_steps(n_steps, discount)
+        n_steps = as_steps(n_steps, discount)
         is_plain = n_steps == 1 and packed.is_flat
         sampler: Any = (
             TransitionSampler(packed) if is_plain else NStepSampler(packed, n_steps, discount)

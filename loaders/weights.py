@@ -15,16 +15,18 @@ from typing import Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float64
 
+from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.alias import AliasTable, alias_table, check_weights
-from orlog.loaders.arrays.arrays import Arrays, Mixture, check_arrays
+from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays
 from orlog.loaders.arrays.statistics import derived_digest, finite_returns
+from orlog.loaders.sampling.arguments import check_choice
 
 __all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
 
 Per: TypeAlias = Literal["episode", "step"]
 
 
-def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
+def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
     """Return the same steps, of which each is as likely as its weight says; nothing is copied.
 
     The probability of a step is the one it had (of a mixture, or of earlier weights) times its
@@ -32,7 +34,8 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
     step). The digest changes with the weights, and with it the stream.
 
     Args:
-        arrays: The steps.
+        arrays: The steps; those of a dataset are read first, so for several calls give the
+            result of `orlog.load_arrays`.
         weights: One number a step, >= 0. Only their proportions to the largest count, rounded to
             float32: so `3 * weights`, whose products are rounded too, has the same digest and
             stream (but for one weight in about 10^8 whose proportion is rounded the other way).
@@ -40,9 +43,9 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
     Raises:
         ValueError: a wrong number of weights, one that is negative, NaN or infinite, or no step
             that is left with a chance.
-        TypeError: no arrays.
+        TypeError: neither arrays nor a dataset.
     """
-    check_arrays(arrays)
+    arrays = as_arrays(arrays)
     steps = arrays.total_steps
     values = np.asarray(weights)
     if values.shape != (steps,):
@@ -67,7 +70,7 @@ def weighted(arrays: Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
 
 
 def weights_by_episode(
-    arrays: Arrays, weights: np.ndarray | None = None, *, per: Per = "episode"
+    arrays: Given | Arrays, weights: np.ndarray | None = None, *, per: Per = "episode"
 ) -> Float64[np.ndarray, " steps"]:
     """Return weights of steps from weights of episodes; without any, episodes weigh the same.
 
@@ -80,9 +83,9 @@ def weights_by_episode(
 
     Raises:
         ValueError: a wrong number of weights, or one that is negative, NaN or infinite.
-        TypeError: no arrays.
+        TypeError: neither arrays nor a dataset.
     """
-    check_arrays(arrays)
+    arrays = as_arrays(arrays)
     lengths = arrays.lengths
     values = np.ones(len(lengths)) if weights is None else np.asarray(weights)
     if values.shape != lengths.shape or values.dtype.kind not in "fiub":
@@ -98,13 +101,12 @@ def weights_by_episode(
             f"{arrays.name}: weights must be finite and >= 0, found {values[episode]} for episode "
             f"{episode} ({int(wrong.sum())} such in {len(values)})"
         )
-    if per not in ("episode", "step"):
-        raise ValueError(f"per must be 'episode' or 'step', found {per!r}")
+    check_choice("per", per, ("episode", "step"))
     return np.repeat(values / lengths if per == "episode" else values, lengths)
 
 
 def weights_by_return(
-    arrays: Arrays,
+    arrays: Given | Arrays,
     *,
     temperature: float = 0.1,
     by: Literal["return", "rank"] = "return",
@@ -126,12 +128,12 @@ def weights_by_return(
     Raises:
         ValueError: the temperature is not positive.
         SchemaError: a return is not finite.
-        TypeError: no arrays.
+        TypeError: neither arrays nor a dataset.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, found {temperature}")
-    if by not in ("return", "rank"):
-        raise ValueError(f"by must be 'return' or 'rank', found {by!r}")
+    check_choice("by", by, ("return", "rank"))
+    arrays = as_arrays(arrays)
     values = finite_returns(arrays)
     if by == "rank":
         _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -143,8 +145,9 @@ def weights_by_return(
         return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
 
 
-def step_probabilities(arrays: Arrays) -> Float64[np.ndarray, " steps"]:
+def step_probabilities(arrays: Given | Arrays) -> Float64[np.ndarray, " steps"]:
     """Return how likely each step is to be chosen."""
+    arrays = as_arrays(arrays)
     choice = arrays.mixture
     match choice:
         case AliasTable():

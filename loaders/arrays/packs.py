@@ -141,7 +141,7 @@ class MappedArrays(Arrays):
             for one in dataclasses.fields(Arrays)
             if getattr(self, one.name) is not self.opened[one.name]
         }
-        checked = self.opened["stamps"], self.opened["record_blake3"]
+        checked = self.opened["stamps"], _digest_of(self.opened["record"])
         return _reopen, (self.folder, self.opened["digest"], changed, *checked)
 
 
@@ -442,8 +442,7 @@ def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArray
         raise damaged_pack(folder, "lengths.i64", str(error)) from error
     opened = {one.name: getattr(plain, one.name) for one in dataclasses.fields(Arrays)}
     opened |= {"since": maps["since.u8"], "maps": maps, "stamps": stamps}
-    opened |= {"record_blake3": blake3.blake3(msgspec.json.encode(record)).hexdigest()}
-    opened |= {"held": held, "map": mapped["rows.f32"], "advice": advice}
+    opened |= {"record": record, "held": held, "map": mapped["rows.f32"], "advice": advice}
     return MappedArrays(**vars(plain), folder=folder, opened=opened), record
 
 
@@ -458,11 +457,15 @@ def _reopen(
     arrays, record = _open(folder, digest, hold_pack(folder))
     # Files that were copied or made anew since are hashed: their record is as good as it was.
     if arrays.opened["stamps"] != stamps:
-        if arrays.opened["record_blake3"] != record_blake3:
+        if _digest_of(record) != record_blake3:
             raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")
         for problem in find_problems(folder, record, lambda _: None):
             raise damaged_pack(folder, problem.file, str(problem))
     return dataclasses.replace(arrays, **changed) if changed else arrays
+
+
+def _digest_of(record: PackRecord) -> str:
+    return blake3.blake3(msgspec.json.encode(record)).hexdigest()
 
 
 def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None, Stamp]:

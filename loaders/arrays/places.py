@@ -18,6 +18,7 @@ from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.filling import layout_of
 from orlog.loaders.arrays.memory import Memory, measure_memory
 from orlog.loaders.arrays.packs import is_packed, open_pack
+from orlog.manifests.names import did_you_mean
 
 __all__ = ["Place", "choose_place", "load_arrays"]
 
@@ -86,21 +87,27 @@ def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = No
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
         raise TypeError(
-            f"{dataset.name}: where is a text such as 'auto', found {type(where).__name__} {where!r:.80}"
+            f"{dataset.name}: where must be a text such as 'auto', found {type(where).__name__} "
+            f"{where!r:.80}."
         )
     if where in ("gpu", "cuda"):
         device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cuda:0"
     else:
         device = where if where.startswith("cuda:") else ""
     if not device and where not in ("auto", "ram", "mmap"):
+        hint = did_you_mean(where, ("auto", "ram", "mmap", "gpu", "cuda:0")) or "."
         raise ValueError(
-            f"{dataset.name}: where is one of auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}"
+            f"{dataset.name}: where must be auto, ram, mmap, gpu or cuda:NUMBER, found {where!r}{hint}"
         )
-    memory = memory or measure_memory(gpus=bool(device))
     needed = layout_of(dataset).total_bytes
-    kind, why = _kind_of(dataset, where if where in ("ram", "mmap") else "auto", needed, memory)
-    if device:
-        why = f"{_check_gpu(dataset, device, needed, memory)}; copied from {kind}: {why}"
+    kind: Literal["ram", "mmap"]
+    if where == "mmap":  # asked for whatever is free, so that is not measured
+        kind, why = "mmap", "as asked for"
+    else:
+        memory = memory or measure_memory(gpus=bool(device))
+        kind, why = _kind_of(dataset, "ram" if where == "ram" else "auto", needed, memory)
+        if device:
+            why = f"{_check_gpu(dataset, device, needed, memory)}; copied from {kind}: {why}"
     return Place(
         kind=kind,
         device=device,
@@ -113,8 +120,6 @@ def _kind_of(
     dataset: Dataset, where: str, needed: int, memory: Memory
 ) -> tuple[Literal["ram", "mmap"], str]:
     free = _size(memory.ram_bytes)
-    if where == "mmap":
-        return "mmap", "as asked for"
     if where == "ram":
         return "ram", f"as asked for, with {free} of memory free"
     share = f"half of the {free} of free memory"

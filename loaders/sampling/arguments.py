@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "canonical_number",
-    "check_integers",
-    "check_steps",
-    "check_stream",
-]
+from orlog.errors import wrong_type
+from orlog.manifests.names import did_you_mean
+
+__all__ = ["as_integer", "as_steps", "canonical_number", "check_choice"]
 
 
-def check_integers(**arguments: object) -> None:
-    """Refuse what is no integer: neither True nor 2.0 is one; NumPy's integers are.
+def as_integer(name: str, value: object) -> int:
+    """Return an argument as Python's own integer; NumPy's are taken, True and 2.0 are not.
 
     Raises:
-        TypeError: names the argument, and what was found.
+        TypeError: it is no integer; the message names the argument and what was found.
     """
-    for name, value in arguments.items():
-        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-            raise TypeError(
-                f"{name} must be an integer, found {type(value).__name__} {value!r:.80}"
-            )
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise wrong_type(name, "an integer", value)
+    return int(value)
+
+
+def as_steps(n_steps: object, discount: float) -> int:
+    """Return the number of steps that rewards are summed over.
+
+    Raises:
+        TypeError: the number of steps is no integer.
+        ValueError: less than one step, or a discount outside [0, 1].
+    """
+    steps = as_integer("n_steps", n_steps)
+    if steps < 1 or not 0 <= discount <= 1:
+        raise ValueError(
+            f"n_steps must be >= 1 and discount in [0, 1], found {steps} and {discount}."
+        )
+    return steps
+
+
+def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse an argument that is none of some words.
+
+    Raises:
+        ValueError: the message has the words, and the one that is nearest to what was found.
+    """
+    if not isinstance(value, str) or value not in known:
+        words = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+        end = did_you_mean(str(value), known) or "."
+        raise ValueError(f"{name} must be {words}, found {value!r}{end}")
 
 
 def canonical_number(value: float) -> float:
@@ -32,36 +55,3 @@ def canonical_number(value: float) -> float:
     become the same text, as must 0.0 and -0.0.
     """
     return float(value) + 0.0
-
-
-def check_steps(n_steps: int, discount: float) -> None:
-    """Refuse what nothing can be summed over.
-
-    Raises:
-        TypeError: the number of steps is no integer.
-        ValueError: less than one step, or a discount outside [0, 1].
-    """
-    check_integers(n_steps=n_steps)
-    if n_steps < 1 or not 0 <= discount <= 1:
-        raise ValueError(
-            f"n_steps must be >= 1 and discount in [0, 1], found {n_steps} and {discount}"
-        )
-
-
-def check_stream(*, batch_size: int, seed: int, start: int, rank: int, ranks: int) -> None:
-    """Refuse what no stream of batches can be made of.
-
-    Raises:
-        TypeError: a number is no integer.
-        ValueError: a number is out of range, or the batch size is no multiple of the ranks.
-    """
-    check_integers(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
-    if batch_size < 1 or seed < 0 or start < 0:
-        raise ValueError(
-            f"batch_size must be >= 1, seed and start >= 0, found {batch_size}, {seed} and {start}"
-        )
-    if not 0 <= rank < ranks or batch_size % ranks:
-        raise ValueError(
-            f"rank {rank} of {ranks} with batch_size {batch_size}: a rank must be one of the ranks, "
-            "and batch_size (of all ranks together) a multiple of their number"
-        )

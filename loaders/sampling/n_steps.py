@@ -23,11 +23,11 @@ from torch import Tensor
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.batch import NStepBatch, StructuredBatch
-from orlog.loaders.sampling.arguments import check_steps
+from orlog.loaders.sampling.arguments import as_steps
+from orlog.loaders.sampling.blocks import gather_in_blocks
 
 __all__ = ["NStepSampler", "sum_rewards"]
 
-_BLOCK_BYTES = 1 << 20  # gathered at once, as in transitions.py
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
@@ -41,8 +41,7 @@ class NStepSampler:
             ValueError: less than one step, or a discount outside [0, 1].
             TypeError: the number of steps is no integer.
         """
-        check_steps(n_steps, discount)
-        n_steps = int(n_steps)
+        n_steps = as_steps(n_steps, discount)
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"
         self.draws = 1 if arrays.mixture is None else 2
         self.arrays = arrays
@@ -77,31 +76,27 @@ class NStepSampler:
         if not arrays.is_flat:
             yield from map(self._gather_parts, torch.split(chosen, size))
             return
+        item_bytes = 4 * (2 * arrays.obs_dim + arrays.action_dim + 4)
+        yield from gather_in_blocks(
+            NStepBatch, self._flat_columns, chosen, size=size, item_bytes=item_bytes
+        )
+
+    def _flat_columns(self, items: Int64[Tensor, "items two"]) -> dict[str, Tensor]:
+        """Return the fields of batches of flat vectors."""
+        arrays = self.arrays
         obs, numbers = arrays.obs_dim, arrays.obs_dim + arrays.action_dim
-        at_once = max(1, _BLOCK_BYTES // (4 * (numbers + obs + 4)) // size) * size
-        for items in torch.split(chosen, at_once):
-            now = gather_rows(arrays.rows[:, :numbers], items[:, 0]).view(-1, size, numbers)
-            later = gather_rows(arrays.behind_ends, items[:, 1] - 1).view(-1, size, 2 + obs)
-            rewards, discounts = self.sums_and_discounts(items)
-            columns = (
-                now[:, :, :obs],
-                now[:, :, obs:],
-                later[:, :, 2:],
-                rewards.view(-1, size),
-                later[:, :, 0],
-                later[:, :, 1],
-                discounts.view(-1, size),
-            )
-            for one in zip(*(column.unbind(0) for column in columns), strict=True):
-                yield NStepBatch(
-                    observations=one[0],
-                    actions=one[1],
-                    next_observations=one[2],
-                    rewards=one[3],
-                    terminations=one[4],
-                    truncations=one[5],
-                    discounts=one[6],
-                )
+        now = gather_rows(arrays.rows[:, :numbers], items[:, 0])
+        later = gather_rows(arrays.behind_ends, items[:, 1] - 1)
+        rewards, discounts = self.sums_and_discounts(items)
+        return {
+            "observations": now[:, :obs],
+            "actions": now[:, obs:],
+            "next_observations": later[:, 2:],
+            "rewards": rewards,
+            "terminations": later[:, 0],
+            "truncations": later[:, 1],
+            "discounts": discounts,
+        }
 
     def _gather_parts(self, items: Int64[Tensor, "items two"]) -> StructuredBatch:
         """Return transitions whose observations or actions are not flat vectors."""

@@ -4,13 +4,14 @@
     item i   = sampler.choose(draws i * draws_per_item, .. of the key's stream)
     batch b  = sampler.gather(items b * batch_size, .., (b + 1) * batch_size - 1)
 
-There is no sampler state to lose: going on is starting at `b`. A rank takes its slice of each batch
+There is no state to lose: to continue is to start at `b`. A rank takes its slice of each batch
 and a worker every n-th batch, so the stream is the same for any number of either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -19,10 +20,11 @@ from jaxtyping import Float64
 from torch.utils.data import IterableDataset, get_worker_info
 
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sampling.arguments import check_integers, check_stream
-from orlog.loaders.sampling.draws import draw_uniform, stream_key
+from orlog.loaders.sampling.arguments import as_integer
+from orlog.loaders.sampling.cursor import Cursor
+from orlog.loaders.sampling.draws import draw_uniform
 
-__all__ = ["Batches", "Sampler", "check_state", "stream_summary"]
+__all__ = ["Batches", "BlockSampler", "Sampler", "Stream", "batch_number"]
 
 BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
@@ -63,50 +65,110 @@ class BlockSampler(Sampler[BatchT_co], Protocol[BatchT_co]):
         ...
 
 
-def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Refuse a state that is of another stream than ours.
+class Stream(IterableDataset[BatchT], Generic[BatchT]):
+    """What endless streams of batches have in common: a cursor, a repr and states.
+
+    It is a PyTorch `IterableDataset` of whole batches: give it to a `DataLoader` with
+    `batch_size=None`. Iterating starts at batch `start` each time.
+
+    Attributes:
+        cursor: Which stream it is, where it starts, and which part of it this process takes.
+    """
+
+    def __init__(self, cursor: Cursor, dataset: str) -> None:
+        """Start a stream.
+
+        Args:
+            cursor: See above.
+            dataset: Name of the dataset, for messages.
+        """
+        self.cursor = cursor
+        self._dataset_name = dataset
+        self._next, self._worker = cursor.start, 0
+
+    def __repr__(self) -> str:
+        """Return what is sampled, and by which settings."""
+        return self.cursor.summary(self, self._dataset_name)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the dataset."""
+        return self.cursor.digest
+
+    @property
+    def batch_size(self) -> int:
+        """Items in a batch, of all ranks together."""
+        return self.cursor.batch_size
+
+    @property
+    def seed(self) -> int:
+        """Seed of the stream."""
+        return self.cursor.seed
+
+    @property
+    def start(self) -> int:
+        """First batch of an iteration."""
+        return self.cursor.start
+
+    @property
+    def rank(self) -> int:
+        """Which slice of each batch this process takes."""
+        return self.cursor.rank
+
+    @property
+    def ranks(self) -> int:
+        """Number of slices."""
+        return self.cursor.ranks
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is, small and plain; see `load_state_dict`."""
+        return self.cursor.state(batch=self._next, worker=self._worker)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken, bit for bit; also on another number of ranks.
+
+        Raises:
+            ValueError: it is of another dataset, view, seed, batch size or kind of batch.
+        """
+        self.cursor.check_state(state)
+        batch, worker = state.get("batch"), state.get("worker")
+        if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
+            raise ValueError(
+                f"this is not the state of a stream: batch {batch!r}, worker {worker!r}."
+            )
+        # A worker's first batch comes as many batches after the start as its number says.
+        self.cursor = dataclasses.replace(self.cursor, start=batch - worker)
+        self._next, self._worker = batch, worker
+
+    def _begin(self) -> tuple[int, int]:
+        """Begin an iteration; return the number of this worker and how many there are."""
+        worker = get_worker_info()
+        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._next, self._worker = self.start + own, own
+        return own, workers
+
+
+def batch_number(index: object) -> int:
+    """Return the number of a batch that was asked for.
 
     Raises:
-        ValueError: a field differs; the message has both values.
-        TypeError: no state at all.
+        ValueError: it is negative.
+        TypeError: it is no integer.
     """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"expected what state_dict gave, found {type(state).__name__}")
-    if "cursor_version" not in state:
-        raise ValueError(
-            "this is no stream's state: expected what its state_dict gave (that of a DataLoader goes "
-            "back into the DataLoader)"
-        )
-    for field in ("cursor_version", "kind", "digest", "seed", "batch_size"):
-        if state.get(field) != ours[field]:
-            raise ValueError(
-                f"this state is of another stream: {field} is {state.get(field)!r} there and "
-                f"{ours[field]!r} here"
-            )
+    number = as_integer("index", index)
+    if number < 0:
+        raise ValueError(f"batches are numbered from 0, found {number}.")
+    return number
 
 
-def stream_summary(stream: Any, name: str, digest: str, kind: str) -> str:
-    """Return the `repr` of a stream."""
-    return (
-        f"{type(stream).__name__}({name}, {digest[:19]}, {kind!r}, "
-        f"batch_size={stream.batch_size}, seed={stream.seed})"
-    )
+class Batches(Stream[BatchT], Generic[BatchT]):
+    """An endless stream of batches from arrays. `orlog.transitions` and its kin make it.
 
-
-class Batches(IterableDataset[BatchT], Generic[BatchT]):
-    """An endless stream of batches. `orlog.transitions` and its kin make it.
-
-    Iterating starts at batch `start` each time; `batch(b)` gives any batch. It is a PyTorch
-    `IterableDataset` that makes whole batches: give it to a `DataLoader` with `batch_size=None`.
+    Iterating starts at batch `start` each time; `batch(b)` gives any batch. Give it to a PyTorch
+    `DataLoader` with `batch_size=None`, since it makes whole batches.
 
     Attributes:
         sampler: What chooses and gathers.
-        digest: Digest of the dataset.
-        batch_size: Items in a batch, of all ranks together.
-        seed: Seed of the stream.
-        start: First batch of an iteration.
-        rank: Which slice of each batch this process takes.
-        ranks: Number of slices.
     """
 
     def __init__(
@@ -126,35 +188,30 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
             ValueError: a number is out of range, or the batch size is no multiple of the ranks.
             TypeError: a number is no integer.
         """
-        check_stream(batch_size=batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
+        cursor = Cursor(
+            kind=sampler.kind,
+            digest=digest,
+            batch_size=batch_size,
+            seed=seed,
+            start=start,
+            rank=rank,
+            ranks=ranks,
+        )
+        super().__init__(cursor, sampler.arrays.name)
         self.sampler = sampler
-        self.digest = digest
-        self.batch_size = int(batch_size)  # not NumPy's, which PyTorch and JSON refuse
-        self.seed = int(seed)
-        self.start = int(start)
-        self.rank = int(rank)
-        self.ranks = int(ranks)
-        self._next = self.start
-        self._worker = 0
-        self._key = stream_key(digest, seed, sampler.kind)
-
-    def __repr__(self) -> str:
-        """Return what is sampled, and by which settings."""
-        return stream_summary(self, self.sampler.arrays.name, self.digest, self.sampler.kind)
+        self._key = cursor.key
 
     def __iter__(self) -> Iterator[BatchT]:
         """Yield batch `start`, `start + 1`, ... without end; in a worker only its share of them."""
-        worker = get_worker_info()
-        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        self._next, self._worker = self.start + own, own
+        own, workers = self._begin()
         size = self.batch_size // self.ranks
-        index = self.start
+        start = index = self.start
         together = max(1, min(BLOCK, _BLOCK_ITEMS // self.batch_size))
         while True:
             stop = index + together - index % together
             chosen = self._choose(index, stop - index)
-            mine = range(index + (self.start + own - index) % workers, stop, workers)
-            if worker is None and isinstance(self.sampler, BlockSampler):
+            mine = range(index + (start + own - index) % workers, stop, workers)
+            if get_worker_info() is None and isinstance(self.sampler, BlockSampler):
                 made = self.sampler.gather_many(chosen, size)
             else:  # a worker sends what it gathers, so it should send no more than a batch
                 pieces = torch.split(chosen, size)
@@ -171,35 +228,7 @@ class Batches(IterableDataset[BatchT], Generic[BatchT]):
             ValueError: it is negative.
             TypeError: it is no integer.
         """
-        check_integers(index=index)
-        if index < 0:
-            raise ValueError(f"batches are numbered from 0, found {index}")
-        return self.sampler.gather(self._choose(int(index), 1))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the latest iteration is, small and plain; see `load_state_dict`."""
-        return {
-            "cursor_version": 1,
-            "kind": self.sampler.kind,
-            "digest": self.digest,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "batch": self._next,
-            "worker": self._worker,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
-
-        Raises:
-            ValueError: it is of another dataset, view, seed, batch size or kind of sample.
-        """
-        check_state(state, self.state_dict())
-        batch, worker = state.get("batch"), state.get("worker")
-        if type(batch) is not int or type(worker) is not int or not 0 <= worker <= batch:
-            raise ValueError(f"no state of a stream: batch {batch!r}, worker {worker!r}")
-        # A worker's first batch lies as far behind the start as its number says.
-        self.start, self._next, self._worker = batch - worker, batch, worker
+        return self.sampler.gather(self._choose(batch_number(index), 1))
 
     def _choose(self, first: int, batches: int) -> torch.Tensor:
         """Return this rank's items of some batches, one after the other."""

@@ -181,3 +181,16 @@ def test_the_tests_that_contributing_names_are_there() -> None:
     assert named
     for file, test in named:
         assert f"def {test}" in (ROOT / "tests" / file).read_text("utf-8"), (file, test)
+
+
+def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(
+    built_mini: Path,
+) -> None:
+    code = (
+        "import sys, orlog; orlog.load_dataset(sys.argv[1]); "
+        "print([name for name in sys.modules if name.startswith(('orlog.datasets.download.', "
+        "'orlog.datasets.recipes.', 'orlog.datasets.recording.'))])"
+    )
+    command = [sys.executable, "-c", code, str(built_mini)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"

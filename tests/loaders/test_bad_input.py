@@ -15,10 +15,10 @@ from gymnasium import spaces
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
+from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.statistics import load_statistics
-from orlog.loaders.d4rl import qlearning_dataset, sequence_dataset, transitions_dataset
+from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
 from orlog.loaders.transforms import (
     Normalizer,
     clip_actions,
@@ -201,7 +201,7 @@ def test_batches_are_numbered_from_0(robot: Dataset, kind: str) -> None:
 
 
 def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
-    with pytest.raises(TypeError, match="expected what state_dict gave, found NoneType"):
+    with pytest.raises(TypeError, match="expected what state_dict returned, found NoneType"):
         orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)  # type: ignore[arg-type]
 
 
@@ -338,9 +338,6 @@ def test_a_tiny_temperature_leaves_the_best_alone(arrays: Arrays) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: orlog.weighted(data, np.ones(12)),
-        weights_by_episode,
-        weights_by_return,
         load_statistics,
         observation_normalizer,
         normalize_observations,
@@ -394,12 +391,48 @@ def test_a_limit_of_d4rls_environments_is_a_number_of_steps(limit: Any) -> None:
 
 
 def test_d4rls_functions_refuse_what_is_neither_dataset_nor_arrays(arrays: Arrays) -> None:
-    for wrong in ("hopper", arrays):
-        with pytest.raises(TypeError, match=r"expected a dataset or D4RL's arrays by name, found"):
-            qlearning_dataset(wrong)  # type: ignore[arg-type]
+    wrong: Any
+    for wrong in (3, arrays):
+        for function in (qlearning_dataset, transitions_dataset, d4rl_arrays):
+            with pytest.raises(TypeError, match=r"must be a dataset.*, found"):
+                function(wrong)
+
+
+def test_weights_and_d4rls_functions_take_names_and_paths(robot: Dataset) -> None:
+    read = orlog.load_arrays(robot)
+    expected = weights_by_return(read)
+    assert np.array_equal(weights_by_return(robot.folder), expected)
+    assert np.array_equal(weights_by_episode(str(robot.folder)), weights_by_episode(read))
+    assert orlog.weighted(robot.folder, expected).digest == orlog.weighted(read, expected).digest
+    for function in (qlearning_dataset, transitions_dataset, d4rl_arrays):
+        by_path, by_dataset = function(robot.folder), function(robot)
+        assert by_path.keys() == by_dataset.keys()
+        assert all(np.array_equal(by_path[name], by_dataset[name]) for name in by_path)
+    with pytest.raises(NotFoundError, match="nobody/nothing-v1"):
+        transitions_dataset("nobody/nothing-v1")
+
+
+@pytest.mark.parametrize(
+    ("sample", "settings", "message"),
+    [
+        (orlog.episodes, {"seed": 0, "layout": "pakced"}, "layout .* 'packed'.*packed?"),
+        (orlog.episodes, {"seed": 0, "weighting": "step"}, "weighting .* mean steps?"),
+        (orlog.sequences, {"seed": 0, "length": 2, "padding": "rigth"}, "did you mean right"),
+        (orlog.preferences, {"seed": 0, "length": 2, "label": "return"}, "mean returns?"),
+        (orlog.preferences, {"seed": 0, "length": 2, "label": 1}, "'none', found 1"),
+        (weights_by_return, {"by": "ranks"}, "by must be .* did you mean rank"),
+        (weights_by_episode, {"per": "steps"}, "per must be .* did you mean step"),
+        (orlog.load_arrays, {"where": "nmap"}, "where must be .* did you mean mmap"),
+    ],
+)
+def test_a_misspelled_word_names_the_nearest(
+    robot: Dataset, sample: Callable[..., object], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample(robot, **settings)
 
 
 @pytest.mark.parametrize("where", [None, 3])
 def test_a_place_is_a_text(robot: Dataset, where: Any) -> None:
-    with pytest.raises(TypeError, match="small-v1: where is a text such as 'auto', found"):
+    with pytest.raises(TypeError, match="small-v1: where must be a text such as 'auto', found"):
         orlog.load_arrays(robot, where)

@@ -206,7 +206,7 @@ def test_a_state_of_another_stream_is_refused(many: Dataset) -> None:
     ):
         with pytest.raises(ValueError, match=pattern):
             other.load_state_dict(state)
-    with pytest.raises(ValueError, match="no state of a stream"):
+    with pytest.raises(ValueError, match="not the state of a stream"):
         stream.load_state_dict({**state, "batch": -1})
 
 

@@ -90,7 +90,7 @@ def test_another_place_is_refused(small: Dataset, where: str) -> None:
         with pytest.raises(ValueError, match="no GPU cuda:0"):
             choose_place(small, where, Memory(ram_bytes=10**9))
     else:
-        with pytest.raises(ValueError, match="where is one of auto, ram, mmap, gpu"):
+        with pytest.raises(ValueError, match="where must be auto, ram, mmap, gpu"):
             choose_place(small, where)
 
 

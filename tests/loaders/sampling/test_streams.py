@@ -139,7 +139,7 @@ def test_a_state_of_another_stream_is_refused_with_both_values(
 @pytest.mark.parametrize("wrong", [{"batch": -1}, {"batch": "1"}, {"worker": 3}, {"batch": None}])
 def test_a_state_that_is_none_is_refused(mini: Dataset, wrong: dict[str, object]) -> None:
     stream = transitions(mini, SIZE, seed=3)
-    with pytest.raises(ValueError, match="no state of a stream"):
+    with pytest.raises(ValueError, match="not the state of a stream"):
         stream.load_state_dict({**stream.state_dict(), **wrong})
 
 

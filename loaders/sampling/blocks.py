@@ -1,0 +1,45 @@
+"""Several batches gathered at once: each is a view of one block, for less than one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["gather_in_blocks"]
+
+BatchT = TypeVar("BatchT")
+
+# For larger blocks malloc returns the memory to the system each time, and getting it back page by
+# page takes longer than everything else.
+_BLOCK_BYTES = 1 << 20
+
+
+def gather_in_blocks(
+    make: Callable[..., BatchT],
+    columns: Callable[[Tensor], Mapping[str, Tensor]],
+    chosen: Tensor,
+    *,
+    size: int,
+    item_bytes: int,
+) -> Iterator[BatchT]:
+    """Yield batches whose tensors are views of a few gathered blocks.
+
+    Args:
+        make: Makes a batch of its fields.
+        columns: Gathers some items: returns the fields of the batch, each with a row per item.
+        chosen: The items of all batches, a multiple of `size`.
+        size: Items in a batch.
+        item_bytes: Memory that one gathered item takes.
+    """
+    at_once = max(1, _BLOCK_BYTES // item_bytes // size) * size
+    for items in torch.split(chosen, at_once):
+        block = columns(items)
+        batches = (
+            column.view(len(items) // size, size, *column.shape[1:]).unbind(0)
+            for column in block.values()
+        )
+        for fields in zip(*batches, strict=True):
+            yield make(**dict(zip(block, fields, strict=True)))
