@@ -1,4 +1,4 @@
-"""Small JSON files that change: read strictly, replaced in one step, by one process at a time."""
+"""JSON documents: read strictly, in one place, and small files of it that are replaced in one step."""
 
 from __future__ import annotations
 
@@ -7,35 +7,107 @@ import json
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from filelock import FileLock
 
-from orlog.errors import (
-    FormatVersionError,
-    ManifestError,
-    StorageError,
-)
-from orlog.files import sync, write_durably
+from orlog.errors import FormatVersionError, ManifestError
+from orlog.files import replace_file, sole_access, storage_errors
 
 __all__ = [
     "canonical_json",
+    "convert_json",
     "parse_json",
     "read_json_file",
-    "replace_bytes",
+    "read_small_file",
+    "refuse_newer",
     "replace_json_file",
     "sole_writer",
     "write_json",
 ]
 
 LARGEST_FILE = 2**24
-LONGEST_WAIT = 60
+LONGEST_WAIT = 60.0
+_HALF_CHARACTER = re.compile(r"\\u[dD]")
 _converting = threading.Lock()
 
 Kind = TypeVar("Kind")
+
+
+def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
+    """Return parsed JSON, strictly.
+
+    Args:
+        data: The JSON, as text or in UTF-8.
+        most_values: Roughly how many values it may hold: an empty list takes 3 bytes of text and
+            64 of memory.
+
+    Raises:
+        ValueError: it is not JSON, repeats a key, is nested too deeply, or holds NaN, an infinity
+            or half of a surrogate pair.
+    """
+    text = data.decode() if isinstance(data, bytes) else data
+    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
+        raise ValueError(f"more than {most_values} values")
+    try:
+        body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        if _HALF_CHARACTER.search(text):
+            canonical_json(body)  # which refuses half of a surrogate pair
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return body
+
+
+def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
+    """Refuse JSON whose version of the layout is newer than the newest that is known, by key.
+
+    Raises:
+        FormatVersionError: it was written by a newer orlog; `where` names it in the message.
+    """
+    for key, known in newest.items():
+        found = body.get(key) if isinstance(body, dict) else None
+        if isinstance(found, int) and found > known:
+            raise FormatVersionError(
+                f"{where}: {key} {found} is newer than this orlog reads ({known}); "
+                "run: pip install --upgrade orlog"
+            )
+
+
+def convert_json(body: object, kind: type[Kind]) -> Kind:
+    """Return parsed JSON as a msgspec type, strictly.
+
+    Raises:
+        ValueError: it does not fit the type, or is nested too deeply.
+    """
+    try:
+        # msgspec (0.22) can crash where two threads are the first to use a type.
+        with _converting:
+            return msgspec.convert(body, kind, strict=True)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except msgspec.ValidationError as error:
+        # What a type's own check raises says it better than msgspec, which wraps it.
+        cause = error.__cause__
+        text = str(cause if isinstance(cause, ManifestError) else error)
+        raise ValueError(text[:1000]) from error
+
+
+def read_small_file(path: Path, largest: int = LARGEST_FILE) -> str:
+    """Return the text of a file of at most `largest` bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not a file, larger, or not UTF-8.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or device could give bytes without end
+        raise ValueError("it is not a file")
+    with path.open("rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"too large: more than {largest} bytes")
+    return data.decode()
 
 
 def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str) -> Kind:
@@ -51,23 +123,15 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
         ManifestError: the file is missing, too large or malformed.
         FormatVersionError: it was written by a newer orlog.
     """
-    key, newest = version
     try:
-        body = parse_json(_read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
+        body = parse_json(read_small_file(path))
+    except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: cannot be read: {error}; {repair}", file=str(path)) from error
-    found = body.get(key) if isinstance(body, dict) else None
-    if isinstance(found, int) and found > newest:
-        raise FormatVersionError(
-            f"{path}: {key} {found} is newer than this orlog reads ({newest}); "
-            "run: pip install --upgrade orlog"
-        )
+    refuse_newer(body, dict([version]), str(path))
     try:
-        # msgspec (0.22) can crash where two threads are the first to use a type.
-        with _converting:
-            return msgspec.convert(body, kind, strict=True)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise ManifestError(f"{path}: {error!s:.1000}; {repair}", file=str(path)) from error
+        return convert_json(body, kind)
+    except ValueError as error:
+        raise ManifestError(f"{path}: {error}; {repair}", file=str(path)) from error
 
 
 def replace_json_file(path: Path, body: Any) -> None:
@@ -77,56 +141,26 @@ def replace_json_file(path: Path, body: Any) -> None:
         StorageError: the file cannot be written; what was there stays.
     """
     text = json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with _storage_errors(path):
-        try:
-            write_durably(unfinished, f"{text}\n".encode())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        sync(path.parent)
+    with storage_errors(path, advice=""):
+        replace_file(path, f"{text}\n".encode())
 
 
-@contextlib.contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
+def sole_writer(path: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the only right to change a file, from reading it to replacing it; makes its folder.
 
-    The lock is a file `.NAME.lock` beside it. It stays, since removing it would race.
-
     Raises:
-        StorageError: the folder cannot be written, or another process holds the lock for a minute.
+        StorageError: the folder cannot be written, or another process holds the right for a minute.
     """
-    with _storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_name(f".{path.name}.lock"))
-        lock.acquire(timeout=LONGEST_WAIT)
-    try:
-        yield
-    finally:
-        lock.release()
+    return sole_access(path, longest_wait=LONGEST_WAIT, advice="")
 
 
-def _read_text(path: Path) -> str:
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe could be waited for without end
-        raise ValueError("it is not a file")
-    with path.open("rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise ValueError(f"more than {LARGEST_FILE} bytes")
-    return data.decode()
+def write_json(path: Path, body: object) -> None:
+    """Write indented JSON with its keys in the order given; makes the folder.
 
-
-@contextlib.contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{path}: cannot write: {error.strerror or error}", errno=error.errno
-        ) from error
-
-
-_HALF_CHARACTER = re.compile(r"\\u[dD]")
+    The file is replaced in one step.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
 
 
 def canonical_json(body: Any) -> bytes:
@@ -137,26 +171,6 @@ def canonical_json(body: Any) -> bytes:
     return text.encode()
 
 
-def parse_json(text: str, most_values: int | None = None) -> Any:
-    """Return parsed JSON, strictly.
-
-    Args:
-        text: The JSON.
-        most_values: How many values it may hold about: an empty list takes 3 bytes of text and 64
-            of memory.
-
-    Raises:
-        ValueError: it is no JSON, repeats a key, or holds NaN, an infinity or half a character.
-        RecursionError: it is nested too deeply.
-    """
-    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
-        raise ValueError(f"more than {most_values} values")
-    body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    if _HALF_CHARACTER.search(text):
-        canonical_json(body)  # which refuses half of a surrogate pair
-    return body
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
@@ -164,22 +178,5 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return keys
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def write_json(path: Path, body: object) -> None:
-    """Write indented JSON; the file is replaced whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_bytes(path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
-
-
-def replace_bytes(path: Path, data: bytes) -> None:
-    """Put a durable file in the place of another, or leave that one as it is."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        write_durably(unfinished, data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    sync(path.parent)

@@ -11,15 +11,14 @@ strict: unknown, missing or repeated keys, wrong types and names that are none a
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, VersionExistsError
-from orlog.manifests.documents import parse_json
+from orlog.errors import InvalidNameError, ManifestError, VersionExistsError
+from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MOST_VALUES, Count, Manifest
 from orlog.manifests.names import is_version, parse_name
 
@@ -37,7 +36,6 @@ INDEX_VERSION = 1
 LARGEST_INDEX = 64 * 2**20
 LONGEST_URL = 2000
 SCHEMES = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "hf", "file", "memory"})
-_converting = threading.Lock()
 
 
 class ForeignEntry(
@@ -186,10 +184,9 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             ManifestError: name, version or entry are none, or the serial cannot grow any more.
         """
         try:
-            # Where an entry is made only the URL is checked, where one is read all of it.
-            with _converting:
-                msgspec.convert(msgspec.to_builtins(entry), ForeignEntry, strict=True)
-        except msgspec.ValidationError as error:
+            # Making an entry checks only its URL; reading one checks all of it.
+            convert_json(msgspec.to_builtins(entry), ForeignEntry)
+        except ValueError as error:
             raise ManifestError(f"{name}@{version}: {error}") from error
         listed = self.foreign.get(name, {}).get(version)
         if listed == entry:
@@ -231,31 +228,19 @@ def index_from_json(data: bytes, where: str) -> Index:
     if len(data) > LARGEST_INDEX:
         raise ManifestError(f"{where}: over {LARGEST_INDEX} bytes is too large for an index")
     try:
-        body = parse_json(data.decode(), MOST_VALUES)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(data, MOST_VALUES)
+    except ValueError as error:
         raise ManifestError(f"{where}: not the JSON of an index: {error}") from error
     if not isinstance(body, dict):
         raise ManifestError(f"{where}: an index is a JSON object")
-    version = body.get("index_version")
-    if isinstance(version, int) and version > INDEX_VERSION:
-        raise FormatVersionError(
-            f"{where}: index_version {version} is newer than this orlog reads ({INDEX_VERSION}); "
-            "run: pip install --upgrade orlog"
-        )
+    refuse_newer(body, {"index_version": INDEX_VERSION}, where)
     missing = {"index_version", "serial", "datasets"} - body.keys()
     if missing:
         raise ManifestError(f"{where}: the index has no {', '.join(sorted(missing))}")
     try:
-        # msgspec (0.22) can crash where two threads are the first to use a type.
-        with _converting:
-            index = msgspec.convert(body, Index, strict=True)
-    except RecursionError as error:
-        raise ManifestError(f"{where}: nested too deeply") from error
-    except msgspec.ValidationError as error:
-        cause = error.__cause__
-        raise ManifestError(
-            f"{where}: {cause if isinstance(cause, ManifestError) else error!s:.1000}"
-        ) from None
+        index = convert_json(body, Index)
+    except ValueError as error:
+        raise ManifestError(f"{where}: {error}") from error
     if index.index_version != INDEX_VERSION:
         raise ManifestError(f"{where}: index_version {index.index_version} does not exist")
     return index

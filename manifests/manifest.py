@@ -15,8 +15,6 @@ import hashlib
 import itertools
 import json
 import math
-import stat
-import threading
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,8 +25,14 @@ import gymnasium
 import msgspec
 from msgspec import Meta
 
-from orlog.errors import FormatVersionError, InvalidNameError, ManifestError, SchemaError
-from orlog.manifests.documents import canonical_json, parse_json
+from orlog.errors import InvalidNameError, ManifestError, SchemaError
+from orlog.manifests.documents import (
+    canonical_json,
+    convert_json,
+    parse_json,
+    read_small_file,
+    refuse_newer,
+)
 from orlog.manifests.names import parse_name
 from orlog.manifests.spaces import space_from_json
 
@@ -58,7 +62,6 @@ LARGEST_MANIFEST = 64 * 2**20
 MOST_VALUES = 2**22
 LONGEST_FILE_NAME = 255  # bytes
 MOST_DIMENSIONS = 63  # of a row; NumPy has one more for the rows
-_converting = threading.Lock()
 DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -352,17 +355,10 @@ def read_manifest(path: Path) -> Manifest:
         FormatVersionError: it was written by a newer orlog.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe or device could give bytes without end
-            raise ManifestError(f"{path}: no readable manifest: it is not a file")
-        if found.st_size > LARGEST_MANIFEST:
-            raise ManifestError(f"{path}: {found.st_size} bytes is too large for a manifest")
-        text = path.read_text("utf-8")
+        text = read_small_file(path, LARGEST_MANIFEST)
     except NotADirectoryError as error:
         raise ManifestError(not_a_version(path.parent)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, ManifestError):
-            raise
+    except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: no readable manifest: {error}") from error
     return manifest_from_text(text, str(path))
 
@@ -383,39 +379,18 @@ def manifest_from_text(text: str | bytes, where: str) -> Manifest:
         FormatVersionError: it was written by a newer orlog.
     """
     try:
-        body = parse_json(text.decode() if isinstance(text, bytes) else text, MOST_VALUES)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(text, MOST_VALUES)
+    except ValueError as error:
         raise ManifestError(f"{where}: not the JSON of a manifest: {error}") from error
-    return manifest_from_json(body, where)
-
-
-def manifest_from_json(body: object, where: str) -> Manifest:
-    """Return the manifest of parsed JSON; `where` names its origin in errors.
-
-    Raises:
-        ManifestError: it is malformed, or was edited after it was written.
-        FormatVersionError: it was written by a newer orlog.
-    """
     if not isinstance(body, dict):
         raise ManifestError(f"{where}: a manifest is a JSON object")
-    for key, known in (("manifest_version", MANIFEST_VERSION), ("format_version", STORE_FORMAT)):
-        version = body.get(key)
-        if isinstance(version, int) and version > known:
-            raise FormatVersionError(
-                f"{where}: {key} {version} is newer than this orlog reads ({known}); "
-                "run: pip install --upgrade orlog"
-            )
+    newest = {"manifest_version": MANIFEST_VERSION, "format_version": STORE_FORMAT}
+    refuse_newer(body, newest, where)
     stated = body.pop("digest", None)
     try:
-        # msgspec (0.22) can crash where two threads are the first to use a type.
-        with _converting:
-            manifest = msgspec.convert(body, Manifest, strict=True)
-    except RecursionError as error:
-        raise ManifestError(f"{where}: nested too deeply") from error
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ManifestError):
-            raise ManifestError(f"{where}: {error.__cause__!s:.1000}", file=MANIFEST_FILE) from None
-        raise ManifestError(f"{where}: {error!s:.1000}") from error
+        manifest = convert_json(body, Manifest)
+    except ValueError as error:
+        raise ManifestError(f"{where}: {error}", file=MANIFEST_FILE) from error
     if (manifest.manifest_version, manifest.format_version) != (MANIFEST_VERSION, STORE_FORMAT):
         raise ManifestError(
             f"{where}: manifest_version {manifest.manifest_version} and format_version "

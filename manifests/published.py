@@ -7,11 +7,11 @@ algorithms' docstrings and `algos/presets.py` cite it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from orlog.errors import NotFoundError
+from orlog.manifests.documents import parse_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.shipped import records_folder
 
@@ -29,7 +29,7 @@ def published_settings(algorithm: str, implementation: str) -> dict[str, Any]:
     Raises:
         NotFoundError: no such algorithm or implementation; the message names those there are.
     """
-    algorithms = json.loads(published_file().read_text("utf-8"))["algorithms"]
+    algorithms = parse_json(published_file().read_bytes())["algorithms"]
     found = _choose(algorithms, algorithm, "algorithm")
     settings: dict[str, Any] = _choose(found, implementation, f"implementation of {algorithm}")
     return settings

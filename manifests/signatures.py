@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,9 +26,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from orlog.errors import MissingExtraError, NotFoundError, SignatureError, StorageError
+from orlog.errors import (
+    FormatVersionError,
+    MissingExtraError,
+    NotFoundError,
+    SignatureError,
+    StorageError,
+)
 from orlog.files import sync
-from orlog.manifests.documents import parse_json
+from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -55,7 +60,6 @@ LARGEST_SIGNATURE = 4096
 MOST_SIGNATURES = 12  # about 3,200 bytes
 LARGEST_KEY_FILE = 4096
 _PUBLIC_KEY = r"ed25519:[0-9a-f]{64}"
-_converting = threading.Lock()
 
 SignedKind = Literal["manifest", "index"]
 
@@ -254,20 +258,15 @@ def _parse(data: bytes, where: str) -> list[_Signature]:
             f"more{advice}"
         )
     try:
-        body = parse_json(data.decode())
-    except (ValueError, RecursionError) as error:
+        body = parse_json(data)
+    except ValueError as error:
         raise SignatureError(f"{where}: not the JSON of a signature: {error}{advice}") from error
-    version = body.get("signature_version") if isinstance(body, dict) else None
-    if isinstance(version, int) and version > SIGNATURE_VERSION:
-        raise SignatureError(
-            f"{where}: signature_version {version} is newer than this orlog reads "
-            f"({SIGNATURE_VERSION}); run: pip install --upgrade orlog"
-        )
     try:
-        # msgspec (0.22) can crash where two threads are the first to use a type.
-        with _converting:
-            return msgspec.convert(body, _Signatures, strict=True).signatures
-    except (msgspec.ValidationError, RecursionError) as error:
+        refuse_newer(body, {"signature_version": SIGNATURE_VERSION}, where)
+        return convert_json(body, _Signatures).signatures
+    except FormatVersionError as error:
+        raise SignatureError(str(error)) from error
+    except ValueError as error:
         raise SignatureError(f"{where}: not a signature: {error}{advice}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 import numpy as np
 
 from orlog.errors import StorageError
-from orlog.manifests.documents import write_json
+from orlog.manifests.documents import convert_json, parse_json, write_json
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.references import (
     Protocol,
@@ -63,7 +62,7 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
     path = recorded_folder(name) / "baselines" / f"{algorithm}.json"
     if not path.is_file():
         return None
-    return msgspec.convert(json.loads(path.read_text("utf-8")), Baseline, strict=True)
+    return convert_json(parse_json(path.read_bytes()), Baseline)
 
 
 def record_baseline(baseline: Baseline) -> Path:

@@ -7,12 +7,13 @@ A score may lie below 0 or above 100; it is never clipped.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from jaxtyping import Float
+
+from orlog.manifests.documents import convert_json, parse_json
 
 __all__ = ["Protocol", "ReferenceReturn", "ReferenceReturns", "read_references"]
 
@@ -97,5 +98,4 @@ def read_references(path: Path) -> ReferenceReturns:
         FileNotFoundError: none were recorded there.
         ValueError: the file is malformed.
     """
-    body = json.loads(path.read_text("utf-8"))
-    return msgspec.convert(body, ReferenceReturns, strict=True)
+    return convert_json(parse_json(path.read_bytes()), ReferenceReturns)

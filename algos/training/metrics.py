@@ -12,7 +12,7 @@ from orlog.errors import (
     IntegrityError,
     NotFoundError,
 )
-from orlog.manifests.documents import replace_bytes
+from orlog.files import replace_file
 
 __all__ = [
     "keep_metrics",
@@ -66,7 +66,7 @@ def keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
     kept = [(line, body) for line, body in zip(lines, parsed, strict=True) if body["step"] <= step]
     data = b"".join(line for line, _ in kept)
     if not path.exists() or path.read_bytes() != data:
-        replace_bytes(path, data)
+        replace_file(path, data)
     return [body for _, body in kept]
 
 

@@ -47,8 +47,9 @@ from orlog.errors import (
     StoppedError,
     StorageError,
 )
+from orlog.files import replace_file
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.manifests.documents import replace_bytes, write_json
+from orlog.manifests.documents import write_json
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import episode_returns
 
@@ -192,7 +193,7 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
         if dataset.operation is not None:
             (folder / VIEW_FILE).unlink(missing_ok=True)
             save_view(dataset, folder / VIEW_FILE)
-        replace_bytes(folder / METRICS_FILE, b"")
+        replace_file(folder / METRICS_FILE, b"")
         write_json(folder / RUN_FILE, msgspec.to_builtins(record))
 
 

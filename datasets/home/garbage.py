@@ -12,10 +12,8 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -38,8 +36,24 @@ from orlog.datasets.home.holdings import (
 )
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.presence import PARTIAL_FILE, partial_folder
+from orlog.datasets.home.removal import (
+    DAY,
+    GONE,
+    LEFT_BEHIND,
+    OPENED_LEAST_RECENTLY,
+    OPENED_NOW,
+    Collection,
+    GarbageReport,
+    Kept,
+    Removed,
+    check_limits,
+    erase,
+    remove_in_one_step,
+    remove_unless_busy,
+)
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, StorageError
-from orlog.files import list_files, sole_access, storage_errors, sync
+from orlog.files import BusyError, list_files, sole_access, storage_errors, sync
+from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first, parse_name
@@ -61,38 +75,8 @@ __all__ = [
     "unpin_version",
 ]
 
-DAY = 86_400.0
-LARGEST_RECORD = 2**24
-
 _UNUSED = {"download": "a download that stands still", "strange": "moved aside"}
-_GONE = "is gone already"
 _TO_PUT_BACK = "is put back: a process was killed while it put another folder in its place"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Removed:
-    """What was removed (or would be): why, and the bytes that became free by it."""
-
-    path: Path
-    why: str
-    freed_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
-    """What would have been removed, and why it was not."""
-
-    path: Path
-    why: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GarbageReport:
-    """What `collect_garbage` did, and the bytes of all versions in one's own home after it."""
-
-    removed: list[Removed]
-    kept: list[Kept]
-    left_bytes: int
 
 
 def total_bytes() -> int:
@@ -172,31 +156,23 @@ def collect_garbage(
         ManifestError: `orlog.lock` is malformed, so it is not known what it pins.
         StorageError: something could not be removed; all else was.
     """
-    if min(unused_days or 0, max_bytes or 0) < 0:
-        raise ValueError("days and bytes are 0 or more")
+    check_limits(unused_days, max_bytes)
     items = list(all_holdings(datasets_folder()))
     room = Room(items)
     shelter = _make_shelter(items)
-    removed: list[Removed] = []
-    kept: list[Kept] = []
-    failures: list[StorageError] = []
+    done = Collection()
 
     def remove(item: Holding, why: str, seconds: float) -> None:
-        try:
-            refusal = (_refusal if dry_run else _remove)(item, seconds, shelter)
-        except StorageError as error:
-            failures.append(error)
-            return
-        if refusal and refusal != _GONE:
-            kept.append(Kept(item.path, refusal))
-            return
-        freed = room.remove(item)
-        if not refusal:
-            removed.append(Removed(item.path, why, freed))
+        def attempt() -> str:
+            if dry_run:
+                return _refusal(item, seconds, shelter)
+            return remove_unless_busy(item.folder, lambda: _remove(item, seconds, shelter))
+
+        done.attempt(item.path, why, attempt, lambda: room.remove(item))
 
     for item in items:
         if item.kind == "leftover":
-            remove(item, "left by a process that ended early", 0.0)
+            remove(item, LEFT_BEHIND, 0.0)
     ages = {item.path: seconds_unused(item.path, item.kind) for item in items}
     items.sort(key=lambda item: -ages[item.path])
     may_go: set[Path] = set()
@@ -209,15 +185,15 @@ def collect_garbage(
                 why = f"{_UNUSED.get(item.kind, 'not opened')} for {age / DAY:.0f} days"
                 remove(item, why, unused_days * DAY)
     if max_bytes is not None:
-        may_go -= {one.path for one in removed} | {one.path for one in kept}
+        may_go -= {one.path for one in done.removed} | {one.path for one in done.kept}
         for item in items:
             is_due = item.path in may_go and ages[item.path] >= DAY
             if is_due and room.size_bytes > max_bytes:
-                remove(item, "opened least recently, and room was asked for", DAY)
-    removed += _forget_records(dry_run=dry_run)
-    if failures:
-        raise failures[0]
-    return GarbageReport(removed, kept, room.size_bytes)
+                remove(item, OPENED_LEAST_RECENTLY, DAY)
+    removed = [*done.removed, *_forget_records(dry_run=dry_run)]
+    if done.failures:
+        raise done.failures[0]
+    return GarbageReport(removed, done.kept, room.size_bytes)
 
 
 def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion], int]:
@@ -260,12 +236,12 @@ def delete_version(name: str, version: str) -> int:
     room = Room(list(all_holdings(datasets_folder())))
     freed = 0
     try:
-        with sole_access(folder, on_wait=_refuse_to_wait), storage_errors(folder):
+        with sole_access(folder, longest_wait=0), storage_errors(folder):
             check_deletable(name, version)
             for item in _deletable(folder):
                 freed += room.remove(item)
                 _discard(item)
-    except _BusyError:
+    except BusyError:
         raise StorageError(
             f"{folder}: another process is writing this version; wait for it, then delete it"
         ) from None
@@ -315,14 +291,6 @@ def _why_none(wanted: DatasetName) -> str:
 # --- what goes
 
 
-class _BusyError(Exception):
-    """Another process holds the lock of a version."""
-
-
-def _refuse_to_wait() -> NoReturn:
-    raise _BusyError
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shelter:
     """What keeps versions beside their own pins."""
@@ -350,14 +318,14 @@ def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
         shelter: What keeps it.
     """
     if not os.path.lexists(item.path):
-        return _GONE
+        return GONE
     if item.kind == "leftover":
         _, rest = parse_entry(item.path.name)
         if rest == "replaced" and not item.folder.exists():
             return _TO_PUT_BACK
         return "" if rest in KINDS or is_orphan(item.folder, rest) else "belongs to a version"
     if seconds_unused(item.path, item.kind) < seconds:
-        return "was opened or changed just now"
+        return OPENED_NOW
     if item.kind not in ("version", "partial"):
         return ""
     if pin_file(item.folder).exists():
@@ -384,45 +352,32 @@ def _strangers(folder: Path) -> list[str]:
 
 
 def _remove(item: Holding, seconds: float, shelter: _Shelter) -> str:
-    """Remove an item unless something speaks against it; return what does."""
-    try:
-        with (
-            sole_access(item.folder, on_wait=_refuse_to_wait),
-            storage_errors(item.path),
-        ):
-            refusal = _refusal(item, seconds, shelter)
-            if refusal == _TO_PUT_BACK:
-                item.path.rename(item.folder)
-                sync(item.path.parent)
-            return refusal or _discard(item, seconds)
-    except _BusyError:
-        return "is being written by another process"
+    """Remove an item, its lock being held, unless something speaks against it; return what does."""
+    refusal = _refusal(item, seconds, shelter)
+    if refusal == _TO_PUT_BACK:
+        item.path.rename(item.folder)
+        sync(item.path.parent)
+    if refusal:
+        return refusal
+    return "" if _discard(item, seconds) else OPENED_NOW
 
 
-def _discard(item: Holding, seconds: float = 0.0) -> str:
-    """Remove an item in one step, its lock being held; return why it was not, or nothing."""
-    trash = item.folder.with_name(f".{item.version}.deleted")
+def _discard(item: Holding, seconds: float = 0.0) -> bool:
+    """Remove an item in one step, its lock being held; return whether it is gone.
+
+    It stays if it was opened or changed less than so many seconds ago.
+    """
     if item.kind == "leftover":
-        _erase(item.path)
-        return ""
-    _erase(trash)
-    item.path.rename(trash)
-    # Who marked it before this instant has opened it; who comes later does not find it.
-    if seconds_unused(trash, item.kind) < seconds:
-        trash.rename(item.path)
-        return "was opened or changed just now"
-    sync(trash.parent)
-    _erase(trash)
+        erase(item.path)
+        return True
+    trash = item.folder.with_name(f".{item.version}.deleted")
+    if not remove_in_one_step(
+        item.path, trash, is_due=lambda path: seconds_unused(path, item.kind) >= seconds
+    ):
+        return False
     if item.kind in ("version", "partial"):
         origin_file(item.path).unlink(missing_ok=True)
-    return ""
-
-
-def _erase(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    return True
 
 
 def _deletable(folder: Path) -> list[Holding]:
@@ -440,10 +395,8 @@ def _forget_records(*, dry_run: bool) -> list[Removed]:
     """Remove what was remembered of verified folders that are gone."""
     forgotten = []
     for path in sorted((datasets_folder().parent / "verified").glob("[0-9a-f]*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
-            if path.stat().st_size > LARGEST_RECORD:
-                continue
-            folder = msgspec.json.decode(path.read_bytes(), type=_Record).folder
+        with contextlib.suppress(OSError, ValueError):
+            folder = convert_json(parse_json(read_small_file(path)), _Record).folder
             # A name of bytes that are no text cannot be told from the record.
             is_name = hashlib.sha256(os.fsencode(folder)).hexdigest().startswith(path.stem)
             if is_name and not os.path.lexists(folder):

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -28,7 +26,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
-from orlog.files import hash_file, sync, sync_all, sync_folders
+from orlog.files import hash_file, sync, sync_all, sync_folders, take_lock
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
 
@@ -273,16 +271,10 @@ class FolderTarget(Target):
 
     @contextlib.contextmanager
     def _locked(
-        self, path: Path, on_wait: Callable[[], None], *, longest_wait: float = -1
+        self, path: Path, on_wait: Callable[[], None], *, longest_wait: float | None = None
     ) -> Iterator[None]:
         with target_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path.with_name(f".{path.name}.lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                on_wait()
-                lock.acquire(timeout=longest_wait)
+            lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
         try:
             yield
         finally:

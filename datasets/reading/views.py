@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from orlog.errors import (
     VersionExistsError,
 )
 from orlog.files import absolute_path, storage_errors, sync, write_durably
-from orlog.manifests.documents import parse_json
+from orlog.manifests.documents import parse_json, read_small_file, refuse_newer
 
 __all__ = [
     "open_view",
@@ -156,26 +155,15 @@ def view_sources(path: Path) -> list[str]:
 def _read_view(path: Path) -> tuple[dict[str, Any], object]:
     """Return what a view's file says, and the digest that it states."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe or device could give bytes without end
-            raise ManifestError(f"{path}: no readable view: it is not a file")
-        if found.st_size > LARGEST_VIEW:
-            raise ManifestError(f"{path}: a view has at most {LARGEST_VIEW} bytes")
-        body = parse_json(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, ManifestError):
-            raise
+        body = parse_json(read_small_file(path, LARGEST_VIEW))
+    except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: no readable view: {error}") from error
     if not isinstance(body, dict) or type(body.get("view_version")) is not int:
         raise ManifestError(f"{path}: no view: expected a JSON object with a view_version")
     version, stated = body.pop("view_version"), body.pop("digest", None)
     if version < 1:
         raise ManifestError(f"{path}: there is no view_version {version}")
-    if version > VIEW_VERSION:
-        raise FormatVersionError(
-            f"{path}: view_version {version} is newer than this orlog reads ({VIEW_VERSION}); run: "
-            "pip install --upgrade orlog"
-        )
+    refuse_newer({"view_version": version}, {"view_version": VIEW_VERSION}, str(path))
     return body, stated
 
 

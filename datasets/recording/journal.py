@@ -25,13 +25,14 @@ from orlog.datasets.store.zarr_writer import ColumnWriter
 from orlog.errors import IntegrityError, ManifestError, SchemaError
 from orlog.files import sync, write_durably
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.documents import canonical_json, parse_json
+from orlog.manifests.documents import canonical_json, parse_json, read_small_file
 from orlog.manifests.spaces import space_to_json
 
 __all__ = ["read_journal", "restore", "schema_json", "write_journal"]
 
 JOURNAL = "journal.json"
 JOURNAL_VERSION = 1
+LARGEST_JOURNAL = 2**26
 
 
 def write_journal(
@@ -89,7 +90,7 @@ def read_journal(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        body = parse_json(path.read_text("utf-8"))
+        body = parse_json(read_small_file(path, LARGEST_JOURNAL))
         stated = body.pop("sha256")
         if body["journal_version"] != JOURNAL_VERSION:
             raise ValueError(f"journal_version {body['journal_version']!r}")  # noqa: TRY301

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Self
 
 import gymnasium
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.columns.episode import Columns, Episode
@@ -47,12 +47,13 @@ from orlog.errors import (
     wrong_type,
 )
 from orlog.files import (
+    BusyError,
     link_or_copy,
     storage_errors,
     sync,
     sync_folders,
+    take_lock,
 )
-from orlog.manifests.documents import parse_json
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import (
     Container,
@@ -61,7 +62,7 @@ from orlog.manifests.manifest import (
     Part,
     PartColumn,
     StoredObject,
-    manifest_from_json,
+    manifest_from_text,
     part_folder,
     parts_of,
 )
@@ -505,7 +506,7 @@ class DatasetWriter:
                 non_finite={},
                 **self._facts,
             )
-            manifest_from_json(parse_json(manifest.to_json()), f"{self.name}@{self.version}")
+            manifest_from_text(manifest.to_json(), f"{self.name}@{self.version}")
         except (TypeError, ValueError) as error:
             raise SchemaError(f"{self.name}@{self.version}: {error}") from error
 
@@ -582,17 +583,14 @@ class DatasetWriter:
 
 
 def _locked(folder: Path) -> FileLock:
-    with storage_errors(folder.parent):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise StorageError(
-                f"{folder}: another process is writing this version; wait for it, or choose "
-                "another version"
-            ) from None
-    return lock
+    try:
+        with storage_errors(folder.parent):
+            return take_lock(folder, longest_wait=0)
+    except BusyError:
+        raise StorageError(
+            f"{folder}: another process is writing this version; wait for it, or choose another "
+            "version."
+        ) from None
 
 
 def _link_tree(source: Path, target: Path, objects: list[StoredObject]) -> None:

@@ -16,12 +16,11 @@ import datetime as dt
 import errno
 import os
 import re
-import shutil
 import time
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -32,17 +31,23 @@ from orlog.datasets.home.folders import (
     installed_versions,
     version_folder,
 )
-from orlog.datasets.home.garbage import GarbageReport, Kept, Removed
+from orlog.datasets.home.removal import (
+    DAY,
+    LEFT_BEHIND,
+    OPENED_LEAST_RECENTLY,
+    OPENED_NOW,
+    Collection,
+    GarbageReport,
+    check_limits,
+    erase,
+    remove_in_one_step,
+    remove_unless_busy,
+)
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
-from orlog.files import sole_access, storage_errors, sync
+from orlog.files import lock_open_file, sole_access, storage_errors
+from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName
-
-_fcntl: Any
-try:
-    import fcntl as _fcntl
-except ImportError:  # Windows, where the files of a map cannot be removed anyway
-    _fcntl = None
 
 __all__ = [
     "RECORD_FILE",
@@ -59,8 +64,6 @@ __all__ = [
 ]
 
 RECORD_FILE = "pack.json"
-DAY = 86_400.0
-LARGEST_RECORD = 2**24
 
 _PACK = re.compile(r"[0-9a-f]{32}-[0-9]+")
 _LEFTOVER = re.compile(r"\.([0-9a-f]{32}-[0-9]+)\.(?:unfinished|replaced|deleted)")
@@ -144,9 +147,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
             f"{path}: cannot be opened: {error.strerror}", errno=error.errno
         ) from error
     held = HeldPack(descriptor)
-    if _fcntl is not None:
-        with contextlib.suppress(OSError):
-            _fcntl.flock(descriptor, _fcntl.LOCK_SH)
+    lock_open_file(descriptor, shared=True)
     is_there = held.is_in(folder)
     if is_there and folder.parent == packs_folder():
         with contextlib.suppress(OSError):
@@ -188,34 +189,31 @@ def collect_packs(
     Raises:
         ValueError: a negative number.
     """
-    if min(unused_days or 0, max_bytes or 0) < 0:
-        raise ValueError("days and bytes are 0 or more")
+    check_limits(unused_days, max_bytes)
     packs = sorted(
         _packs_in(packs_folder(), {}), key=lambda one: (one.kind == "pack", one.last_used)
     )
-    report = PacksReport([], [], 0, [])
+    done = Collection()
     left = sum(pack.size_bytes for pack in packs)
+    act = _refusal if dry_run else _remove
+
+    def remove(pack: CachedPack, why: str, seconds: float) -> int:
+        return done.attempt(
+            pack.folder, why, lambda: act(pack.folder, seconds), lambda: pack.size_bytes
+        )
+
     for pack in packs:
         age = _seconds_unused(pack.folder)
         if pack.kind == "leftover":
-            why, seconds = "left by a process that ended early", 0.0
+            why, seconds = LEFT_BEHIND, 0.0
         elif unused_days is not None and age >= unused_days * DAY:
             why, seconds = f"not opened for {age / DAY:.0f} days", unused_days * DAY
         elif max_bytes is not None and age >= DAY and left > max_bytes:
-            why, seconds = "opened least recently, and room was asked for", DAY
+            why, seconds = OPENED_LEAST_RECENTLY, DAY
         else:
             continue
-        try:
-            refusal = (_refusal if dry_run else _remove)(pack.folder, seconds)
-        except StorageError as error:
-            report.failures.append(error)
-            continue
-        if refusal:
-            report.kept.append(Kept(pack.folder, refusal))
-            continue
-        left -= pack.size_bytes
-        report.removed.append(Removed(pack.folder, why, pack.size_bytes))
-    return dataclasses.replace(report, left_bytes=left)
+        left -= remove(pack, why, seconds)
+    return PacksReport(done.removed, done.kept, left, done.failures)
 
 
 def delete_pack(pack: CachedPack) -> None:
@@ -241,7 +239,7 @@ def discard_pack(folder: Path, held: HeldPack) -> None:
     """
     with sole_access(folder), storage_errors(folder):
         if held.is_in(folder):
-            _throw_away(folder)
+            remove_in_one_step(folder, _trash_of(folder))
 
 
 def _installed() -> dict[str, DatasetName]:
@@ -283,9 +281,8 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
 def _read_record(folder: Path) -> _Record:
     """Return what a pack's record says of where it is from; nothing where it is damaged."""
     path = folder / RECORD_FILE
-    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
-        if path.stat().st_size <= LARGEST_RECORD:
-            return msgspec.json.decode(path.read_bytes(), type=_Record)
+    with contextlib.suppress(OSError, ValueError):
+        return convert_json(parse_json(read_small_file(path)), _Record)
     return _Record("", "")
 
 
@@ -305,45 +302,28 @@ def _seconds_unused(folder: Path) -> float:
         return 0.0
 
 
-class _BusyError(Exception):
-    """Another process holds the lock of a pack's writer."""
-
-
-def _refuse_to_wait() -> NoReturn:
-    raise _BusyError
-
-
 def _remove(folder: Path, seconds: float) -> str:
     """Remove a pack or a leftover in one step; return why it was not, or nothing."""
     leftover = _LEFTOVER.fullmatch(folder.name)
     destination = folder.with_name(leftover[1]) if leftover else folder
-    try:
-        with (
-            sole_access(destination, on_wait=_refuse_to_wait),
-            storage_errors(folder),
-            _sole_use(folder) as refusal,
-        ):
+
+    def remove() -> str:
+        with _sole_use(folder) as refusal:
             if refusal:
                 return refusal
-            if not leftover:
-                if _seconds_unused(folder) < seconds:
-                    return "was opened just now"
-                _throw_away(folder)
+            if leftover:
+                erase(folder)
+            elif _seconds_unused(folder) < seconds:
+                return OPENED_NOW
             else:
-                _erase(folder)
-    except _BusyError:
-        return "is being written by another process"
-    return ""
+                remove_in_one_step(folder, _trash_of(folder))
+        return ""
+
+    return remove_unless_busy(destination, remove)
 
 
-def _throw_away(folder: Path) -> None:
-    """Remove a pack in one step; the caller has sole access."""
-    trash = folder.with_name(f".{folder.name}.deleted")
-    _erase(trash)
-    with contextlib.suppress(FileNotFoundError):  # gone already
-        folder.rename(trash)
-    sync(folder.parent)
-    _erase(trash)
+def _trash_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.deleted")
 
 
 def _refusal(folder: Path, seconds: float) -> str:
@@ -351,8 +331,7 @@ def _refusal(folder: Path, seconds: float) -> str:
     with _sole_use(folder) as refusal:
         if refusal:
             return refusal
-    is_fresh = _seconds_unused(folder) < seconds
-    return "was opened just now" if is_fresh else ""
+    return OPENED_NOW if _seconds_unused(folder) < seconds else ""
 
 
 @contextlib.contextmanager
@@ -367,15 +346,7 @@ def _sole_use(folder: Path) -> Iterator[str]:
         yield f"may be in use: {RECORD_FILE} cannot be opened ({error.strerror})"
         return
     with file:
-        try:
-            if _fcntl is not None:
-                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield "is in use by a process"
-            return
-        except OSError:  # a disk that cannot lock
-            pass
-        yield ""
+        yield "" if lock_open_file(file, shared=False) else "is in use by a process"
 
 
 def _open_to_lock(path: Path) -> BinaryIO:
@@ -386,11 +357,3 @@ def _open_to_lock(path: Path) -> BinaryIO:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         return path.open("rb")
-
-
-def _erase(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

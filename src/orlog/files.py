@@ -11,25 +11,36 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from orlog.errors import OrlogError, StorageError
 
+_fcntl: Any
+try:
+    import fcntl as _fcntl
+except ImportError:  # Windows, where the files of a map cannot be removed anyway
+    _fcntl = None
+
 __all__ = [
+    "BusyError",
     "absolute_path",
     "hash_file",
     "link_or_copy",
     "list_files",
     "little_endian_bytes",
+    "lock_open_file",
     "put_in_place",
     "put_new",
+    "replace_file",
     "sole_access",
     "storage_errors",
     "sync",
     "sync_all",
     "sync_folders",
+    "take_lock",
     "too_many_files",
     "unfinished_folder",
     "write_durably",
@@ -37,6 +48,7 @@ __all__ = [
 
 BLOCK_BYTES = 2**18
 SYNCS = 16
+MAKE_ROOM = "free some space or set ORLOG_HOME to another disk, then run the same command again"
 
 
 def little_endian_bytes(values: np.ndarray) -> memoryview:
@@ -76,6 +88,17 @@ def write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step, durably; if that fails, what was there stays."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        write_durably(unfinished, data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -140,40 +163,91 @@ def too_many_files(where: object, error: OSError) -> StorageError | None:
     )
 
 
+class BusyError(StorageError):
+    """Another process holds the right to write a path."""
+
+
 @contextlib.contextmanager
-def storage_errors(folder: Path) -> Iterator[None]:
-    """Turn a full or unwritable disk into a StorageError that names the folder."""
+def storage_errors(path: Path, *, advice: str = MAKE_ROOM) -> Iterator[None]:
+    """Turn a full or unwritable disk into a StorageError that names the path."""
     try:
         yield
     except OSError as error:
         if isinstance(error, OrlogError):
             raise
+        message = f"{path}: cannot write: {error.strerror or error}"
         raise StorageError(
-            f"{folder}: cannot write: {error.strerror or error}; free some space or set ORLOG_HOME "
-            "to another disk, then run the same command again",
-            errno=error.errno,
+            f"{message}; {advice}" if advice else message, errno=error.errno
         ) from error
 
 
-@contextlib.contextmanager
-def sole_access(destination: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the only right to write `destination`; wait for it after one call of `on_wait`.
+def take_lock(
+    path: Path, *, on_wait: Callable[[], None] = lambda: None, longest_wait: float | None = None
+) -> FileLock:
+    """Take the only right to write a file or folder, whose folder is made; return it locked.
+
+    The lock is a file `.NAME.lock` beside the path. It stays, since removing it would race.
+
+    Args:
+        path: What is to be written.
+        on_wait: Called once before waiting for another process.
+        longest_wait: Seconds to wait; None for as long as it takes.
 
     Raises:
-        StorageError: the folder around it cannot be written.
+        BusyError: another process still holds it.
+        OSError: the folder cannot be written.
     """
-    with storage_errors(destination.parent):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(destination.with_name(f".{destination.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if longest_wait != 0:
             on_wait()
-            lock.acquire()
+        try:
+            lock.acquire(timeout=-1 if longest_wait is None else longest_wait)
+        except Timeout:
+            raise BusyError(f"{path} is being written by another process; wait for it.") from None
+    return lock
+
+
+@contextlib.contextmanager
+def sole_access(
+    path: Path,
+    *,
+    on_wait: Callable[[], None] = lambda: None,
+    longest_wait: float | None = None,
+    advice: str = MAKE_ROOM,
+) -> Iterator[None]:
+    """Hold the only right to write a file or folder, as `take_lock` takes it.
+
+    Raises:
+        BusyError: another process still holds it after `longest_wait` seconds.
+        StorageError: the folder around it cannot be written; `advice` says what to do then.
+    """
+    with storage_errors(path.parent, advice=advice):
+        lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
     try:
         yield
     finally:
         lock.release()
+
+
+def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
+    """Lock an open file until it is closed; return False if another process's lock prevents it.
+
+    A shared lock waits until nobody holds a sole one; a sole one does not wait. Where the system or
+    the disk cannot lock files, nothing is locked and nothing prevents it.
+    """
+    if _fcntl is None:
+        return True
+    try:
+        _fcntl.flock(file, _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk that cannot lock
+        pass
+    return True
 
 
 @contextlib.contextmanager

@@ -959,7 +959,7 @@ def test_a_file_too_large_for_a_view_is_refused_unread(
 ) -> None:
     monkeypatch.setattr(views_module, "LARGEST_VIEW", 100)
     (home / "x.json").write_text(" " * 101)
-    with pytest.raises(ManifestError, match="at most 100 bytes"):
+    with pytest.raises(ManifestError, match="more than 100 bytes"):
         orlog.load_dataset(home / "x.json")
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import orlog
+from orlog import files
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.files import put_in_place, sole_access, unfinished_folder
-from orlog.loaders.arrays import pack_cache
 from orlog.loaders.arrays.pack_cache import (
     HeldPack,
     cached_packs,
@@ -326,7 +326,7 @@ def test_what_is_being_written_stays(arm: Dataset) -> None:
 def test_a_map_stays_readable_where_files_cannot_be_locked(
     arm: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pack_cache, "_fcntl", None)
+    monkeypatch.setattr(files, "_fcntl", None)
     arrays = open_pack(arm)
     expected = arrays.rows.clone()
     assert len(collect_packs(unused_days=0).removed) == 1

@@ -1,0 +1,147 @@
+"""Removes folders of a home in one step, and reports what went: the part that all collectors share."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from orlog.errors import StorageError
+from orlog.files import BusyError, sole_access, storage_errors, sync
+
+__all__ = [
+    "DAY",
+    "GONE",
+    "LEFT_BEHIND",
+    "OPENED_LEAST_RECENTLY",
+    "OPENED_NOW",
+    "Collection",
+    "GarbageReport",
+    "Kept",
+    "Removed",
+    "check_limits",
+    "erase",
+    "remove_in_one_step",
+    "remove_unless_busy",
+]
+
+DAY = 86_400.0
+GONE = "is gone already"
+LEFT_BEHIND = "left by a process that ended early"
+OPENED_LEAST_RECENTLY = "opened least recently, and room was asked for"
+OPENED_NOW = "was opened or changed just now"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed (or would be): why, and how many bytes this freed."""
+
+    path: Path
+    why: str
+    freed_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """What was due to be removed, and why it was not."""
+
+    path: Path
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What a collector removed and kept, and the bytes that are left in one's own home."""
+
+    removed: list[Removed]
+    kept: list[Kept]
+    left_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collection:
+    """What a collector has removed and kept so far, and what the disk refused to remove."""
+
+    removed: list[Removed] = dataclasses.field(default_factory=list)
+    kept: list[Kept] = dataclasses.field(default_factory=list)
+    failures: list[StorageError] = dataclasses.field(default_factory=list)
+
+    def attempt(
+        self, path: Path, why: str, remove: Callable[[], str], free: Callable[[], int]
+    ) -> int:
+        """Remove a path and note what came of it; return the bytes that this freed.
+
+        Args:
+            path: What to remove.
+            why: Why it is due.
+            remove: Removes it, or returns why not; `GONE` where somebody else removed it.
+            free: Called once it is gone; returns the bytes that are free without it.
+        """
+        try:
+            refusal = remove()
+        except StorageError as error:
+            self.failures.append(error)
+            return 0
+        if refusal and refusal != GONE:
+            self.kept.append(Kept(path, refusal))
+            return 0
+        freed = free()
+        if not refusal:
+            self.removed.append(Removed(path, why, freed))
+        return freed
+
+
+def check_limits(unused_days: int | None, max_bytes: int | None) -> None:
+    """Refuse negative limits.
+
+    Raises:
+        ValueError: a negative number.
+    """
+    if min(unused_days or 0, max_bytes or 0) < 0:
+        raise ValueError("days and bytes must be 0 or more.")
+
+
+def remove_unless_busy(folder: Path, remove: Callable[[], str]) -> str:
+    """Call `remove` with the only right to write a folder; return why it was not removed, or nothing.
+
+    Raises:
+        StorageError: the disk cannot be written.
+    """
+    try:
+        with sole_access(folder, longest_wait=0), storage_errors(folder):
+            return remove()
+    except BusyError:
+        return "is being written by another process"
+
+
+def remove_in_one_step(
+    path: Path, trash: Path, *, is_due: Callable[[Path], bool] = lambda _: True
+) -> bool:
+    """Remove a folder by renaming it to `trash` and erasing that; return whether it is gone.
+
+    Call it inside `sole_access`. Whoever opens the folder finds all of it or nothing. `is_due` is
+    asked about the renamed folder, which goes back where it is not: a process that marked it as
+    used before the rename has opened it, and a later one does not find it.
+    """
+    erase(trash)
+    try:
+        path.rename(trash)
+    except FileNotFoundError:  # somebody else removed it
+        return True
+    if not is_due(trash):
+        trash.rename(path)
+        return False
+    sync(trash.parent)
+    erase(trash)
+    return True
+
+
+def erase(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that it holds, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
