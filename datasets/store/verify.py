@@ -123,7 +123,8 @@ def verify_folder(
     ]
     progress(sum(item.size_bytes for item in objects) - sum(item.size_bytes for item in unread))
     found = _check_all(folder, unread, present, progress)
-    if any(found.values()):
+    strangers = _find_strangers(manifest, present)
+    if strangers or any(found.values()):
         seen.check()
     hashed = {item.path for item in unread}
     right = {
@@ -136,7 +137,6 @@ def verify_folder(
     if right != remembered:
         remember_files(folder, manifest.digest, right)
     problems = [problem for item in unread if (problem := found[item.path]) is not None]
-    strangers = _find_strangers(manifest, present)
     problems += [one for one in strangers if not (is_partial(folder) and one.file == PARTIAL_FILE)]
     return manifest, locate(folder, manifest, problems)
 
