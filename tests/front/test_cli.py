@@ -97,7 +97,7 @@ def test_list_and_show_tell_what_is_here(mini_folder: Path) -> None:
     listed = orlog("list")
     assert listed.returncode == 0
     assert f"{MINI}" in listed.stdout
-    assert "not here; orlog build builds it" in listed.stdout
+    assert "not here; get it with orlog build" in listed.stdout
     shown = orlog("show", MINI)
     assert shown.returncode == 0
     for text in ("sha256:", "observations/achieved_goal", "CC0-1.0", "mujoco", str(mini_folder)):

@@ -121,9 +121,9 @@ def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.M
     assert len(cached_versions()) == 4
     told = run("delete", ARM, answer="y\n")
     for words in (
-        f"{folder}: comes again with: orlog download {ARM}@1.0.0",
-        f"{folder.with_name('2.0.0')}: CANNOT BE HAD AGAIN (recorded)",
-        f"{beside(folder, 'strange')}: CANNOT BE HAD AGAIN (moved aside by orlog repair)",
+        f"{folder}: to get it again, run: orlog download {ARM}@1.0.0",
+        f"{folder.with_name('2.0.0')}: YOU CANNOT GET IT AGAIN (recorded)",
+        f"{beside(folder, 'strange')}: YOU CANNOT GET IT AGAIN (moved aside by orlog repair)",
         f"{beside(folder, 'recording')}: an interrupted recording, left alone",
         f"deleted {ARM}@1.0.0",
         f"deleted {ARM}@2.0.0",
@@ -286,7 +286,7 @@ def test_packs_are_verified_all_or_those_of_a_dataset(template: Path) -> None:
     code, output = verify_packs(ARM)
     assert code == 3
     assert "rows.f32: damaged: expected blake3" in output
-    assert f"{ARM}: the pack in {folders[1]} is damaged; it is made anew" in output
+    assert f"{ARM}: the pack in {folders[1]} is damaged; it is made again" in output
     assert str(folders[2]) not in output
     (folders[2] / "pack.json").write_text("{")
     code, output = verify_packs("--json")

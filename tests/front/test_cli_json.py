@@ -78,7 +78,7 @@ def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
         found = parsed("list", "--all", pattern)["datasets"]
         assert [one["name"] for one in found] == hoppers
     out, err = run("list", "--all", "hopper-medium-v2")
-    assert "orlog download gets it from d4rl" in out
+    assert "get it from d4rl with orlog download" in out
     assert err == ""
     assert "orlog list --all hopper" in run("list", "hopper")[1]
 

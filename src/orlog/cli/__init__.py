@@ -7,31 +7,41 @@ import warnings
 
 from rich.markup import escape
 
-from orlog.cli import cache, experiments, overview, registries, stores, transfers, versions
+from orlog.cli import (
+    building,
+    cache,
+    listing,
+    quickstart,
+    registries,
+    scoring,
+    showing,
+    training,
+    transfers,
+    verifying,
+    versions,
+    views,
+)
 from orlog.cli.application import Debug, app
 from orlog.errors import OrlogError
 from orlog.terminal import errors, printable
 
 __all__ = ["app", "main"]
 
+# The panels of `orlog --help` and the modules of their commands, in the order in which they are shown.
 PANELS = {
-    overview.__name__: "Datasets",
-    stores.__name__: "Datasets",
-    transfers.__name__: "Download and publish",
-    versions.__name__: "Versions and views",
-    cache.__name__: "Disk space",
-    experiments.__name__: "Training and scores",
+    "Datasets": (listing, showing, building, verifying),
+    "Download and publish": (transfers,),
+    "Versions and views": (versions, views),
+    "Disk space": (cache,),
+    "Training and scores": (training, scoring, quickstart),
 }
+_MODULES = {module.__name__: panel for panel, modules in PANELS.items() for module in modules}
 for _command in app.registered_commands:
-    _command.rich_help_panel = PANELS[_command.callback.__module__]
-app.registered_commands.sort(
-    key=lambda command: list(PANELS.values()).index(str(command.rich_help_panel))
-)
-
-
+    _command.rich_help_panel = _MODULES[_command.callback.__module__]
+app.registered_commands.sort(key=lambda command: list(_MODULES).index(command.callback.__module__))
 for _group in (registries.registries, registries.keys):
-    app.add_typer(_group, rich_help_panel=PANELS[transfers.__name__])
-app.add_typer(cache.cache, rich_help_panel=PANELS[cache.__name__])
+    app.add_typer(_group, rich_help_panel="Download and publish")
+app.add_typer(cache.cache, rich_help_panel="Disk space")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Name",
     "SignExisting",
     "Trust",
+    "TrustEnvironment",
     "Workers",
     "app",
     "check_signing",
@@ -35,10 +36,11 @@ app = typer.Typer(
     epilog="Start with: orlog quickstart",
 )
 
-Name = Annotated[
-    str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a folder.")
+Name = Annotated[str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")]
+Algorithm = Annotated[
+    str,
+    typer.Argument(help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own."),
 ]
-Algorithm = Annotated[str, typer.Argument(help=f"{', '.join(ALGORITHMS)}.")]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON document for scripts, and nothing else."),
@@ -49,14 +51,18 @@ Workers = Annotated[
 Trust = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY", help="Public key of another who signs this registry. May be repeated."
+        metavar="KEY", help="Public key of another signer of this registry. May be repeated."
     ),
 ]
 SignExisting = Annotated[
     bool,
     typer.Option(
-        "--sign-existing", help="Sign the index that is there, and all it lists, unchecked."
+        "--sign-existing", help="Sign the existing index and everything in it, without checking."
     ),
+]
+TrustEnvironment = Annotated[
+    bool,
+    typer.Option("--trust-environment", help="Use environment arguments that come with the data."),
 ]
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -75,7 +81,7 @@ def _options(
             "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option(help="Show where an error came from.")] = False,
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
 ) -> None:
     Debug.on = debug
 
@@ -84,11 +90,11 @@ def check_signing(sign: Path | None, trust: list[str] | None, sign_existing: boo
     """Refuse options about signing where nothing is signed."""
     if sign is None and (trust or sign_existing):
         raise typer.BadParameter(
-            "--trust and --sign-existing are for signing: name --sign FILE too"
+            "--trust and --sign-existing are only for signing; add --sign FILE"
         )
 
 
 class Debug:
-    """Whether errors show where they came from."""
+    """Whether errors show their traceback."""
 
     on = False

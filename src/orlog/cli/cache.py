@@ -1,4 +1,4 @@
-"""Commands about the disk space that datasets take: what is here, what may go, and deleting."""
+"""The disk space that datasets take: listing it, freeing it, and deleting versions."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 Which = Annotated[
     str,
-    typer.Argument(metavar="NAME[@VERSION]", help="Dataset; without a version all that are here."),
+    typer.Argument(
+        metavar="NAME[@VERSION]", help="Dataset; without a version, all versions that are here."
+    ),
 ]
 
 
 @cache.command("list", epilog="Example: orlog cache list")
 def list_versions(as_json: AsJson = False) -> None:
-    """List every version and pack here, its size, where it came from and when it was last opened.
+    """List every version and pack here, with size, source and the time it was last opened.
 
-    A pack is what load_arrays(ds, "mmap") maps: an uncompressed copy, made again when it is needed.
+    A pack is the uncompressed copy that load_arrays(ds, "mmap") maps; it can always be made again.
     """
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import cached_versions, total_bytes
@@ -78,25 +80,27 @@ def gc(
         typer.Option(
             metavar="DAYS",
             min=0,
-            help="Also remove packs and downloaded versions not opened for so many days, and "
-            "interrupted downloads and files moved aside not touched for so long.",
+            help="Also remove packs and downloaded versions not opened for this many days, and "
+            "interrupted downloads and files moved aside by repair of the same age.",
         ),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Also remove packs, then downloaded versions, the least recently opened first, "
-            "until all that are left fit: 500M, 50G.",
+            help="Also remove packs, then downloaded versions, least recently opened first, until "
+            "the rest fits this size, such as 500M or 50G.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be removed.")
+    ] = False,
 ) -> None:
-    """Remove what killed processes left, and packs and downloaded versions if you say which.
+    """Remove what killed processes left; with options also packs and downloaded versions.
 
     Recorded, built and saved versions stay, and so do pinned ones (orlog cache pin, or the
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
-    those of shared homes. Packs can always be made again; those that a process has open stay.
+    those in shared homes. Packs can always be made again; those that a process has open stay.
     """
     from orlog.datasets.home.garbage import GarbageReport, collect_garbage, total_bytes
     from orlog.loaders.arrays.pack_cache import collect_packs
@@ -111,13 +115,13 @@ def gc(
             return GarbageReport([], [], total_bytes())
 
     limit = None if max_size is None else _bytes(max_size)
-    # What goes in any case goes first: packs have the room that it leaves.
+    # First what is removed in any case; packs may use the space that this leaves.
     versions = due = collect_versions(None)
     room = None if limit is None else max(0, limit - due.left_bytes)
     packs = collect_packs(unused_days=unused, max_bytes=room, dry_run=dry_run)
     if limit is not None:
         versions = collect_versions(max(0, limit - packs.left_bytes))
-    # A dry run says again what goes in any case.
+    # In a dry run both passes over versions report what is removed in any case.
     reports = (packs, due, versions)
     removed = {gone.path: gone for report in reports for gone in report.removed}
     for gone in removed.values():
@@ -131,7 +135,9 @@ def gc(
         f"{_size(versions.left_bytes)}, packs {_size(packs.left_bytes)}"
     )
     if limit is not None and packs.left_bytes + versions.left_bytes > limit:
-        _say(f"that is more than {max_size}, but nothing else may go: orlog cache list")
+        _say(
+            f"that is more than {max_size}, but nothing else may be removed; to see what is left, run: orlog cache list"
+        )
     failures += packs.failures
     if failures:
         raise failures[0]
@@ -139,14 +145,14 @@ def gc(
 
 @cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
 def pin(name: Which) -> None:
-    """Keep versions whatever gc is asked for."""
+    """Keep versions, whatever options gc is given."""
     from orlog.datasets.home.garbage import own_versions, pin_version
 
     for one in own_versions(name):
         pin_version(
             one.name,
             one.version,
-            on_wait=lambda: errors.print("another process is writing it; waiting for that"),
+            on_wait=lambda: errors.print("another process is writing it; waiting for it to finish"),
         )
         _say(f"{one} is pinned")
 
@@ -164,10 +170,10 @@ def unpin(name: Which) -> None:
 @cache.command(epilog="Example: orlog cache path lab/arm-v1")
 def path(
     name: Annotated[
-        str | None, typer.Argument(help="Dataset; without one the folder of all is printed.")
+        str | None, typer.Argument(help="Dataset; without one, the folder of all datasets.")
     ] = None,
 ) -> None:
-    """Print the folder that a dataset is in, or that all are in, for scripts."""
+    """Print the folder of a dataset, or the folder of all datasets, for scripts."""
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.reading.finding import find_dataset
 
@@ -178,7 +184,7 @@ def path(
 def delete(
     name: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
-    """Delete versions from your home, after showing what goes and whether it can be had again.
+    """Delete versions from your home, after showing them and whether you could get them again.
 
     Their packs go too, also those of views of them. Interrupted recordings and versions in shared
     homes are left alone.
@@ -201,16 +207,18 @@ def delete(
     console.print()
     for version in found:
         if version.kind in ("version", "strange"):
-            _say(f"{version.folder}: {_comes_again(version)}")
+            _say(f"{version.folder}: {_how_to_get_again(version)}")
     for there in cached_versions():
         if there.kind == "recording" and there.name == wanted[0].name:
             _say(f"{there.folder}: an interrupted recording, left alone")
     for pack in packs:
         _say(f"{pack.folder}: its pack ({_size(pack.size_bytes)})")
-    _say(f"{_size(freed + sum(pack.size_bytes for pack in packs))} become free")
+    _say(f"this frees {_size(freed + sum(pack.size_bytes for pack in packs))}")
     if not yes:
         if not _is_terminal():
-            raise ValueError("deleting is asked about first, and here is no terminal; add --yes")
+            raise ValueError(
+                "delete asks first, and here is no terminal to answer in; to delete without asking, add --yes"
+            )
         typer.confirm("Delete?", abort=True)
     for one in wanted:
         freed = delete_version(one.name, one.version)
@@ -226,10 +234,10 @@ def delete(
         raise failures[0]
 
 
-def _comes_again(version: CachedVersion) -> str:
+def _how_to_get_again(version: CachedVersion) -> str:
     if version.again:
-        return f"comes again with: {version.again}"
-    return f"CANNOT BE HAD AGAIN ({version.came_from or 'moved aside by orlog repair'})"
+        return f"to get it again, run: {version.again}"
+    return f"YOU CANNOT GET IT AGAIN ({version.came_from or 'moved aside by orlog repair'})"
 
 
 def _table(versions: Sequence[CachedVersion]) -> Any:

@@ -1,4 +1,4 @@
-"""Commands about versions and views: what changed, what a project uses, what is derived."""
+"""Compares versions, pins them for a project, and marks them as superseded or yanked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import AsJson, Name, app
+from orlog.cli.application import AsJson, app
 from orlog.errors import LockError, NotFoundError
 from orlog.terminal import console, print_json, table
 
@@ -26,7 +26,7 @@ def diff(
     after: Annotated[str, typer.Argument(help="Dataset, version or path.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say which metadata, columns and episodes differ between two datasets or versions."""
+    """Show which metadata, columns and episodes differ between two datasets or versions."""
     from orlog.datasets.loading import load_dataset
     from orlog.manifests.diff import diff_datasets
 
@@ -74,10 +74,10 @@ def _ranges(ranges: list[EpisodeRange]) -> str:
 def lock(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Datasets to pin; with --update, all that are pinned by default."),
+        typer.Argument(help="Datasets to pin; with --update and no names, all pinned ones."),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Move pins that are there to other bytes.")
+        bool, typer.Option("--update", help="Move existing pins to other bytes.")
     ] = False,
 ) -> None:
     """Pin datasets to their bytes in orlog.lock; without names, check what it pins."""
@@ -153,13 +153,13 @@ def mark(
         Literal["superseded", "yanked", "good"],
         typer.Argument(
             help="superseded: there is a better one. yanked: must not be used; names without a "
-            "version pass it over. good: neither."
+            "version skip it. good: neither."
         ),
     ],
     reason: Annotated[str, typer.Option(help="Why, in a sentence.")] = "",
     use: Annotated[str, typer.Option(help="Version or dataset to use instead.")] = "",
 ) -> None:
-    """Say on this machine what became of a version; whoever opens it is told."""
+    """Mark a version on this machine; opening a superseded or yanked one gives a warning."""
     from orlog.datasets.home.history import clear_status, known_versions, set_status
     from orlog.manifests.names import parse_name
 
@@ -173,56 +173,3 @@ def mark(
     else:
         set_status(wanted.name, wanted.version, status, reason=reason, use=use)
     console.print(f"{wanted} is {status}")
-
-
-@app.command(
-    epilog='Example: orlog view pointmaze/umaze-v1 --where "returns > 20" --save good.json'
-)
-def view(
-    name: Name,
-    save: Annotated[Path, typer.Option(help="File to write; load_dataset opens it.")],
-    where: Annotated[
-        str | None, typer.Option(help="Condition on columns of episodes: returns > 20.")
-    ] = None,
-    top: Annotated[
-        float | None, typer.Option(help="Keep the best episodes by return, in percent.")
-    ] = None,
-    episodes: Annotated[
-        str | None, typer.Option(help="Keep a slice of episodes: 0:100, :-10.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated.")
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace another view that is in the file.")
-    ] = False,
-) -> None:
-    """Derive a dataset without copying it; --where, --top, --episodes, --column in this order.
-
-    A file that is not a view of orlog's is never written over.
-    """
-    from orlog.datasets.loading import load_dataset
-
-    dataset = load_dataset(name)
-    if where is not None:
-        dataset = dataset.filter_episodes(where)
-    if top is not None:
-        dataset = dataset.top_episodes(top)
-    if episodes is not None:
-        dataset = dataset[_slice(episodes)]
-    if columns:
-        dataset = dataset.select_columns(columns)
-    path = dataset.save(save, replace=replace)
-    console.print(f"{dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps")
-    console.print(f"{dataset.digest}\n{path}", soft_wrap=True)
-
-
-def _slice(text: str) -> slice:
-    parts = text.split(":")
-    try:
-        bounds = [int(part) if part.strip() else None for part in parts]
-    except ValueError:
-        bounds = []
-    if len(bounds) not in (2, 3):
-        raise ValueError(f"--episodes takes a slice such as 0:100 or :-10, found {text!r}")
-    return slice(*bounds)

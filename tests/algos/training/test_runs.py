@@ -466,7 +466,7 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
     assert stopped.exit_code == 128 + number
     assert signal.getsignal(number) is usual
     assert "stopped at step 150" in stopped.output
-    command = next(line for line in stopped.output.splitlines() if "to go on, run: " in line)
+    command = next(line for line in stopped.output.splitlines() if "to continue, run: " in line)
     again = shlex.split(command.partition("run: ")[2])
     assert again == ["orlog", "train", "bc", mini.name, "--seed", "0", *words[3:], "--resume"]
     resumed = invoke(*again[1:])
@@ -483,7 +483,7 @@ def test_progress_is_said_in_lines_where_there_is_no_terminal(
     words = ["--steps", "10", "--evaluations", "0", "--out", str(tmp_path / "run"), "--resume"]
     found = invoke("train", "bc", mini.name, *words)
     assert found.exit_code == 0, found.output
-    assert "no checkpoint: from the start" in found.output
+    assert "no checkpoint; starting from step 0" in found.output
     assert "BC seed 0: 5 of 10" in found.output
 
 

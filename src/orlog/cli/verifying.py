@@ -1,16 +1,16 @@
-"""Commands that build, verify and convert stored datasets."""
+"""Checks the bytes and values of stored versions and of packs."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import CORES, AsJson, Name, Workers, app
+from orlog.cli.application import AsJson, app
 from orlog.errors import NotFoundError
 from orlog.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 
@@ -18,41 +18,6 @@ if TYPE_CHECKING:
     from orlog.datasets.download.confirm import Confirmation
     from orlog.datasets.store.verify import Problem
     from orlog.manifests.manifest import Manifest
-
-
-@app.command(epilog="Example: orlog build pointmaze/umaze-v1")
-def build(
-    name: Name,
-    workers: Workers = CORES,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Build again even if it is here.")
-    ] = False,
-    record: Annotated[
-        bool,
-        typer.Option("--record", help="Record the manifest among those that ship (maintainers)."),
-    ] = False,
-) -> None:
-    """Build a dataset of the catalogue from its recipe. Interrupting it leaves nothing behind."""
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
-    from orlog.manifests.shipped import recorded_folder
-
-    with progress_bar("steps") as update:
-        folder = build_dataset(
-            name,
-            workers=workers,
-            replace=replace,
-            progress=update,
-            on_wait=lambda: console.print("another process is building it; waiting"),
-        )
-    dataset = load_dataset(folder)
-    comparison = compare_with_recorded(dataset.manifest)
-    if record:
-        path = recorded_folder(dataset.name) / f"{dataset.version}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dataset.manifest.to_json(), "utf-8")
-    console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
-    console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
@@ -65,39 +30,46 @@ def verify(
         bool,
         typer.Option(
             "--packs",
-            help="Check packs, the files of memory maps, instead: all of them, or those of NAME.",
+            help="Check packs (files of memory maps) instead of a dataset: all packs, or those of NAME.",
         ),
     ] = False,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="Do not read again what was right before and has the same size, times and inode.",
+            help="Skip files found right before whose size, times and inode are unchanged.",
         ),
     ] = False,
     values: Annotated[
         bool,
-        typer.Option("--values", help="Decode every value too, and check the columns' BLAKE3."),
+        typer.Option(
+            "--values", help="Also decode every value and check the BLAKE3 of the columns."
+        ),
     ] = False,
     offline: Annotated[
         bool,
-        typer.Option("--offline", help="Do not ask its origin whether it offers this digest."),
+        typer.Option(
+            "--offline", help="Do not ask its source whether it still offers this digest."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a dataset against its manifest. Exit code 3 if one is wrong.
 
-    Where it was downloaded from is asked too, if it answers, whether it still offers this digest;
-    that it does not also gives exit code 3. Of a view's file, the stored versions that it is made of are checked; with --json each is an
-    object of its own. A pack that is wrong is made anew when it is next opened.
+    The place it was downloaded from is asked whether it still offers this digest; if it offers
+    another one, the exit code is 3 too. For a view, the stored versions that it is made from are
+    checked, and --json prints one object for each. A damaged pack is made again when it is next
+    opened.
     """
     if packs:
         if quick or values or offline:
-            raise typer.BadParameter("--packs goes with NAME and --json only", param_hint="--packs")
+            raise typer.BadParameter(
+                "--packs can be combined only with NAME and --json", param_hint="--packs"
+            )
         _verify_packs(name, as_json)
         return
     if name is None:
-        raise typer.BadParameter("name a dataset, or give --packs", param_hint="NAME")
+        raise typer.BadParameter("name a dataset, or use --packs", param_hint="NAME")
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.origin import was_downloaded
@@ -154,7 +126,7 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
             text = f"{whose}: {pack.files} files, {pack.size_bytes:,} bytes, all as recorded"
             console.print(escape(printable(text)), soft_wrap=True)
         elif pack.folder.parent == packs_folder():
-            text = f"{whose} is damaged; it is made anew when it is next opened"
+            text = f"{whose} is damaged; it is made again when it is next opened"
             errors.print(escape(printable(text)), soft_wrap=True)
         else:
             text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it"
@@ -212,7 +184,7 @@ def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> No
     elif as_folder(name) is None and manifest.name in CATALOGUE:
         again = f"run: orlog build {manifest.name} --replace"
     else:
-        again = "copy it again from where it came, or run: orlog repair --mirror URL"
+        again = f"copy it from its source again, or run: orlog repair {name} --mirror URL"
     errors.print(
         f"{count} of {len(manifest.objects)} objects of {manifest.name}@{manifest.version} are not "
         f"as in the manifest ({folder}); {again}",
@@ -224,8 +196,8 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
     if are_wrong:
         errors.print(
             f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
-            f"decode to the values it states ({folder}): it was written with a memory or codec at "
-            "fault, or read with one: try another machine, then ask its author for a new version",
+            f"decode to the values it states ({folder}): a faulty memory or codec wrote them, or "
+            "reads them now; try another machine, then ask the author for a new version",
             soft_wrap=True,
         )
     else:
@@ -234,7 +206,7 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
 
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
-    """Decode all values of a version whose bytes are right, and return what is wrong with them."""
+    """Decode all values of a version whose bytes are right, and return the problems found."""
     from orlog.datasets.home.presence import is_whole
     from orlog.datasets.store.verify import locate
     from orlog.datasets.store.version import StoredVersion
@@ -242,8 +214,8 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
 
     if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
         raise NotFoundError(
-            f"{folder}: only a part of the version is here, and the sums of values are those of the "
-            "whole; complete it with orlog download, or leave out --values"
+            f"{folder}: only a part of the version is here, and its checksums of values are for the whole "
+            "version; complete it with orlog download, or leave out --values"
         )
     stored = StoredVersion(folder)
     with _bytes_bar(_value_bytes(stored.manifest)) as count:
@@ -271,7 +243,7 @@ def _value_bytes(manifest: Manifest) -> int:
 
 @contextlib.contextmanager
 def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar; give a function of the bytes done since its last call."""
+    """Show a bar; yield a function that takes the bytes done since its last call."""
     done = 0
     with progress_bar("bytes") as update:
 
@@ -281,75 +253,3 @@ def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
             update(done, total)
 
         yield count
-
-
-@app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
-def convert(
-    name: Name,
-    target: Annotated[Path, typer.Argument(help="New folder.")],
-    to: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")],
-    named: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME@VERSION",
-            help="Name and version that it gets.",
-            show_default="the next patch version",
-        ),
-    ] = None,
-) -> None:
-    """Write a version into a new folder in the other container: same columns, same values.
-
-    Its files are other ones, so it gets a version of its own.
-    """
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recording.saving import convert_dataset
-    from orlog.manifests.names import parse_name
-
-    dataset = load_dataset(name)
-    wanted = None if named is None else parse_name(named)
-    with progress_bar("bytes") as update:
-        folder = convert_dataset(
-            dataset,
-            target,
-            container=to,
-            name=None if wanted is None else wanted.name,
-            version=None if wanted is None else wanted.version or None,
-            progress=update,
-        )
-    written = load_dataset(folder)
-    console.print(
-        f"{dataset.name}@{dataset.version} as {to} is {written.name}@{written.version}, in {folder}\n"
-        f"{written.digest}",
-        soft_wrap=True,
-    )
-
-
-@app.command(epilog="Example: orlog save good.json lab/umaze-good-v1@1.0.0")
-def save(
-    view: Annotated[str, typer.Argument(help="View or dataset: a path or a name.")],
-    name: Annotated[str, typer.Argument(help="Name and version to store it as, NAME@VERSION.")],
-    description: Annotated[
-        str | None, typer.Option(help="What the data are.", show_default="that of its origin")
-    ] = None,
-    changes: Annotated[str, typer.Option(help="What is new against the version before.")] = "",
-    container: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container.")] = "zarr",
-) -> None:
-    """Store a view as a dataset of its own, with its lineage."""
-    from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recording.saving import save_dataset
-    from orlog.manifests.names import parse_name
-
-    wanted = parse_name(name)
-    with progress_bar("steps") as update:
-        folder = save_dataset(
-            load_dataset(view),
-            wanted.name,
-            version=wanted.version or "1.0.0",
-            description=description,
-            changes=changes,
-            container=container,
-            progress=update,
-        )
-    stored = load_dataset(folder)
-    console.print(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}", soft_wrap=True)

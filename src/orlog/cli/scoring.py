@@ -1,126 +1,15 @@
-"""Commands that train, score and compare."""
+"""Scores trained policies, and compares them with recorded baselines."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orlog.algos.training.stopping import StopRequest
-from orlog.cli.application import CORES, Algorithm, AsJson, Name, Workers, app
-from orlog.errors import SchemaError, StoppedError
+from orlog.cli.application import CORES, Algorithm, AsJson, Name, TrustEnvironment, Workers, app
+from orlog.errors import SchemaError
 from orlog.terminal import console, errors, print_json, progress_bar, progress_bars, table
-
-TrustEnvironment = Annotated[
-    bool,
-    typer.Option(
-        "--trust-environment", help="Use arguments of the environment that come with the data."
-    ),
-]
-
-
-@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seed 0 --set expectile=0.8")
-def train(
-    algorithm: Algorithm,
-    name: Name,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, as name=value; may be repeated.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the run.", show_default="runs/ALGO/NAME/seed-N, with a view's name"
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")
-    ] = False,
-    evaluations: Annotated[
-        int, typer.Option(min=0, help="Points of the learning curve; 0 needs no environment.")
-    ] = 5,
-    trust_environment: TrustEnvironment = False,
-) -> None:
-    """Train an algorithm on a dataset by its recipe, with one seed.
-
-    Ctrl-C and SIGTERM save the state first and print the command that goes on from there.
-    """
-    from orlog.algos.training.runs import run_folder
-    from orlog.algos.training.train import train_run
-    from orlog.datasets.loading import load_dataset
-
-    chosen = dict(_setting(text) for text in settings or [])
-    dataset = load_dataset(name)
-    folder = out or run_folder("runs", algorithm, dataset, seed)
-    request = StopRequest()
-    with contextlib.ExitStack() as stack:
-        update = stack.enter_context(progress_bar(f"{algorithm.upper()} seed {seed}", lines=True))
-        has_begun = False
-
-        def show(step: int, total: int) -> None:
-            nonlocal has_begun
-            if not has_begun:
-                has_begun = True
-                stack.enter_context(request.noted())
-                if resume:
-                    errors.print(
-                        f"resuming from step {step:,} of {total:,}"
-                        if step
-                        else "no checkpoint: from the start"
-                    )
-            update(step, total)
-
-        try:
-            record = train_run(
-                algorithm,
-                dataset,
-                folder,
-                seed=seed,
-                settings=chosen,
-                steps=steps,
-                resume=resume,
-                evaluations=evaluations,
-                trust_environment=trust_environment,
-                progress=show,
-                stop=lambda: request.signal != 0,
-            )
-        except StoppedError as stopped:
-            command = ["orlog", "train", algorithm, name, "--seed", str(seed)]
-            for text in settings or []:
-                command += ["--set", text]
-            command += [] if steps is None else ["--steps", str(steps)]
-            command += [] if out is None else ["--out", str(out)]
-            command += ["--evaluations", str(evaluations)]
-            command += ["--trust-environment"] if trust_environment else []
-            errors.print(
-                f"stopped at step {stopped.step:,}, where a checkpoint is written; to go on, run: "
-                f"{shlex.join([*command, '--resume'])}",
-                soft_wrap=True,
-                markup=False,
-            )
-            raise typer.Exit(128 + request.signal) from stopped
-    advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
-    if dataset.environment is None:
-        advice = f"{dataset.name} names no environment, so there is none to evaluate in"
-    elif trust_environment:
-        advice += " --trust-environment"
-    console.print(
-        f"trained {algorithm.upper()} for {record.steps:,} steps; {advice}", soft_wrap=True
-    )
-
-
-def _setting(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes name=value, found {text!r}; for example --set expectile=0.8")
-    return name.strip(), value.strip()
 
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
@@ -128,7 +17,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     dataset: Annotated[
         str | None,
-        typer.Option(help="The dataset, if it is not found by its recorded name."),
+        typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,
@@ -194,7 +83,7 @@ def evaluate(
 @app.command(epilog="Example: orlog references pointmaze/umaze-v1")
 def references(
     name: Name,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each policy.")] = 1000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per policy.")] = 1000,
     record: Annotated[
         bool, typer.Option("--record", help="Record them among those that ship (maintainers).")
     ] = False,
@@ -241,15 +130,13 @@ def reproduce(
     algorithm: Algorithm,
     name: Name,
     seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds, from 0.")] = 3,
-    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes of each seed.")] = 100,
+    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
     ] = None,
     workers: Workers = CORES,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with runs that were cut short.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
@@ -292,30 +179,3 @@ def reproduce(
     if record:
         path = record_baseline(result.as_baseline())
         (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)
-
-
-@app.command(epilog="Example: orlog quickstart")
-def quickstart(
-    out: Annotated[
-        Path | None,
-        typer.Option(help="New folder for runs and page.", show_default="orlog-quickstart, -2, .."),
-    ] = None,
-    workers: Workers = CORES,
-    smoke: Annotated[
-        bool,
-        typer.Option("--smoke", help="Seconds instead of minutes: shows that everything works."),
-    ] = False,
-) -> None:
-    """Build, verify, train, score, compare: the main job on one dataset, and a page about it."""
-    from orlog.quickstart import quickstart as run
-
-    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
-
-
-def _free_folder(name: str) -> Path:
-    """Return the first of name, name-2, name-3 ... that is not there."""
-    return next(
-        path
-        for number in itertools.count(1)
-        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
-    )

@@ -1,200 +1,19 @@
-"""Commands that say what there is: the datasets one can have, and all that is known about one."""
+"""Shows all that is known about one dataset."""
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson, Name, app
-from orlog.errors import IntegrityError, LockError, NotFoundError, OrlogError
-from orlog.terminal import console, errors, print_json, printable, table
+from orlog.errors import NotFoundError
+from orlog.terminal import console, print_json, table
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
     from orlog.manifests.manifest import Column, Manifest
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A dataset that is here or can be had.
-
-    Attributes:
-        name: Its name.
-        version: The version that the name alone stands for.
-        steps: Number of steps; None where that is not known before it is here.
-        size_bytes: Size of its files, or of the file it is read from; None where it is not known.
-        state: Whether it can be opened.
-        source: Where it would come from: `catalogue`, or the name of a registry; None if it is here.
-        command: What to run to have it; None if it is here.
-        problem: Why it cannot be opened although it is here.
-    """
-
-    name: str
-    version: str
-    steps: int | None = None
-    size_bytes: int | None = None
-    state: str = "not here"
-    source: str | None = None
-    command: str | None = None
-    problem: str | None = None
-
-
-@app.command("list", epilog='Example: orlog list --all "d4rl/hopper-*"')
-def list_datasets(
-    pattern: Annotated[
-        str | None,
-        typer.Argument(
-            help="Only names that hold this text, or fit it where it has *, ? or [ in it.",
-            show_default="all",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Also list what can be downloaded, and from where.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the datasets of the catalogue and those on this machine; with --all of registries too.
-
-    The files that ship listed with orlog are shown without a network. A registry that does not
-    answer is named on stderr.
-    """
-    from orlog.datasets.home.folders import datasets_folder
-
-    found = _listed_here()
-    problems: dict[str, str] = {}
-    if every:
-        offered, problems = _listed_elsewhere()
-        found = {**offered, **found}
-    chosen = [found[name] for name in sorted(found) if _fits(name, pattern)]
-    for registry, problem in problems.items():
-        text = f"the registry {registry} does not answer: {problem}"
-        errors.print(escape(printable(text)), soft_wrap=True)
-    if as_json:
-        print_json(
-            {
-                "folder": str(datasets_folder()),
-                "datasets": [dataclasses.asdict(one) for one in chosen],
-                "unreachable": problems,
-            }
-        )
-        return
-    rows = [
-        (
-            one.name,
-            one.version,
-            "-" if one.steps is None else f"{one.steps:,}",
-            "-" if one.size_bytes is None else f"{one.size_bytes / 1e6:.1f} MB",
-            escape(_state(one)),
-        )
-        for one in chosen
-    ]
-    console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
-    if not rows and not every:
-        errors.print(
-            "no dataset here or in the catalogue is called like that; to look further run: "
-            f"orlog list --all {escape(printable(pattern or ''))}",
-            soft_wrap=True,
-        )
-    console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
-
-
-def _fits(name: str, pattern: str | None) -> bool:
-    if pattern is None:
-        return True
-    if set(pattern) & set("*?["):
-        return fnmatch.fnmatchcase(name, pattern)
-    return pattern in name
-
-
-def _state(one: Listed) -> str:
-    if one.problem is not None:
-        return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
-    if one.source == "catalogue":
-        return "not here; orlog build builds it"
-    if one.source is not None:
-        return f"not here; orlog download gets it from {one.source}"
-    return one.state
-
-
-def _listed_here() -> dict[str, Listed]:
-    """Return what is on this machine, and what the catalogue builds."""
-    from orlog.datasets.home.deletion import unless_deleted
-    from orlog.datasets.home.folders import installed_names, installed_versions
-    from orlog.datasets.home.presence import how_much, partial_names, partial_versions
-    from orlog.datasets.reading.finding import find_whole_or_part
-    from orlog.datasets.recipes.catalogue import CATALOGUE
-    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-
-    found = {}
-    for name in {*CATALOGUE, *installed_names(), *partial_names()}:
-        # A part counts where no whole version is here.
-        versions = installed_versions(name) or [*partial_versions(name)]
-        if not versions:
-            entry = CATALOGUE[name]
-            found[name] = Listed(
-                name=name,
-                version=entry.version,
-                steps=entry.recipe.steps,
-                source="catalogue",
-                command=f"orlog build {name}",
-            )
-            continue
-        try:
-            folder = find_whole_or_part(name)
-            with unless_deleted(folder):
-                manifest = read_manifest(folder / MANIFEST_FILE)
-            found[name] = Listed(
-                name=name,
-                version=manifest.version,
-                steps=manifest.total_steps,
-                size_bytes=manifest.size_bytes,
-                state=how_much(folder, manifest),
-            )
-        except OrlogError as error:
-            is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
-            found[name] = Listed(
-                name=name,
-                version=versions[0],
-                state="damaged" if is_damaged else "unusable",
-                problem=str(error),
-            )
-    return found
-
-
-def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
-    """Return what registries offer, of each name what the first one has; and which do not answer."""
-    from orlog.datasets.download.confirm import BRIEF
-    from orlog.datasets.download.sources import offered_versions, read_index
-    from orlog.datasets.home.registries import read_registries
-    from orlog.manifests.index import Index, IndexEntry
-    from orlog.manifests.shipped import SHIPPED, shipped_index
-
-    indexes: list[tuple[str, Index]] = []
-    problems = {}
-    for registry in read_registries():
-        try:
-            indexes.append((registry.name, read_index(registry, BRIEF)[0]))
-        except OrlogError as error:
-            problems[registry.name] = str(error)
-    indexes += [(name, shipped_index(name)) for name in SHIPPED]
-    found: dict[str, Listed] = {}
-    for source, index in indexes:
-        for name, (version, entry) in offered_versions(index).items():
-            listed = Listed(
-                name=name,
-                version=version,
-                steps=entry.steps if isinstance(entry, IndexEntry) else None,
-                size_bytes=entry.size_bytes,
-                source=source,
-                command=f"orlog download {name}",
-            )
-            found.setdefault(name, listed)
-    return found, problems
 
 
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1")
@@ -229,7 +48,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 def find_part(name: str) -> Path | None:
-    """Return the folder with the part that is here of the version that a name or path means."""
+    """Return the folder that holds only a part of the version that a name or path means."""
     from orlog.datasets.home.presence import is_partial
     from orlog.datasets.reading.finding import folders_to_verify
 
@@ -243,7 +62,7 @@ def find_part(name: str) -> Path | None:
 def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> dict[str, Any]:
     """Return all that is known about a dataset, as JSON.
 
-    `dataset` is None if it is not here; `part` is the folder of a part of it then, if there is one.
+    `dataset` is None if it is not here; then `part` is the folder with a part of it, if there is one.
     """
     import msgspec
 
@@ -258,7 +77,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     state = "here" if part is None else how_much(part, manifest)
     references = references_of(manifest)
     baselines = []
-    # Those that are recorded are of the whole version.
+    # Recorded baselines are for the whole version, not for views.
     for algorithm in ALGORITHMS if references is not None and not is_view else ():
         baseline = read_baseline(algorithm, manifest.name)
         if baseline is not None and references is not None:
@@ -313,7 +132,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 
 
 def _rows(column: Column, dataset: Dataset | None) -> int | None:
-    """Return how many rows a column has; None of the values of any length that a view has."""
+    """Return the number of rows; None for values of any length in a view."""
     if dataset is None or dataset.operation is None:
         return column.rows
     from orlog.datasets.columns.schema import expected_rows
@@ -325,7 +144,7 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
 
 
 def _versions(name: str) -> list[dict[str, Any]]:
-    """Return every version that is here or shipped, with its changes and what became of it."""
+    """Return every version that is here or shipped, with its changes and status."""
     from orlog.datasets.home.history import known_versions, read_history
     from orlog.datasets.home.presence import how_much, is_whole
 
@@ -356,7 +175,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
-        where = f"{where} ({facts['state']}; the rest: {again})"
+        where = f"{where} ({facts['state']}; for the rest run: {again})"
     lines = [
         ("name", f"{'a view of ' if facts['is_view'] else ''}{facts['name']}@{facts['version']}"),
         ("digest", facts["digest"]),
@@ -366,7 +185,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ("steps", f"{facts['steps']:,}"),
         (
             "size",
-            f"{facts['size_bytes'] / 1e6:.1f} MB, {facts['objects']} {facts['container']} files",
+            f"{facts['size_bytes'] / 1e6:.1f} MB, {facts['objects']} {facts['container']} files"
+            + (" (of the whole version)" if facts["is_view"] else ""),
         ),
         ("observations", str(manifest.spaces[0])),
         ("actions", str(manifest.spaces[1])),

@@ -1,0 +1,47 @@
+"""Builds datasets of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orlog.cli.application import CORES, Name, Workers, app
+from orlog.terminal import console, progress_bar
+
+
+@app.command(epilog="Example: orlog build pointmaze/umaze-v1")
+def build(
+    name: Name,
+    workers: Workers = CORES,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Build again even if it is here.")
+    ] = False,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Record the manifest among those that ship (maintainers)."),
+    ] = False,
+) -> None:
+    """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
+    from orlog.manifests.shipped import recorded_folder
+
+    with progress_bar("steps") as update:
+        folder = build_dataset(
+            name,
+            workers=workers,
+            replace=replace,
+            progress=update,
+            on_wait=lambda: console.print(
+                "another process is building it; waiting for it to finish"
+            ),
+        )
+    dataset = load_dataset(folder)
+    comparison = compare_with_recorded(dataset.manifest)
+    if record:
+        path = recorded_folder(dataset.name) / f"{dataset.version}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dataset.manifest.to_json(), "utf-8")
+    console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
+    console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)

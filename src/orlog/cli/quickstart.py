@@ -1,0 +1,42 @@
+"""Runs the main job from end to end."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orlog.cli.application import CORES, Workers, app
+
+
+@app.command(epilog="Example: orlog quickstart")
+def quickstart(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder for the runs and the page.", show_default="orlog-quickstart, -2, .."
+        ),
+    ] = None,
+    workers: Workers = CORES,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="A small run of seconds that only shows that everything works."
+        ),
+    ] = False,
+) -> None:
+    """Build, verify, train, score and compare on one dataset, and write a page about it."""
+    from orlog.quickstart import quickstart as run
+
+    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+
+
+def _free_folder(name: str) -> Path:
+    """Return the first of name, name-2, name-3 ... that is not there."""
+    return next(
+        path
+        for number in itertools.count(1)
+        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
+    )
