@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 
 from rich.markup import escape
 
@@ -62,5 +63,16 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _fail(error: Exception, code: int) -> None:
     if Debug.on:
         raise error
-    errors.print(f"[red]error:[/red] {escape(printable(str(error)))}", soft_wrap=True)
+    text = str(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
+        text = "the current folder was deleted; change to one that exists."
+    errors.print(f"[red]error:[/red] {escape(printable(text))}", soft_wrap=True)
     sys.exit(code)
+
+
+def _is_folder_there() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True

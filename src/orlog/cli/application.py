@@ -90,7 +90,7 @@ def check_signing(sign: Path | None, trust: list[str] | None, sign_existing: boo
     """Refuse options about signing where nothing is signed."""
     if sign is None and (trust or sign_existing):
         raise typer.BadParameter(
-            "--trust and --sign-existing are only for signing; add --sign FILE"
+            "--trust and --sign-existing are only for signing; add --sign FILE."
         )
 
 

@@ -216,9 +216,7 @@ def delete(
     _say(f"this frees {_size(freed + sum(pack.size_bytes for pack in packs))}")
     if not yes:
         if not _is_terminal():
-            raise ValueError(
-                "delete asks first, and here is no terminal to answer in; to delete without asking, add --yes"
-            )
+            raise ValueError("delete asks first, and there is no terminal to answer in; add --yes.")
         typer.confirm("Delete?", abort=True)
     for one in wanted:
         freed = delete_version(one.name, one.version)
@@ -325,7 +323,7 @@ def _bytes(text: str) -> int:
     """Return bytes from text such as 500M or 50G."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMGT]?)B?", text)
     if match is None:
-        raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G")
+        raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G.")
     return int(float(match[1]) * UNITS[match[2]])
 
 

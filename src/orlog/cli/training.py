@@ -113,5 +113,5 @@ def train(
 def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--set takes name=value, found {text!r}; for example --set expectile=0.8")
+        raise ValueError(f"--set takes name=value, such as expectile=0.8; found {text!r}.")
     return name.strip(), value.strip()

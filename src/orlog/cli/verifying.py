@@ -64,12 +64,12 @@ def verify(
     if packs:
         if quick or values or offline:
             raise typer.BadParameter(
-                "--packs can be combined only with NAME and --json", param_hint="--packs"
+                "--packs can be combined only with NAME and --json.", param_hint="--packs"
             )
         _verify_packs(name, as_json)
         return
     if name is None:
-        raise typer.BadParameter("name a dataset, or use --packs", param_hint="NAME")
+        raise typer.BadParameter("name a dataset, or use --packs.", param_hint="NAME")
     from orlog.datasets.download.confirm import confirm_version
     from orlog.datasets.home.deletion import unless_deleted
     from orlog.datasets.home.origin import was_downloaded
@@ -126,10 +126,10 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
             text = f"{whose}: {pack.files} files, {pack.size_bytes:,} bytes, all as recorded"
             console.print(escape(printable(text)), soft_wrap=True)
         elif pack.folder.parent == packs_folder():
-            text = f"{whose} is damaged; it is made again when it is next opened"
+            text = f"{whose} is damaged; it is made again when it is next opened."
             errors.print(escape(printable(text)), soft_wrap=True)
         else:
-            text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it"
+            text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it."
             errors.print(escape(printable(text)), soft_wrap=True)
     if not found and not as_json:
         console.print("no packs here" if name is None else f"no packs of {name} here")
@@ -197,7 +197,7 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
         errors.print(
             f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
             f"decode to the values it states ({folder}): a faulty memory or codec wrote them, or "
-            "reads them now; try another machine, then ask the author for a new version",
+            "reads them now; try another machine, then ask the author for a new version.",
             soft_wrap=True,
         )
     else:
@@ -215,7 +215,7 @@ def _find_wrong_values(folder: Path) -> list[Problem]:
     if not is_whole(folder, read_manifest(folder / MANIFEST_FILE)):
         raise NotFoundError(
             f"{folder}: only a part of the version is here, and its checksums of values are for the whole "
-            "version; complete it with orlog download, or leave out --values"
+            "version; complete it with orlog download, or leave out --values."
         )
     stored = StoredVersion(folder)
     with _bytes_bar(_value_bytes(stored.manifest)) as count:

@@ -165,9 +165,10 @@ def mark(
 
     wanted = parse_name(name)
     if not wanted.version:
-        raise ValueError(f"{name}: name the version, for example {wanted.name}@1.0.0")
+        raise ValueError(f"{name}: name the version, for example {wanted.name}@1.0.0.")
     if wanted.version not in known_versions(wanted.name):
-        raise NotFoundError(f"{wanted} is not known; orlog show {wanted.name} lists its versions")
+        listing = f"orlog show {wanted.name}" if known_versions(wanted.name) else "orlog list"
+        raise NotFoundError(f"{wanted} is not known; to see what is, run: {listing}")
     if status == "good":
         clear_status(wanted.name, wanted.version)
     else:

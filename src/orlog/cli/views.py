@@ -50,7 +50,7 @@ def view(
         dataset = dataset.select_columns(columns)
     if dataset.operation is None:
         raise typer.BadParameter(
-            "choose what the view keeps, with --where, --top, --episodes or --column"
+            "choose what the view keeps, with --where, --top, --episodes or --column."
         )
     path = dataset.save(save, replace=replace)
     console.print(f"{dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps")
@@ -64,7 +64,7 @@ def _slice(text: str) -> slice:
     except ValueError:
         bounds = []
     if len(bounds) not in (2, 3):
-        raise ValueError(f"--episodes takes a slice such as 0:100 or :-10, found {text!r}")
+        raise ValueError(f"--episodes takes a slice such as 0:100 or :-10, found {text!r}.")
     return slice(*bounds)
 
 
