@@ -20,7 +20,7 @@ from orlog.terminal import console, progress_bar, progress_bars, table
 
 __all__ = ["quickstart"]
 
-# The longest first, so that no process trains alone in the end.
+# The slowest first, so that no process is left training alone at the end.
 ALGORITHMS = ("cql", "iql", "bc")
 DATASET = "pointmaze/umaze-v1"
 SEEDS = (0, 1, 2)
@@ -30,12 +30,12 @@ SMOKE_EPISODES = 4
 
 
 def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, list[Result], Path]:
-    """Do all of it, say what happens, and return the dataset, the results and the page.
+    """Run every step, print progress, and return the dataset, the results and the page.
 
     Args:
         folder: New folder for runs and page.
-        smoke: A small dataset and a few steps: shows in seconds that everything works, and its
-            scores mean nothing.
+        smoke: Use a small dataset and a few steps: it takes seconds and shows that everything
+            works, but its scores mean nothing.
         workers: Processes.
 
     Raises:
@@ -49,7 +49,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             f"{folder / 'runs'} exists already: move it away, or choose another folder with --out"
         )
 
-    check_plots()  # now rather than after minutes of training
+    check_plots()  # fail now rather than after minutes of training
     with _stage(f"build {name}"):
         dataset = build_and_verify(name, workers)
     with _stage(f"train BC, CQL and IQL with {len(seeds)} seed(s) on {workers} process(es)"):
@@ -115,7 +115,9 @@ def build_and_verify(name: str, workers: int) -> Dataset:
             name,
             workers=workers,
             progress=update,
-            on_wait=lambda: console.print("another process is building it; waiting"),
+            on_wait=lambda: console.print(
+                "another process is building it; waiting for it to finish"
+            ),
         )
     manifest, problems = verify_folder(folder)
     if problems:

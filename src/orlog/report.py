@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a dataset and the results on it: no scripts, no links out."""
+"""One self-contained HTML page about a dataset and the results on it: no scripts, no external links."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def result_cells(result: Result) -> list[str]:
 
 
 def reading_notes(results: Sequence[Result]) -> list[str]:
-    """Return how to read the intervals and verdicts of a table of results, a text for each."""
+    """Return notes on how to read the intervals and verdicts in a table of results."""
     notes = []
     if any(result.references is not None for result in results):
         notes.append(BOOTSTRAP_NOTE)
@@ -148,7 +148,7 @@ def _facts(dataset: Dataset) -> str:
         ("license", manifest.license),
     ]
     if dataset.operation is not None:
-        rows.insert(1, ("view of it", operation_text(dataset.operation)))
+        rows.insert(1, ("view", operation_text(dataset.operation)))
     return _table(("", ""), rows, frozenset())
 
 
@@ -162,4 +162,4 @@ def _settings(results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _table(("algorithm", "steps", "settings", "where from"), rows, frozenset({1}))
+    return _table(("algorithm", "steps", "settings", "source"), rows, frozenset({1}))

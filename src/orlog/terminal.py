@@ -42,7 +42,7 @@ class _Output(Console):
     @property
     def size(self) -> ConsoleDimensions:
         """Return the terminal's size; what is not a terminal is as wide as needed."""
-        # FORCE_COLOR makes a pipe count as a terminal with colors; its lines have no width even so.
+        # With FORCE_COLOR rich takes a pipe for a terminal; its lines still have no width.
         return super().size if self.file.isatty() else ConsoleDimensions(UNBOUNDED, super().size[1])
 
     @size.setter
@@ -72,7 +72,7 @@ def table(
 
 
 def printable(text: str) -> str:
-    """Return text from outside without what could steer a terminal."""
+    """Return text from outside, with characters that could control a terminal replaced."""
     return "".join(
         one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text
     )
@@ -80,7 +80,7 @@ def printable(text: str) -> str:
 
 @contextlib.contextmanager
 def progress_bar(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show one bar, or lines as `progress_bars` does; give a function of (done, total)."""
+    """Show one bar, or lines as `progress_bars` does; yield a function of (done, total)."""
     with progress_bars(lines=lines) as update:
         yield lambda done, total: update(what, done, total)
 
@@ -120,10 +120,10 @@ def transfer_bar(what: str) -> Iterator[TransferBar]:
 
 @contextlib.contextmanager
 def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each label; give a function of (label, done, total).
+    """Show a bar for each label; yield a function of (label, done, total).
 
-    Nothing is drawn where the output is not a terminal; with `lines`, work that takes long says
-    there every few seconds how far it is.
+    If the output is not a terminal, no bars are drawn; with `lines`, long work prints its progress
+    there every few seconds.
     """
     bars = Progress(
         TextColumn("{task.description}"),
@@ -135,7 +135,7 @@ def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], 
         disable=not errors.is_terminal,
     )
     tasks = {}
-    said: dict[str, float] = {}
+    printed: dict[str, float] = {}
     with bars:
 
         def update(label: str, done: int, total: int) -> None:
@@ -143,10 +143,10 @@ def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], 
             if (
                 lines
                 and not errors.is_terminal
-                and now - said.setdefault(label, now) > LINE_SECONDS
+                and now - printed.setdefault(label, now) > LINE_SECONDS
             ):
                 errors.print(f"{label}: {done:,} of {total:,}", soft_wrap=True)
-                said[label] = now
+                printed[label] = now
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)
             bars.update(tasks[label], completed=done, total=total)

@@ -26,6 +26,7 @@ cache = typer.Typer(
     help="The datasets on this machine, and the space that they take.",
     no_args_is_help=True,
     rich_markup_mode="rich",
+    epilog="Example: orlog cache list",
 )
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
