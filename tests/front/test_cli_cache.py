@@ -122,8 +122,8 @@ def test_deleting_shows_what_goes_and_asks(template: Path, monkeypatch: pytest.M
     told = run("delete", ARM, answer="y\n")
     for words in (
         f"{folder}: to get it again, run: orlog download {ARM}@1.0.0",
-        f"{folder.with_name('2.0.0')}: YOU CANNOT GET IT AGAIN (recorded)",
-        f"{beside(folder, 'strange')}: YOU CANNOT GET IT AGAIN (moved aside by orlog repair)",
+        f"{folder.with_name('2.0.0')}: NO OTHER COPY IS KNOWN (recorded)",
+        f"{beside(folder, 'strange')}: NO OTHER COPY IS KNOWN (moved aside by orlog repair)",
         f"{beside(folder, 'recording')}: an interrupted recording, left alone",
         f"deleted {ARM}@1.0.0",
         f"deleted {ARM}@2.0.0",

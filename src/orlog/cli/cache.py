@@ -236,7 +236,7 @@ def delete(
 def _how_to_get_again(version: CachedVersion) -> str:
     if version.again:
         return f"to get it again, run: {version.again}"
-    return f"YOU CANNOT GET IT AGAIN ({version.came_from or 'moved aside by orlog repair'})"
+    return f"NO OTHER COPY IS KNOWN ({version.came_from or 'moved aside by orlog repair'})"
 
 
 def _table(versions: Sequence[CachedVersion]) -> Any:
