@@ -197,7 +197,7 @@ def test_an_edited_manifest_is_an_integrity_error(mini_folder: Path) -> None:
         assert "edited or damaged" in found.stderr
 
 
-def test_a_damaged_copy_in_a_folder_is_not_said_to_be_mended_by_building(
+def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(
     mini_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(mini_folder, tmp_path / "copy")
@@ -205,7 +205,7 @@ def test_a_damaged_copy_in_a_folder_is_not_said_to_be_mended_by_building(
     found = orlog("verify", "./copy", cwd=tmp_path)
     assert found.returncode == 3
     assert "zarr.json: wrong size" in found.stderr
-    assert "copy it again from where it came" in found.stderr
+    assert "copy it from its source again, or run: orlog repair ./copy --mirror URL" in found.stderr
 
 
 def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
