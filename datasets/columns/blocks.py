@@ -9,22 +9,16 @@ from typing import TypeAlias
 import numpy as np
 
 from orlog.errors import SchemaError
-from orlog.manifests.columns import axis_of, offsets_of
+from orlog.manifests.columns import axis_of, is_offsets, offsets_of
 
 __all__ = [
     "Block",
     "concatenate_blocks",
     "episode_blocks",
-    "has_offsets",
     "misfit",
     "row_ends",
     "slice_block",
 ]
-
-
-def has_offsets(name: str) -> bool:
-    """Return whether a column is of values of any length, whose rows no episode's length tells."""
-    return name.endswith("@offsets") or offsets_of(name) is not None
 
 
 def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
@@ -83,7 +77,7 @@ def slice_block(
     for name, values in block.items():
         begin, end = rows_of(name)
         sliced[name] = values[begin:end]
-        if name.endswith("@offsets") and begin:
+        if is_offsets(name) and begin:
             sliced[name] = sliced[name] - values[begin - 1]
     return sliced
 
@@ -106,7 +100,7 @@ def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
     found = {f"{piece.dtype} rows of shape {piece.shape[1:]}" for piece in pieces}
     if len(found) > 1:
         raise misfit(name, "rows of one type", " and ".join(sorted(found)))
-    if name.endswith("@offsets"):
+    if is_offsets(name):
         counts = [piece[-1] if len(piece) else 0 for piece in pieces]
         starts = itertools.accumulate(counts, initial=0)
         pieces = [piece + start for piece, start in zip(pieces, starts, strict=False)]

@@ -1,7 +1,7 @@
 """Numbers outside of the bounds of their Box: counted as they are written, or refused.
 
-What is not finite is counted elsewhere (`non_finite` of a manifest), and never here. Boxes inside of
-Sequence, Graph and OneOf spaces are not looked at.
+Infinities and NaN are never counted here, but in `non_finite` of a manifest. Boxes inside Sequence,
+Graph and OneOf spaces are not checked.
 """
 
 from __future__ import annotations
@@ -29,25 +29,30 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """The least and the largest number that each place of a column's row may hold.
+    """The smallest and the largest number that each element of a column's row may hold.
 
     Attributes:
-        low: Shape of a row, or none where all places have the same bounds.
-        high: Likewise.
+        low: Shape of a row, or a scalar where all elements have the same bounds.
+        high: Shape of `low`.
     """
 
     low: np.ndarray
     high: np.ndarray
 
     def __str__(self) -> str:
-        """Return the widest of them."""
-        return f"[{self.low.min():g}, {self.high.max():g}]"
+        """Return the bounds of all elements, or the ranges of both where elements differ."""
+        if self.low.ndim == 0:
+            return f"[{self.low:g}, {self.high:g}]"
+        return (
+            "the bounds of its own element (lower bounds "
+            f"{_range(self.low)}, upper bounds {_range(self.high)})"
+        )
 
 
 def bounds_of(
     observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Bounds]:
-    """Return the bounds of columns, by name; those that exclude no finite number are left out."""
+    """Return the bounds of columns, by name, without those that exclude no finite number."""
     found = {}
     leaves = [
         *leaf_spaces(observation_space, "observations"),
@@ -70,13 +75,13 @@ def bounds_of(
 
 
 def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
-    """Return how many finite numbers lie outside, and how far; None where none does."""
+    """Return how many finite numbers lie outside, and how far; None if none does."""
     if values.size == 0:
         return None
     axis = None if bounds.low.ndim == 0 else 0
     with np.errstate(invalid="ignore"):
         if np.all(values.max(axis) <= bounds.high) and np.all(values.min(axis) >= bounds.low):
-            return None  # not where one is not a number
+            return None  # a NaN makes this false
         outside = (values < bounds.low) | (values > bounds.high)
     if values.dtype.kind == "f":
         outside &= np.isfinite(values)
@@ -106,13 +111,13 @@ def refuse_outside(
     where: str,
     first_rows: Mapping[str, int],
 ) -> None:
-    """Refuse rows with a number outside of its bounds; what is not a number is none.
+    """Refuse rows with a number outside of its bounds; NaN is not outside.
 
     Args:
         block: Rows of an episode, by column.
-        bounds: Of some columns.
+        bounds: Bounds of some of these columns.
         where: Names the dataset and the episode.
-        first_rows: Which row of the episode a column's first one is; 0 by default.
+        first_rows: Index in the episode of a column's first row here; 0 by default.
 
     Raises:
         SchemaError: names the first such number.
@@ -130,11 +135,19 @@ def refuse_outside(
         raise SchemaError(
             f"{where}, step {first_rows.get(name, 0) + int(place[0])}, column {name}{number}: "
             f"{value:g} is {bound}, the bound of its Box; clip it before it is recorded, give the "
-            "space wider bounds, or leave out strict=True"
+            "space wider bounds, or leave out strict=True."
         )
 
 
 def describe_outside(outside: Outside, bounds: Bounds | None) -> str:
     """Return how many numbers lie outside of which bounds, in words."""
     text = f"{outside.numbers:,} from {outside.lowest:g} to {outside.highest:g}"
-    return f"{text}, outside of {bounds}" if bounds else text
+    if bounds is None:
+        return text
+    each = "" if bounds.low.ndim == 0 else " each"
+    return f"{text},{each} outside of {bounds}"
+
+
+def _range(values: np.ndarray) -> str:
+    lowest, highest = values.min(), values.max()
+    return f"{lowest:g}" if lowest == highest else f"from {lowest:g} to {highest:g}"

@@ -20,9 +20,12 @@ import numpy as np
 from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
 from orlog.datasets.columns.values import flatten, space_columns, unflatten
 from orlog.errors import SchemaError
-from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
+from orlog.manifests.columns import ColumnSpec, is_offsets, offsets_of
 
-__all__ = ["Block", "Schema"]
+__all__ = [
+    "Block",
+    "Schema",
+]
 
 Block: TypeAlias = dict[str, np.ndarray]
 Kind = Literal["text", "array"]
@@ -127,7 +130,7 @@ class Schema:
                 )
         counters = {offsets_of(name) for name in names}
         for name in names:
-            if name.endswith("@offsets") and name not in counters:
+            if is_offsets(name) and name not in counters:
                 raise SchemaError(
                     f"{where}: column {name.removesuffix('@offsets')}: values of an empty space "
                     "cannot be counted"
@@ -356,11 +359,6 @@ def schema_of(
                 f"is {stored.get(name, 'no such column')}"
             )
     return schema
-
-
-def expected_rows(name: str, episodes: int, steps: int) -> int:
-    """Return how many rows a column has that is counted by steps, observations or episodes."""
-    return {"step": steps, "observation": steps + episodes, "episode": episodes}[axis_of(name)]
 
 
 def _extras(

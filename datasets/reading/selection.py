@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from orlog.datasets.store.version import StoredVersion
+from orlog.manifests.columns import is_offsets
 
 __all__ = [
     "Selection",
@@ -74,7 +75,7 @@ class Selection:
             place = None if out is None else out[rows : rows + stored.count_rows(name, some)]
             values = stored.read_episodes(name, some, out=place)
             rows += len(values)
-            if name.endswith("@offsets") and len(values):
+            if is_offsets(name) and len(values):
                 values = values + counted
                 counted = int(values[-1])
             pieces.append(values)

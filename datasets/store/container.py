@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from orlog.datasets.columns.schema import (
-    Schema,
-)
+from orlog.datasets.columns.schema import Schema
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (
     Outside,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.columns.schema import Block, Schema, expected_rows, schema_of
+from orlog.datasets.columns.schema import Block, Schema, schema_of
 from orlog.datasets.home.deletion import FolderSeen
 from orlog.datasets.home.presence import present_objects
 from orlog.datasets.store.verify import Problem, Reader, check_bytes, check_places, hash_values
 from orlog.datasets.store.zarr_metadata import LARGEST_METADATA
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, ManifestError, SchemaError
-from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
+from orlog.manifests.columns import ColumnSpec, axis_of, expected_rows, is_offsets, offsets_of
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Column,
@@ -161,7 +161,7 @@ class StoredVersion:
         """
         starts, stops = self._row_ranges(name, episodes)
         values = self._read_ranges(name, starts, stops, out)
-        if not name.endswith("@offsets"):
+        if not is_offsets(name):
             return values
         counts = stops - starts
         before = self._end_before(name, starts)
@@ -273,7 +273,7 @@ class StoredVersion:
 
     def _rebased(self, name: str, part: int, values: np.ndarray) -> np.ndarray:
         """Let offsets of a part count from the first value of the first part."""
-        if part == 0 or not name.endswith("@offsets"):
+        if part == 0 or not is_offsets(name):
             return values
         counted = next(other for other in self._columns if offsets_of(other) == name)
         return values + self._first_rows[counted][part]

@@ -135,8 +135,7 @@ def _rows(column: Column, dataset: Dataset | None) -> int | None:
     """Return the number of rows; None for values of any length in a view."""
     if dataset is None or dataset.operation is None:
         return column.rows
-    from orlog.datasets.columns.schema import expected_rows
-    from orlog.manifests.columns import offsets_of
+    from orlog.manifests.columns import expected_rows, offsets_of
 
     if offsets_of(column.name) is not None:
         return None

@@ -120,7 +120,10 @@ def test_show_names_column_number_and_range() -> None:
     shown = CliRunner().invoke(app, ["show", NAME], env={"COLUMNS": "300"}).output
     shown = " ".join(shown.split())
     assert "outside of their Box numbers of actions: 2 from -1.5 to 5, outside of [-1, 1]" in shown
-    assert "numbers of observations/angle: 1 from 2 to 2, outside of [-3, 3]" in shown
+    assert (
+        "numbers of observations/angle: 1 from 2 to 2, each outside of the bounds of its own element "
+        "(lower bounds from -3 to -1, upper bounds from 1 to 3)" in shown
+    )
 
 
 @pytest.mark.parametrize("read", [read_arrays, open_pack])
