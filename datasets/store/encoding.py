@@ -19,22 +19,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-__all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Compression", "Encoding", "choose_encoding"]
+from orlog.datasets.store.codecs import CODECS
+
+__all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Encoding", "choose_encoding"]
 
 CHUNK_BYTES = 2**20
 SHARD_BYTES = 2**24
 FRAME_BYTES = 2**13
-BLOCK_BYTES = 2**19
 LARGEST_CHUNK_BYTES = 2**28
 LARGEST_SHARD_BYTES = 2**30
 MOST_CHUNKS = 2**20
 _SMALLEST_SIDE = 16
-
-Compression = Literal["zstd", "lz4hc", "lz4", "none"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class Encoding:
     Attributes:
         chunk_rows: Rows in a chunk, the unit of random reading.
         chunks_per_shard: Chunks in a file.
-        compression: Codec inside Blosc, or none.
+        compression: A name in `orlog.datasets.store.codecs.CODECS`.
         bit_shuffle: Whether bits are transposed first, which suits numbers and not text.
         difference_axis: Axis of a chunk along which each value is replaced by its difference to
             the one before, modulo 256; none for no difference. For uint8 only.
@@ -52,19 +51,9 @@ class Encoding:
 
     chunk_rows: int
     chunks_per_shard: int
-    compression: Compression = "zstd"
+    compression: str = "zstd"
     bit_shuffle: bool = True
     difference_axis: int | None = None
-
-    @property
-    def level(self) -> int:
-        """Blosc's level of compression."""
-        return 1 if self.compression == "zstd" and self.bit_shuffle else 3
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes that Blosc shuffles and compresses at once; 0 leaves it to Blosc."""
-        return BLOCK_BYTES if self.compression == "zstd" and self.bit_shuffle else 0
 
     @property
     def shard_rows(self) -> int:
@@ -92,10 +81,9 @@ class Encoding:
                 f"a shard holds at most {LARGEST_SHARD_BYTES} bytes of values, found "
                 f"{self.shard_rows * row_bytes}"
             )
-        if self.compression not in get_args(Compression):
+        if self.compression not in tuple(CODECS):
             raise ValueError(
-                f"compression is one of {', '.join(get_args(Compression))}, found "
-                f"{self.compression!r:.40}"
+                f"compression is one of {', '.join(CODECS)}, found {self.compression!r:.40}"
             )
         axis = self.difference_axis
         if axis is not None and (
@@ -113,7 +101,7 @@ def choose_encoding(
     shape: tuple[int, ...],
     *,
     chunk_rows: int | None = None,
-    compression: Compression | None = None,
+    compression: str | None = None,
 ) -> Encoding:
     """Return the encoding of a column by the rule above; `chunk_rows`, `compression` override it.
 

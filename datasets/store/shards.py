@@ -14,14 +14,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc
 
+from orlog.datasets.store.codecs import CODECS
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError
 from orlog.files import too_many_files
@@ -34,13 +33,9 @@ __all__ = [
     "undo_difference",
 ]
 
-# Blosc's own threads are one pool for the process, which a fork breaks; ours run chunks instead.
-blosc.use_threads = False
-
 SAMPLED_CHUNKS = 16
 PIECE_BYTES = 2**21
 TOGETHER_BYTES = 2**22  # of rows that are decoded together: with more they leave the cache
-_BLOSC_SIZES = struct.Struct("<4xI4xI")  # of what is decoded, and of the chunk
 _CRC_BYTES = 4
 _INDEX_BYTES = 16
 _RESIDUE = 0x48674BC7
@@ -110,13 +105,7 @@ def decode_chunk(
     Raises:
         ValueError, RuntimeError: the bytes are no chunk of this size.
     """
-    if encoding.compression == "none":
-        if len(data) != out.nbytes:
-            raise ValueError(f"expected {out.nbytes} bytes, found {len(data)}")
-        _as_bytes(out)[:] = np.frombuffer(data, np.uint8)
-    else:
-        _check_blosc_header(data, out.nbytes)
-        blosc.decompress(data, out)
+    CODECS[encoding.compression].decode(data, out)
     if undo and encoding.difference_axis is not None:
         undo_difference(out, encoding.difference_axis)
 
@@ -144,11 +133,7 @@ def _as_bytes(values: np.ndarray) -> np.ndarray:
 def _encode_chunk(values: np.ndarray, encoding: Encoding) -> bytes:
     if encoding.difference_axis is not None:
         values = _difference(values, encoding.difference_axis)
-    if encoding.compression == "none":
-        return values.tobytes()
-    shuffle = blosc.BITSHUFFLE if encoding.bit_shuffle else blosc.NOSHUFFLE
-    codec, level, block = encoding.compression.encode(), encoding.level, encoding.block_bytes
-    return bytes(blosc.compress(values, codec, level, shuffle, block))
+    return CODECS[encoding.compression].encode(values, bit_shuffle=encoding.bit_shuffle)
 
 
 def _difference(values: np.ndarray, axis: int) -> np.ndarray:
@@ -160,15 +145,6 @@ def _difference(values: np.ndarray, axis: int) -> np.ndarray:
 
 def _crc(data: bytes) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
-
-
-def _check_blosc_header(data: bytes | memoryview, expected: int) -> None:
-    """Bound what Blosc will read and write: it believes the sizes in the header."""
-    sizes = _BLOSC_SIZES.unpack_from(data) if len(data) >= _BLOSC_SIZES.size else (0, 0)
-    if sizes != (expected, len(data)):
-        raise ValueError(
-            f"expected a chunk of {expected} bytes in {len(data)}, found one of {sizes[0]} in {sizes[1]}"
-        )
 
 
 class Shard:

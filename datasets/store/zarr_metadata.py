@@ -6,7 +6,8 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
-from orlog.datasets.store.encoding import Compression, Encoding
+from orlog.datasets.store.codecs import CODECS
+from orlog.datasets.store.encoding import Encoding
 from orlog.manifests.columns import ColumnSpec
 
 __all__ = [
@@ -35,15 +36,7 @@ def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str,
     if encoding.difference_axis is not None:
         axis = {"axis": encoding.difference_axis}
         codecs.insert(0, {"name": "orlog.difference", "configuration": axis})
-    if encoding.compression != "none":
-        configuration = {
-            "typesize": dtype.itemsize,
-            "cname": encoding.compression,
-            "clevel": encoding.level,
-            "shuffle": "bitshuffle" if encoding.bit_shuffle else "noshuffle",
-            "blocksize": encoding.block_bytes,
-        }
-        codecs.append({"name": "blosc", "configuration": configuration})
+    codecs += CODECS[encoding.compression].metadata(dtype, bit_shuffle=encoding.bit_shuffle)
     codecs.append({"name": "crc32c"})
     sharding = {
         "chunk_shape": [encoding.chunk_rows, *spec.shape],
@@ -78,14 +71,10 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
         sharding = body["codecs"][0]["configuration"]
         chunk_rows = sharding["chunk_shape"][0]
         shard_rows = body["chunk_grid"]["configuration"]["chunk_shape"][0]
-        compression: Compression = "none"
-        bit_shuffle, axis = True, None
-        for codec in sharding["codecs"]:
-            if codec["name"] == "blosc":
-                compression = codec["configuration"]["cname"]
-                bit_shuffle = codec["configuration"]["shuffle"] == "bitshuffle"
-            elif codec["name"] == "orlog.difference":
-                axis = codec["configuration"]["axis"]
+        codecs = sharding["codecs"]
+        is_image = codecs[0]["name"] == "orlog.difference"
+        axis = codecs[0]["configuration"]["axis"] if is_image else None
+        compression, bit_shuffle = _compression_of(codecs[2 if is_image else 1 : -1], spec)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"no metadata of an array of format 1: {error!r}") from error
     if type(chunk_rows) is not int or type(shard_rows) is not int or chunk_rows < 1:
@@ -101,6 +90,19 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
     if array_metadata(spec, rows, encoding) != body:
         raise ValueError(f"its metadata are not those of {rows} rows of {spec.dtype} {spec.shape}")
     return encoding
+
+
+def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
+    """Return which codec is described like that, and whether it shuffles bits.
+
+    Raises:
+        ValueError: none is.
+    """
+    for name, codec in CODECS.items():
+        for bit_shuffle in (True, False):
+            if codec.metadata(spec.dtype, bit_shuffle=bit_shuffle) == described:
+                return name, bit_shuffle
+    raise ValueError(f"no codec of this orlog is described by {json.dumps(described):.200}")
 
 
 def to_bytes(body: dict[str, Any]) -> bytes:

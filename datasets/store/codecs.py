@@ -1,0 +1,113 @@
+"""How the bytes of a chunk are compressed: one entry of `CODECS` for each codec.
+
+An entry is all that a codec takes. Encodings name it, shards are written and read with it, and its
+`metadata` is what Zarr's `zarr.json` says of it, by which readers recognize it. The entries here are
+part of store format 1: what they write and say never changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Any, Protocol
+
+import numpy as np
+from numcodecs import blosc
+
+__all__ = ["CODECS", "Blosc", "Codec", "Uncompressed"]
+
+# Blosc's own threads are one pool for the process, which a fork breaks; ours run chunks instead.
+blosc.use_threads = False
+
+BLOCK_BYTES = 2**19
+_BLOSC_SIZES = struct.Struct("<4xI4xI")  # of the decoded bytes, and of the chunk
+
+
+class Codec(Protocol):
+    """Turns the values of a chunk into bytes and back without loss."""
+
+    def encode(self, values: np.ndarray, *, bit_shuffle: bool) -> bytes:
+        """Return the bytes of contiguous little-endian values; equal values give equal bytes."""
+        ...
+
+    def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
+        """Decode the bytes of a chunk into a contiguous array of its size.
+
+        Raises:
+            ValueError, RuntimeError: the bytes are no chunk of this size.
+        """
+        ...
+
+    def metadata(self, dtype: np.dtype[Any], *, bit_shuffle: bool) -> list[dict[str, Any]]:
+        """Return Zarr's description: the codecs from bytes to bytes, without the checksum."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Blosc:
+    """One of Blosc's compressors.
+
+    Attributes:
+        compressor: Blosc's name of it.
+    """
+
+    compressor: str
+
+    def encode(self, values: np.ndarray, *, bit_shuffle: bool) -> bytes:
+        """Return one Blosc buffer."""
+        shuffle = blosc.BITSHUFFLE if bit_shuffle else blosc.NOSHUFFLE
+        level, block = self._level_and_block(bit_shuffle)
+        return bytes(blosc.compress(values, self.compressor.encode(), level, shuffle, block))
+
+    def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
+        """Decode one Blosc buffer; sizes are compared first, since Blosc trusts its header."""
+        sizes = _BLOSC_SIZES.unpack_from(data) if len(data) >= _BLOSC_SIZES.size else (0, 0)
+        if sizes != (out.nbytes, len(data)):
+            raise ValueError(
+                f"expected a chunk of {out.nbytes} bytes in {len(data)}, found one of {sizes[0]} in "
+                f"{sizes[1]}"
+            )
+        blosc.decompress(data, out)
+
+    def metadata(self, dtype: np.dtype[Any], *, bit_shuffle: bool) -> list[dict[str, Any]]:
+        """Return the description of Zarr's `blosc` codec."""
+        level, block = self._level_and_block(bit_shuffle)
+        configuration = {
+            "typesize": dtype.itemsize,
+            "cname": self.compressor,
+            "clevel": level,
+            "shuffle": "bitshuffle" if bit_shuffle else "noshuffle",
+            "blocksize": block,
+        }
+        return [{"name": "blosc", "configuration": configuration}]
+
+    def _level_and_block(self, bit_shuffle: bool) -> tuple[int, int]:
+        """Return the level, and the bytes compressed at once; 0 leaves these to Blosc."""
+        return (1, BLOCK_BYTES) if self.compressor == "zstd" and bit_shuffle else (3, 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Uncompressed:
+    """The values themselves."""
+
+    def encode(self, values: np.ndarray, *, bit_shuffle: bool) -> bytes:  # noqa: ARG002 (nothing to shuffle)
+        """Return the bytes of the values."""
+        return values.tobytes()
+
+    def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
+        """Copy the bytes."""
+        if len(data) != out.nbytes:
+            raise ValueError(f"expected {out.nbytes} bytes, found {len(data)}")
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+
+    def metadata(self, dtype: np.dtype[Any], *, bit_shuffle: bool) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Return no codec."""
+        return []
+
+
+CODECS: dict[str, Codec] = {
+    "zstd": Blosc("zstd"),
+    "lz4hc": Blosc("lz4hc"),
+    "lz4": Blosc("lz4"),
+    "none": Uncompressed(),
+}
