@@ -1,4 +1,4 @@
-"""Finds datasets by name, digest, folder or saved view, and opens them."""
+"""`load_dataset`: opens a dataset, and builds or downloads it first where that is wanted."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import (
-    is_partial,
-)
-from orlog.datasets.reading.choice import Choice, choose, open_part
+from orlog.datasets.home.presence import is_partial
+from orlog.datasets.reading.choice import Choice, choose
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.finding import (
-    as_folder,
-    holds_manifest,
-    pinned,
-)
+from orlog.datasets.reading.finding import as_folder, pinned
 from orlog.datasets.reading.given import Given
-from orlog.datasets.reading.opening import open_chosen, open_path
+from orlog.datasets.reading.opening import open_named, open_part, open_path
 from orlog.errors import NotFoundError, wrong_type
 from orlog.manifests.names import is_url, parse_name
 
-__all__ = [
-    "load_dataset",
-]
+__all__ = ["load_dataset"]
 
 
 def load_dataset(
@@ -36,29 +28,30 @@ def load_dataset(
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Dataset:
-    """Return a dataset of this machine by name, by name and version or digest, or by path.
+    """Return a dataset on this machine by name, by name and version or digest, or by path.
 
     An `orlog.lock` in the current folder or above it pins names to digests.
 
     Args:
-        name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`,
-            or a path, as a `Path` or as text that starts with `/`, `.` or `~`, ends in `.json`, or is
-            no name and is there: a folder, or a file that `Dataset.save` wrote; or the URL of a version in a registry,
-            which is fetched and checked if it is not here. Without a version it is the newest that
-            is here and not yanked. A `Dataset` is returned as it is.
+        name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`;
+            without a version, the newest one here that is not yanked. Or a path to a folder or to a
+            file that `Dataset.save` wrote: a `Path`, or text that starts with `/`, `.` or `~`, ends
+            in `.json`, or is no name but exists. Or the URL of a version in a registry, which is
+            downloaded if it is not here. A `Dataset` is returned as it is.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
         download: Download it first if it is not here (`orlog registry add` says from where).
-        episodes: Positions of episodes that are wanted, such as `range(100)`; a view of them is
-            returned. With `download`, only what holds them is brought.
-        columns: Columns that are wanted of those that may go (`Dataset.select_columns`); likewise.
+        episodes: Positions of the episodes to keep, such as `range(100)`. With `download`, only the
+            files with these episodes are downloaded.
+        columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the files
+            with these columns are downloaded.
         progress: Called with steps done and in all while it builds, with bytes while it downloads.
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
         IntegrityError: an object is missing, cut or altered.
-        TransferError: it could not be downloaded; what came is kept.
+        TransferError: it could not be downloaded; the bytes received so far are kept.
         LockError: `orlog.lock` pins the name to something else than asked for.
     """
     choice = choose(episodes, columns)
@@ -66,14 +59,13 @@ def load_dataset(
         return choice.of(name)
     if not isinstance(name, str | Path):
         raise wrong_type("name", "a dataset's name, a path, a URL or a Dataset", name)
-    path = None if is_url(name) else as_folder(name)
-    if path is not None:
-        is_part = is_partial(path) and holds_manifest(path)
-        return open_part(path, choice) if is_part else choice.of(open_path(path))
     if not is_url(name):
+        path = as_folder(name)
+        if path is not None:
+            return open_path(path, choice)
         wanted = pinned(parse_name(str(name)))
         try:
-            return open_chosen(wanted, choice)
+            return open_named(wanted, choice)
         except NotFoundError:
             if build:
                 # Imported here, as downloads are below: most datasets that are opened are stored,
@@ -90,7 +82,7 @@ def load_dataset(
     get = functools.partial(download_dataset, episodes=episodes, columns=columns, progress=progress)
     try:
         return _open_downloaded(get(str(name)), choice)
-    except NotFoundError:  # another process has just made a part whole, or deleted the version
+    except NotFoundError:  # another process has just completed a part, or deleted the version
         return _open_downloaded(get(str(name)), choice)
 
 

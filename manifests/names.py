@@ -70,6 +70,11 @@ def parse_name(text: str) -> DatasetName:
     valid = valid and not any(_LAST.fullmatch(part) for part in name.split("/")[:-1])
     if not valid:
         shown = text if len(text) <= _LONGEST else f"{text[:60]}..."
+        if is_url(text):
+            raise InvalidNameError(
+                f"{shown!r} is a URL; only load_dataset and download_dataset (orlog download) take "
+                "one: give what they return, or a dataset's name or path."
+            )
         raise InvalidNameError(
             f"{shown!r} is not a dataset name: expected group/name-vN in lower case, with "
             "@major.minor.patch or @sha256:digest behind it if a version is meant; for example "

@@ -8,23 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.home.deletion import unless_deleted
-from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import (
-    read_partial,
-)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import fewer_columns
 from orlog.datasets.store.contents import DamageFinder, column_of
 from orlog.datasets.store.version import schema_of_manifest
-from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
+from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.manifest import Manifest, StoredObject
 
 __all__ = [
     "Choice",
     "check_choice",
     "choose",
-    "open_part",
     "plain_objects",
     "wanted_objects",
 ]
@@ -36,8 +30,7 @@ class Choice:
 
     Attributes:
         episodes: Positions of episodes, in the order wanted; None for all.
-        columns: Columns to keep of those that may go, as `Dataset.select_columns` takes them; None
-            for all.
+        columns: Optional columns to keep, as for `Dataset.select_columns`; None for all.
     """
 
     episodes: Sequence[int] | None = None
@@ -51,35 +44,6 @@ class Choice:
         """Return the view of a dataset that has what is wanted."""
         chosen = dataset if self.columns is None else dataset.select_columns(self.columns)
         return chosen if self.episodes is None else chosen[np.asarray(self.episodes, np.int64)]
-
-
-def open_part(folder: Path, choice: Choice) -> Dataset:
-    """Return the view that is wanted of a version of which a part is here.
-
-    Raises:
-        NotFoundError: not all that is wanted is here, or the version has no such column.
-        SchemaError: episodes that the version has not.
-        IntegrityError: an object is missing, cut or altered.
-    """
-    mark_used(folder)
-    with unless_deleted(folder):
-        manifest = read_manifest(folder / MANIFEST_FILE)
-        columns = check_choice(manifest, choice, folder)
-        record = read_partial(folder, manifest)
-    here = set(record.objects if record is not None else ())
-    plain = [item.path for item in plain_objects(manifest, columns)]
-    absent = [path for path in plain if path not in here]
-    if not absent:
-        with unless_deleted(folder):
-            wanted = wanted_objects(folder, manifest, columns, choice.episodes)
-        absent = [item.path for item in wanted if item.path not in here]
-    if absent:
-        raise NotFoundError(
-            f"{manifest.name}@{manifest.version}: {len(here)} of {len(manifest.objects)} objects "
-            f"are on this machine, and {len(absent)} more are wanted ({absent[0]}, ..); run: orlog "
-            f"download {manifest.name}   (with --episodes or --columns for a part)"
-        )
-    return choice.of(Dataset(folder, manifest))
 
 
 def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
@@ -104,8 +68,8 @@ def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
     """Return the columns that a choice leaves.
 
     Raises:
-        SchemaError: episodes that the version has not.
-        NotFoundError: a column that the version has not.
+        SchemaError: the version has no such episodes.
+        NotFoundError: the version has no such column.
     """
     what = f"{manifest.name}@{manifest.version}"
     if choice.episodes is not None:
@@ -113,7 +77,7 @@ def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
         if positions.min() < 0 or positions.max() >= manifest.total_episodes:
             raise SchemaError(
                 f"{what}: episodes {positions.min()} to {positions.max()} are asked for, it has "
-                f"{manifest.total_episodes} (0 to {manifest.total_episodes - 1})"
+                f"{manifest.total_episodes} (0 to {manifest.total_episodes - 1})."
             )
     schema = schema_of_manifest(manifest, folder)
     if choice.columns is not None:
@@ -122,7 +86,7 @@ def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
 
 
 def plain_objects(manifest: Manifest, columns: set[str]) -> list[StoredObject]:
-    """Return what is needed to find anything else: metadata, columns of episodes, offsets."""
+    """Return the objects needed to locate rows: metadata, columns of episodes, offsets."""
     plain = []
     for item in manifest.objects:
         column = column_of(item.path)
@@ -149,8 +113,8 @@ def wanted_objects(
         _, held = finder.find(item.path)
         if held is None:
             raise IntegrityError(
-                f"{folder}: what tells which episodes {item.path} holds is damaged; run: orlog "
-                f"repair {manifest.name}",
+                f"{folder}: the columns that say which episodes {item.path} holds are damaged; run: "
+                f"orlog repair {manifest.name}",
                 file=item.path,
             )
         if counted[held[1] + 1] > counted[held[0]]:

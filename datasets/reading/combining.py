@@ -9,14 +9,9 @@ from pathlib import Path
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.operations import apply_operation, split_counts
-from orlog.errors import (
-    wrong_type,
-)
+from orlog.errors import wrong_type
 
-__all__ = [
-    "combine_datasets",
-    "split_dataset",
-]
+__all__ = ["combine_datasets", "split_dataset"]
 
 
 def split_dataset(
@@ -67,7 +62,7 @@ def combine_datasets(
         raise wrong_type("datasets", "a sequence of datasets", datasets)
     parents = [as_dataset(one, "datasets") for one in datasets]
     if not parents:
-        raise ValueError("combine_datasets needs at least one dataset")
+        raise ValueError("combine_datasets needs at least one dataset.")
     scaled = None
     if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
         # Saved views without weights leave those inside out, and keep that meaning with their
@@ -80,9 +75,9 @@ def combine_datasets(
             math.isfinite(weight) and weight >= 0 for weight in weights
         ):
             raise ValueError(
-                f"expected {len(parents)} weights that are not negative, found {list(weights)}"
+                f"expected {len(parents)} weights that are not negative, found {list(weights)}."
             )
         if total <= 0:
-            raise ValueError("weights are all zero")
+            raise ValueError("weights are all zero.")
         scaled = [weight / total for weight in weights]
     return apply_operation({"combine": {"weights": scaled}}, parents)

@@ -14,11 +14,7 @@ from orlog.datasets.home.folders import (
 )
 from orlog.datasets.home.history import choose_version, read_history, status_message
 from orlog.datasets.home.holdings import mark_used
-from orlog.datasets.home.presence import (
-    is_whole,
-    partial_versions,
-    present_objects,
-)
+from orlog.datasets.home.presence import is_whole, partial_versions, present_objects
 from orlog.datasets.reading.views import view_sources
 from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
 from orlog.files import absolute_path
@@ -44,9 +40,12 @@ __all__ = [
     "stored_folders",
 ]
 
+FILES = (".json", ".hdf5", ".h5")
+HDF5_START = b"\x89HDF\r\n\x1a\n"
+
 
 def find_part(wanted: DatasetName) -> Path | None:
-    """Return the folder of a version of which a part is here, the newest that is meant."""
+    """Return the folder of the newest matching version that was downloaded in part."""
     for version, folder in partial_versions(wanted.name).items():
         if wanted.version in ("", version):
             digest = read_manifest(folder / MANIFEST_FILE).digest
@@ -62,7 +61,7 @@ def pinned(wanted: DatasetName) -> DatasetName:
 
 
 def as_folder(name: str | Path) -> Path | None:
-    """Return the path that is meant, or None where a dataset's name is.
+    """Return the absolute path if a path is given, or None for a dataset's name.
 
     Raises:
         NotFoundError: it is an HDF5 file; the message says what to do with it.
@@ -83,7 +82,7 @@ def _is_there(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is a file; one that is too long is none."""
+    """Return whether a path is a file; False for a path that is too long."""
     try:
         return path.is_file()
     except OSError:  # a path too long for any file
@@ -91,7 +90,7 @@ def is_file(path: Path) -> bool:
 
 
 def holds_manifest(folder: Path) -> bool:
-    """Return whether a folder holds a manifest; one whose path is too long does not."""
+    """Return whether a folder holds a manifest; False for a path that is too long."""
     try:
         return (folder / MANIFEST_FILE).exists()
     except OSError:  # a path too long for any file
@@ -110,7 +109,7 @@ def find_dataset(name: str | Path) -> Path:
 
 
 def find_whole_or_part(name: str | Path) -> Path:
-    """Return what `find_dataset` does, or where only a part of a version is here, its folder.
+    """Return what `find_dataset` does, or the folder of a version downloaded in part.
 
     Raises as `find_dataset` does.
     """
@@ -126,7 +125,7 @@ def find_whole_or_part(name: str | Path) -> Path:
 def stored_folder(name: str | Path) -> Path:
     """Return the folder of the stored version that a name or a folder stands for.
 
-    `orlog.lock` counts. Raises as `find_dataset` does.
+    `orlog.lock` applies. Raises as `find_dataset` does.
     """
     if as_folder(name) is not None:
         return find_dataset(name)
@@ -136,7 +135,7 @@ def stored_folder(name: str | Path) -> Path:
 def stored_folders(name: str | Path) -> list[Path]:
     """Return the folders of stored versions that a name, a folder or a view's file stands for.
 
-    Nothing is opened but a view's file. Raises as `find_dataset` does, and ManifestError for a view
+    Only a view's file is opened. Raises as `find_dataset` does, and ManifestError for a view
     that is malformed.
     """
     path = as_folder(name)
@@ -146,7 +145,7 @@ def stored_folders(name: str | Path) -> list[Path]:
 
 
 def folders_to_verify(name: str | Path) -> list[Path]:
-    """Return what `stored_folders` does, or where only a part of a version is here, its folder.
+    """Return what `stored_folders` does, or the folder of a version downloaded in part.
 
     Raises as `stored_folders` does.
     """
@@ -182,13 +181,13 @@ def _is_readable(manifest: Path) -> bool:
 
 
 def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifest]:
-    """Return folder and manifest of a stored version, which is marked as used if it is opened."""
+    """Return folder and manifest of a stored version; `opens` marks it as used."""
     folder = as_folder(name)
     if folder is not None:
         if is_file(folder):
             raise SchemaError(not_a_version(folder))
         if not holds_manifest(folder):
-            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it")
+            raise NotFoundError(f"{folder}: no dataset: there is no {MANIFEST_FILE} in it.")
         if opens:
             mark_used(folder)
         with unless_deleted(folder):
@@ -204,7 +203,9 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
     for version in candidates:
         folder = version_folder(wanted.name, version)
         if opens:
-            mark_used(folder)  # before a look at it, so that who removes versions sees it in time
+            mark_used(
+                folder
+            )  # before reading it, so that a process removing versions sees it in time
         try:
             with unless_deleted(folder):
                 manifest = read_manifest(folder / MANIFEST_FILE)
@@ -249,14 +250,14 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         )
     if versions:
         here = ", ".join(versions)
-        return f"{wanted} is not on this machine; of {wanted.name} it has: {here}"
-    if entry is not None and _is_meant(entry, wanted):
+        return f"{wanted} is not on this machine; of {wanted.name} it has: {here}."
+    if entry is not None and _matches(entry, wanted):
         return (
             f"{wanted} is not on this machine yet; run: orlog build {wanted}   "
             f'(or in Python: orlog.load_dataset("{wanted}", build=True))'
         )
     if entry is not None:
-        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}"
+        return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
     foreign = {name for registry in SHIPPED for name in shipped_index(registry).foreign}
     return (
         f"{wanted.name} is not known"
@@ -265,21 +266,15 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     )
 
 
-FILES = (".json", ".hdf5", ".h5")
-
-
-HDF5_START = b"\x89HDF\r\n\x1a\n"
-
-
 def refuse_hdf5(path: Path) -> None:
-    """Say what to do with an HDF5 file, which is neither a version's folder nor a view."""
+    """Raise for an HDF5 file, which is neither a version's folder nor a view, and say what to do."""
     if not is_file(path) or path.suffix == ".json":
         return
     with path.open("rb") as file:
         if file.read(len(HDF5_START)) != HDF5_START:
             return
     if holds_manifest(path.parent):
-        raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder")
+        raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder.")
     raise NotFoundError(
         f"{path}: an HDF5 file, no dataset yet. If it has D4RL's layout (observations, actions, "
         "rewards, terminals), list it in a registry, here a folder, and download it: orlog registry "
@@ -288,6 +283,6 @@ def refuse_hdf5(path: Path) -> None:
     )
 
 
-def _is_meant(manifest: Manifest, wanted: DatasetName) -> bool:
-    """Return whether a version is the one, or one of those, that a name stands for."""
+def _matches(manifest: Manifest, wanted: DatasetName) -> bool:
+    """Return whether a version matches a name."""
     return wanted.version in ("", manifest.version) and manifest.digest.startswith(wanted.digest)

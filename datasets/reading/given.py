@@ -1,4 +1,4 @@
-"""What callers give to mean a dataset: a name, a path or a `Dataset`, accepted everywhere."""
+"""How callers name a dataset: by name, path or `Dataset`, everywhere alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPECTED = "a dataset's name such as 'pointmaze/umaze-v1', a path, or a Dataset
 
 
 def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
-    """Return the dataset that is meant; one that is open already is returned as it is.
+    """Return the dataset that a name or path stands for; a `Dataset` is returned as it is.
 
     Raises:
         TypeError: neither a name, nor a path, nor a dataset.
@@ -41,10 +41,10 @@ def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
 def as_stored_folder(
     given: Given, find: Callable[[str], list[Path]], parameter: str = "folder"
 ) -> Path:
-    """Return the folder of the one stored version that is meant.
+    """Return the folder of the one stored version that a name, path or `Dataset` stands for.
 
     Args:
-        given: A path is taken as it is, whatever lies there.
+        given: A path is returned as it is, whatever it holds.
         find: Gives the folders that a name stands for, as `finding.stored_folders` does.
         parameter: How errors call the argument.
 
@@ -68,7 +68,7 @@ def as_stored_folder(
 
 
 def as_name(given: Given, parameter: str = "name") -> str:
-    """Return the name that is meant, of a `Dataset` with its version.
+    """Return the name, for a `Dataset` with its version.
 
     Raises:
         TypeError: neither a name nor a dataset.

@@ -17,22 +17,23 @@ def verify_store(
 ) -> tuple[Manifest, list[Problem]]:
     """Return the manifest and every problem of a store; no problem means that every byte is right.
 
-    Of a version that was downloaded in part, the objects that are here are checked. Objects are hashed side by side, by a thread for each core, in constant memory. What was right
-    is remembered under `$ORLOG_HOME/verified/`, where that can be written.
+    Of a version that was downloaded in part, the objects that are here are checked. Objects are
+    hashed in parallel, by a thread for each core, in constant memory. Intact files are recorded
+    under `$ORLOG_HOME/verified/`, where that can be written.
 
     Args:
         folder: Where the store lies, or a dataset or its name.
-        quick: Do not read again what an earlier call found right and whose size, times and inode
-            are as they were then. Bytes that a disk changed by itself are not found that way.
+        quick: Skip files that an earlier call found intact and whose size, times and inode are
+            unchanged. Bytes that the disk itself changed are not found that way.
         progress: Called with the number of bytes checked since its last call, by the calling
             thread only, about ten times a second.
 
     Returns:
-        The manifest, and the problems: those of objects in the manifest's order, then what does not
-        belong.
+        The manifest, and the problems: those of objects in the manifest's order, then files that do
+        not belong.
 
     Raises:
-        ManifestError: the manifest itself cannot be read as right.
+        ManifestError: the manifest itself is damaged.
         NotFoundError: the version was deleted while it was checked.
         FormatVersionError: the store was written by a newer orlog.
         StorageError: this process has too many files open.

@@ -14,7 +14,7 @@ import pytest
 import orlog
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import SchemaError
+from orlog.errors import InvalidNameError, SchemaError
 
 ANY: Any = orlog  # whose functions are given what their types refuse
 MINI = "pointmaze/umaze-mini-v1"
@@ -84,6 +84,27 @@ def test_a_view_has_no_files_to_verify(mini: Dataset) -> None:
     for use in (orlog.verify_store, orlog.repair_dataset):
         with pytest.raises(SchemaError, match=r"a view has no folder .* save_dataset .*\.$"):
             use(mini[:2])
+
+
+URL = "https://data.example/lab/arm-v1/1.0.0"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: orlog.transitions(URL, 4, seed=0),
+        lambda: orlog.stream_transitions(URL, 4, seed=0),
+        lambda: orlog.load_arrays(URL),
+        lambda: orlog.split_dataset(URL, [1]),
+        lambda: orlog.combine_datasets([URL]),
+        lambda: orlog.save_dataset(URL, "lab/x-v1"),
+        lambda: orlog.DatasetWriter.append(URL),
+        lambda: orlog.verify_store(URL),
+    ],
+)
+def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidNameError, match=r"is a URL; only load_dataset and download.*\.$"):
+        use()
 
 
 @pytest.mark.parametrize(
