@@ -265,7 +265,7 @@ def test_rows_of_another_type_or_shape_are_refused(tmp_path: Path, rows: np.ndar
         Encoding(chunk_rows=1, chunks_per_shard=0),
         Encoding(chunk_rows=1, chunks_per_shard=2**21),
         Encoding(chunk_rows=2**26, chunks_per_shard=1),
-        Encoding(chunk_rows=1, chunks_per_shard=1, compression="zip"),  # type: ignore[arg-type] # what a user may do
+        Encoding(chunk_rows=1, chunks_per_shard=1, compression="zip"),
         Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=0),
         Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=1),
         Encoding(chunk_rows=2, chunks_per_shard=1, difference_axis=-1),
