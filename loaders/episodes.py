@@ -57,7 +57,7 @@ class EpisodeBatch(Tensors):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PackedEpisodeBatch(Tensors):
-    """Whole episodes, one behind the other: `steps` in sum, no padding.
+    """Whole episodes, one after the other without padding: `steps` in total.
 
     Attributes:
         observations: float32 `[steps, obs]`, or as in `EpisodeBatch` `[steps, ...]` by key.
@@ -222,8 +222,8 @@ def episodes(
         data: What to sample from.
         batch_size: Episodes in a batch, of all ranks together.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped.
-        layout: Padded to the longest episode of a batch, or one behind the other.
+        start: First batch, to continue where a run stopped.
+        layout: Padded to the longest episode of a batch, or one after the other.
         weighting: Each episode as likely as any other, or as likely as its number of steps says.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.

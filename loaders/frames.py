@@ -70,7 +70,7 @@ class FrameSampler:
         self._transitions = NStepSampler(arrays, n_steps, discount)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
-        """Return of each item: the rows of its step, of what came of it, and of its first frame."""
+        """Return of each item: the rows of its step, of its next observation, and of its first frame."""
         steps = self.arrays.choose_steps(uniform)
         items = self._transitions.items_of(steps)
         first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
@@ -80,7 +80,7 @@ class FrameSampler:
     def gather(self, chosen: Int64[Tensor, "items three"]) -> StructuredBatch:
         """Return the transitions of some rows, frames stacked."""
         arrays = self.arrays
-        rows, behind, first_rows = chosen.unbind(1)
+        rows, later, first_rows = chosen.unbind(1)
         observations: dict[str, Tensor] = {}
         following: dict[str, Tensor] = {}
         stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
@@ -93,7 +93,7 @@ class FrameSampler:
             discounts = torch.full_like(rewards, self._discount)
         else:
             behind_rows = torch.maximum(
-                behind.unsqueeze(1) + self._slots[:-1], first_rows.unsqueeze(1)
+                later.unsqueeze(1) + self._slots[:-1], first_rows.unsqueeze(1)
             )
             for key, leaf in self._stacked.items():
                 observations[key] = _frames(arrays, leaf, stack_rows[:, :-1])
@@ -102,7 +102,7 @@ class FrameSampler:
             terminations, truncations = self._transitions.flags(chosen[:, :2]).unbind(1)
         if self._plain is not None:
             observations |= self._by_key(rows)
-            following |= self._by_key(behind)
+            following |= self._by_key(later)
         return StructuredBatch(
             observations=observations.get("", observations),
             actions=arrays.actions(rows),
@@ -198,7 +198,7 @@ def frame_stacks(
         batch_size: Transitions in a batch, of all ranks together.
         stack: Frames in an observation.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped.
+        start: First batch, to continue where a run stopped.
         keys: Which parts of an observation are stacked, all images by default. The key of a nested
             part is as in a batch, and that of a space without keys is empty.
         n_steps: Steps that an item goes over.

@@ -370,7 +370,7 @@ def goals(
         data: What to sample from.
         batch_size: Transitions in a batch, of all ranks together.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped.
+        start: First batch, to continue where a run stopped.
         value_goals: Where goals of the value function, and with them rewards, come from.
         actor_goals: Where goals of the policy come from.
         discount: Of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps ahead on

@@ -212,10 +212,10 @@ def preferences(
         batch_size: Pairs in a batch, of all ranks together.
         seed: Seed of the stream.
         length: Steps of a segment.
-        start: First batch, to go on where a run stopped.
+        start: First batch, to continue where a run stopped.
         discount: Discount of the sums that the teacher compares, in [0, 1], 1 at a segment's start.
         label: "returns" for the teacher's answers; "none" where labels come from elsewhere.
-        rational: How sharply the teacher tells sums apart: its answers are random as the model of
+        rational: How sharply the teacher distinguishes sums: its answers are random as the model of
             Bradley and Terry says, more so the smaller this is. None for a perfect teacher.
         mistake_probability: Probability that an answer is turned around, in [0, 1].
         equal_margin: Difference of sums up to which two segments are equally good.

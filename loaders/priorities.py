@@ -79,7 +79,7 @@ class SumTree:
         levels[1]   rows of 16       running sums of 16 sums of the level below
         levels[0]   rows of 16       running sums of 16 numbers
 
-    Sums are made anew from their parts, never by adding differences, so they are a pure function of
+    Sums are recomputed from their parts, never by adding differences, so they are a pure function of
     the numbers and do not drift. Takes 17 bytes a number.
     """
 
@@ -142,7 +142,7 @@ class SumTree:
 class PrioritizedTransitions:
     """An endless stream of random transitions by priority. `prioritized_transitions` makes it.
 
-    Iterating goes on where the last iteration stopped.
+    Iterating continues where the last iteration stopped.
 
     Attributes:
         beta: How much importance weights correct, from 0 (not) to 1 (wholly); set it as training

@@ -148,7 +148,7 @@ class SequenceSampler:
             try:
                 return self._gather_windows(chosen)
             except IndexError:
-                # A window sticks out of the whole matrix, before its first row or behind its last:
+                # A window sticks out of the whole matrix, before its first row or after its last:
                 # one in a million, so asking each time whether one does would cost more.
                 pass
         return self._gather_rows(chosen)
@@ -286,7 +286,7 @@ def sequences(
         batch_size: Windows in a batch, of all ranks together.
         length: Steps in a window.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped.
+        start: First batch, to continue where a run stopped.
         padding: On which side a window is filled up.
         discount: Discount of a step in `returns_to_go`.
         with_next: Give `next_observations` too, for one copy more.

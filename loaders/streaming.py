@@ -348,7 +348,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
             raise ValueError(
                 f"{self.dataset.name}: buffer_bytes must be at least {4 * needed}, found "
                 f"{4 * limit_bytes}: a quarter holds the places of the texts of column "
-                f"{', '.join(texts)}; leave these out (select_columns) to take less"
+                f"{', '.join(texts)}; leave these out (select_columns) to take less."
             )
         return held + texts
 
@@ -392,7 +392,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
 
 
 def _threads() -> int:
-    """Return how many blocks to decode side by side; codecs leave the interpreter to others."""
+    """Return how many blocks to decode side by side; codecs release the interpreter's lock."""
     if hasattr(os, "sched_getaffinity"):  # Linux: cores that this process may use
         return min(MOST_THREADS, len(os.sched_getaffinity(0)))
     return min(MOST_THREADS, os.cpu_count() or 1)
@@ -436,7 +436,7 @@ def stream_transitions(
         batch_size: Steps in a batch, of all ranks together. All batches are full: where the size
             does not divide an epoch, a batch holds the end of one epoch and the start of the next.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped; the group that it lies in is decoded.
+        start: First batch, to continue where a run stopped; the group that it lies in is decoded.
         n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
         discount: Discount of a step, for `n_steps` over 1.
         buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more mixes better;

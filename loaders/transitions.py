@@ -118,7 +118,7 @@ def transitions(
         data: What to sample from.
         batch_size: Transitions in a batch, of all ranks together.
         seed: Seed of the stream.
-        start: First batch, to go on where a run stopped.
+        start: First batch, to continue where a run stopped.
         n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
         discount: Discount of a step, for `discounts` of batches that have them.
         rank: Which slice of each batch this process takes.

@@ -141,7 +141,7 @@ def weights_by_return(
     spread = values.max() - values.min()
     # Relative to the best, so that no temperature makes them infinite.
     behind = (values - values.max()) / (spread or 1.0)
-    with np.errstate(over="ignore"):  # so far behind that the weight is 0
+    with np.errstate(over="ignore"):  # so far below that the weight is 0
         return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
 
 

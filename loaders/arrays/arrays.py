@@ -2,7 +2,7 @@
 
     row of step t of episode e  =  t + e           columns: | observation | action | r | term | trunc |
                                                             |<--- width -------------------------->|
-    the row behind an episode's last step holds its final observation and zeros
+    the row after an episode's last step holds its final observation and zeros
 
 A transition is `width + observation` numbers in a row of memory: its own row and the observation at
 the start of the next. One gather over an overlapping view therefore gives a whole batch, with half
@@ -109,7 +109,7 @@ class Arrays:
             observation space is a single leaf.
         parts: Where each part of observations lies that are given as one flat vector, by key.
         missing_finals: Episodes whose final observation was never recorded, zeros standing for it.
-            All of them end by a termination, so no value behind it is ever needed.
+            All of them end by a termination, so the value after it is never needed.
     """
 
     rows: Float32[Tensor, "steps_and_episodes width"]
@@ -250,7 +250,7 @@ class Arrays:
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Say that rows are read one after the other meanwhile, as for statistics."""
+        """Announce that rows will be read in order inside the `with` block, as for statistics."""
         yield
 
     def observation_statistics(
@@ -327,7 +327,7 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
 
 
 def missing_finals(dataset: Dataset) -> tuple[int, ...]:
-    """Return the episodes of which a foreign file had no final observation (`datasets/foreign.py`)."""
+    """Return the episodes of which a foreign file had no final observation (`datasets/download/foreign.py`)."""
     if MISSING_FINALS not in dataset.columns:
         return ()
     return tuple(np.flatnonzero(dataset.column(MISSING_FINALS)).tolist())

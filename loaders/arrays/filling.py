@@ -219,7 +219,7 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
         dataset: What to read.
         layout: Its layout.
         first: First row.
-        last: Row behind the last one.
+        last: Row after the last one.
         matrix: Where they go, float32 `[last - first, width]`.
 
     Returns:
@@ -313,7 +313,7 @@ def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarra
 def _check_exact(
     dataset: Dataset, layout: Layout, name: str, values: np.ndarray, rows: np.ndarray | int
 ) -> None:
-    """Refuse integers beyond those that float32 tells from their neighbors.
+    """Refuse integers so large that float32 would round them.
 
     Args:
         dataset: What is read.

@@ -65,7 +65,7 @@ def gather_rows(
 ) -> Shaped[Tensor, "batch ..."]:
     """Return a new tensor of some rows, in the order asked for.
 
-    The rows of `source` may overlap, as those of `Arrays.windows` do. Other threads run meanwhile.
+    The rows of `source` may overlap, as those of `Arrays.windows` do. Other threads can run during the copy.
 
     Args:
         source: Two or more dimensions, on any device; the compiled gather takes those in main

@@ -22,7 +22,7 @@ class Memory:
     """Bytes that are free.
 
     Attributes:
-        ram_bytes: Memory that can be had without swapping; what files take in it counts as free.
+        ram_bytes: Memory available without swapping; cached files count as free.
         gpu_bytes: Free memory of each GPU that PyTorch can use, by name: `cuda:0`.
     """
 
@@ -86,7 +86,7 @@ def _machine_memory(meminfo: Path) -> int:
 
 
 def _number(path: Path, name: str) -> int:
-    """Return the number behind a name in a file of lines `name number ..`.
+    """Return the number after a name in a file of lines `name number ..`.
 
     Raises:
         LookupError: there is no such line.

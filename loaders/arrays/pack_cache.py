@@ -1,10 +1,10 @@
-"""The disk that packs take: what is there, what is in use, and what may go.
+"""The disk that packs take: what is there, what is in use, and what can be removed.
 
     $ORLOG_HOME/packs/PACK/pack.json     a pack; its folder's time of change says when it was opened
-                      .PACK.deleted/     on its way out; whoever finds it ends the work
+                      .PACK.deleted/     being removed; the next collection finishes that
 
-Who has a pack open holds a shared lock on its `pack.json` (`hold_pack`), which the system drops with
-the process, and what is held is not removed. All else may go: a pack can always be made again. Packs
+A process that has a pack open holds a shared lock on its `pack.json` (`hold_pack`), which the system drops with
+the process, and such packs are not removed. All others can be: a pack can always be made again. Packs
 of shared homes (ORLOG_SHARED) are shown and never changed.
 """
 
@@ -127,7 +127,7 @@ def packs_folder() -> Path:
 
 
 def hold_pack(folder: Path) -> HeldPack | None:
-    """Keep a pack from being removed, and note in one's own home that it is used.
+    """Keep a pack from being removed, and note in the user's own home that it is used.
 
     Where a disk cannot lock files nothing is kept; what is mapped then stays readable all the same.
 
@@ -156,14 +156,14 @@ def hold_pack(folder: Path) -> HeldPack | None:
 
 
 def cached_packs() -> list[CachedPack]:
-    """Return all packs and what is left of them, of one's own home first, then of shared ones."""
+    """Return all packs and what is left of them, of the user's own home first, then of shared ones."""
     versions = _installed()
     homes = dict.fromkeys([packs_folder(), *(one.parent / "packs" for one in dataset_folders())])
     return [pack for home in homes for pack in _packs_in(home, versions)]
 
 
 def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
-    """Return the packs in one's own home that some stored versions, or views of them, have."""
+    """Return the packs of some stored versions, and of views of them, in the user's own home."""
     wanted = set(versions)
     return [pack for pack in _packs_in(packs_folder(), _installed()) if wanted & {*pack.versions}]
 
@@ -171,7 +171,7 @@ def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
 def collect_packs(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
 ) -> PacksReport:
-    """Remove what killed processes left of packs in one's own home, and packs if asked; say what.
+    """Remove leftovers of killed processes from the user's own home, and packs if asked; report it.
 
     Never removed: what a process has open or is writing. Packs opened within the last day stay too,
     unless `unused_days` is 0.
@@ -217,7 +217,7 @@ def collect_packs(
 
 
 def delete_pack(pack: CachedPack) -> None:
-    """Remove a pack from one's own home; one that is gone already is no error.
+    """Remove a pack from the user's own home; one that is already gone is no error.
 
     Raises:
         StorageError: a process has it open or is writing it, or the disk cannot be written.
@@ -230,7 +230,7 @@ def delete_pack(pack: CachedPack) -> None:
 
 
 def discard_pack(folder: Path, held: HeldPack) -> None:
-    """Remove a damaged pack from one's own home, unless another one took its place.
+    """Remove a damaged pack from the user's own home, unless another one took its place.
 
     Processes that have it open keep what they mapped.
 
@@ -262,7 +262,7 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
     for folder in folders:
         if not (_PACK.fullmatch(folder.name) or _LEFTOVER.fullmatch(folder.name)):
             continue
-        with contextlib.suppress(OSError):  # gone meanwhile, or it may not be looked into
+        with contextlib.suppress(OSError):  # removed since, or unreadable
             used = dt.datetime.fromtimestamp(folder.stat().st_mtime, dt.UTC)
             is_whole = not folder.name.startswith(".") and (folder / RECORD_FILE).exists()
             record = _read_record(folder) if is_whole else _Record("", "")
@@ -327,7 +327,7 @@ def _trash_of(folder: Path) -> Path:
 
 
 def _refusal(folder: Path, seconds: float) -> str:
-    """Return why `_remove` would not remove a folder, as far as can be told without writing."""
+    """Return why `_remove` would not remove a folder, as far as that shows without writing."""
     with _sole_use(folder) as refusal:
         if refusal:
             return refusal

@@ -1,20 +1,19 @@
-"""Whether a pack is what its dataset holds: found out once, then remembered in one's own home.
+"""Whether a pack holds what its dataset holds: checked when it is opened, then remembered.
 
-A pack's checksums lie beside it, so they find accidents and prove nothing against a forger.
+The checksums of a pack lie beside it, so they find accidents and prove nothing against a forger.
 
-    in one's own home   every file is hashed, and the record compared with the dataset's columns
-    in a shared home    the version's objects are hashed against its manifest, and every value of
-                        the pack is compared with the one that the version holds
+    in the user's own home   every file is hashed, and the record compared with the dataset's columns
+    in a shared home         the version's objects are hashed against its manifest, and every value
+                             of the pack is compared with the one in the version
 
-What was found right is remembered by size, times and inode of each file (`datasets/remembered.py`),
-in one's own home in both cases. So a pack is read once, and again only when a file of it changed.
+Packs without damage are remembered by size, times and inode of each file (`datasets/home/verified.py`),
+in the user's own home in both cases. So a pack is checked once, and again only after a file changed.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,104 +23,34 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.verified import Stamp, is_settled, remember_files, remembered_files
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem, verify_folder
-from orlog.errors import FormatVersionError, IntegrityError
+from orlog.errors import IntegrityError
 from orlog.loaders.arrays.arrays import mixture_of
 from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of
-from orlog.loaders.arrays.pack_cache import RECORD_FILE, cached_packs
+from orlog.loaders.arrays.pack_cache import RECORD_FILE
 from orlog.loaders.arrays.pack_record import (
     PackRecord,
     describe_pack,
     file_forms,
     find_problems,
-    read_record,
 )
 from orlog.loaders.arrays.step_table import count_since
 
-__all__ = ["VerifiedPack", "find_damage", "is_trusted", "trust", "verify_packs"]
+__all__ = [
+    "find_damage",
+    "is_trusted",
+    "trust",
+]
 
 _logger = logging.getLogger("orlog")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedPack:
-    """What `verify_packs` found.
-
-    Attributes:
-        folder: The pack.
-        name: Name of its dataset; empty where its record cannot be read, as are those below.
-        digest: Digest of its dataset.
-        files: Number of its files but the record.
-        size_bytes: Their bytes.
-        problems: What is wrong.
-    """
-
-    folder: Path
-    name: str
-    digest: str
-    files: int
-    size_bytes: int
-    problems: list[Problem]
-
-
-def verify_packs(
-    dataset: Dataset | None = None,
-    progress: Callable[[str, int, int], None] = lambda _pack, _done, _total: None,
-) -> Iterator[VerifiedPack]:
-    """Hash every byte of packs in all homes, and compare with what their records say.
-
-    One in which something is wrong is made anew when it is next asked for.
-
-    Args:
-        dataset: Only its pack, and those of views of it; by default all.
-        progress: Called with a pack's folder, its bytes that were read, and all its bytes.
-    """
-    for pack in cached_packs():
-        if pack.kind != "pack":
-            continue
-        try:
-            record = read_record(pack.folder)
-        except (IntegrityError, FormatVersionError) as error:
-            # It cannot say whose it is; its folder's name can.
-            if dataset is None or pack.folder.name.partition("-")[0] in dataset.digest:
-                problem = Problem(RECORD_FILE, "damaged", "the record of a pack", str(error))
-                yield VerifiedPack(
-                    folder=pack.folder,
-                    name="",
-                    digest="",
-                    files=0,
-                    size_bytes=0,
-                    problems=[problem],
-                )
-            continue
-        if dataset is not None and dataset.digest not in (record.digest, *record.sources):
-            continue
-        size, done = sum(one.size for one in record.files), 0
-
-        def count(more: int, folder: str = str(pack.folder), size: int = size) -> None:
-            nonlocal done
-            done += more
-            progress(folder, done, size)
-
-        problems = find_problems(pack.folder, record, count)
-        if problems:  # also where a disk changed bytes by itself, which no stamp shows
-            remember_files(pack.folder, record.digest, {})
-        yield VerifiedPack(
-            folder=pack.folder,
-            name=record.name,
-            digest=record.digest,
-            files=len(record.files),
-            size_bytes=size,
-            problems=problems,
-        )
-
-
 def is_trusted(folder: Path, digest: str, stamps: Mapping[str, Stamp]) -> bool:
-    """Return whether a pack's files are those that were found right before."""
+    """Return whether a pack's files are those of an earlier check that found no damage."""
     return remembered_files(folder, digest) == stamps
 
 
 def trust(folder: Path, digest: str, stamps: Mapping[str, Stamp], before_ns: int) -> None:
-    """Remember that a pack was found right, if any change since a time shows in its stamps."""
+    """Remember that a pack has no damage, if its stamps would show any change since `before_ns`."""
     if all(is_settled(stamp, before_ns) for stamp in stamps.values()):
         remember_files(folder, digest, stamps)
 
@@ -142,7 +71,7 @@ def find_damage(
         folder: The pack.
         record: Its record.
         maps: Its files, by name.
-        is_own: Whether it lies in one's own home, where nobody forges.
+        is_own: Whether it lies in the user's own home, where forgery is not expected.
         limit: Bytes to compare at a time.
 
     Raises:
@@ -172,7 +101,7 @@ def find_damage(
 
 
 def _compare_record(dataset: Dataset, layout: Layout, record: PackRecord) -> Problem | None:
-    """Compare all of a record that shows without reading columns."""
+    """Compare what a record says with the dataset, as far as no column has to be read."""
     mixture = mixture_of(dataset)
     expected = msgspec.structs.replace(
         describe_pack(dataset, layout, mixture),

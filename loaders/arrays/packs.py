@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any
 
 import blake3
 import msgspec
@@ -39,22 +39,14 @@ from orlog.datasets.home.folders import dataset_folders
 from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
-from orlog.errors import FormatVersionError, IntegrityError, SchemaError, StorageError
+from orlog.errors import FormatVersionError, IntegrityError, StorageError
 from orlog.files import (
-    little_endian_bytes,
     put_in_place,
-    storage_errors,
-    sync,
     too_many_files,
     unfinished_folder,
-    write_durably,
 )
-from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals, mixture_of
+from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals
 from orlog.loaders.arrays.filling import (
-    Layout,
-    fill_matrix,
-    fill_other,
-    layout_of,
     not_finite,
     warn_of_outside,
 )
@@ -73,19 +65,22 @@ from orlog.loaders.arrays.pack_record import (
     PackFile,
     PackRecord,
     damaged_pack,
-    describe_pack,
-    file_forms,
     find_problems,
     is_pack,
     leaves_of,
     read_record,
 )
-from orlog.loaders.arrays.step_table import StepTable, count_since
-from orlog.manifests.documents import LARGEST_FILE
+from orlog.loaders.arrays.pack_writer import BLOCK_BYTES, make_pack
+from orlog.loaders.arrays.step_table import StepTable
 
-__all__ = ["MappedArrays", "is_packed", "open_pack", "pack_folder", "verify_pack"]
+__all__ = [
+    "MappedArrays",
+    "is_packed",
+    "open_pack",
+    "pack_folder",
+    "verify_pack",
+]
 
-BLOCK_BYTES = 2**24
 # Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -116,7 +111,7 @@ class MappedArrays(Arrays):
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Have the pages behind those that are asked for read too, which else would come one by one."""
+        """Let the system read ahead inside the `with` block, rather than page by page."""
         mapped, advice = self.opened["map"], self.opened["advice"]
         is_mapped = self.rows is self.opened["rows"] and hasattr(mapped, "madvise")
         if is_mapped:
@@ -148,7 +143,7 @@ class MappedArrays(Arrays):
 def pack_folder(dataset: Dataset) -> Path:
     """Return the folder that a dataset's pack is in, or would be put in.
 
-    A pack in one of the homes of ORLOG_SHARED serves as one's own does.
+    A pack in a home of ORLOG_SHARED is used like one in the user's own home.
     """
     return next(filter(is_pack, _folders(dataset)), _own_folder(dataset))
 
@@ -166,7 +161,7 @@ def open_pack(
 ) -> MappedArrays:
     """Map a dataset's pack into memory, having made and verified it if there is none.
 
-    Equal to `read_arrays`, bit for bit. A pack is checked once (`loaders/pack_checks.py`) and then
+    Equal to `read_arrays`, bit for bit. A pack is checked once (`loaders/arrays/pack_checks.py`) and then
     known by the times of its files; `verify_pack` reads every byte again. A damaged one is made
     anew, and one of a shared home that is not what the dataset holds is left alone and one's own
     made; the logger `orlog` warns of both. Processes that ask for the same pack at once make it
@@ -190,7 +185,7 @@ def open_pack(
         with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
             is_new = not is_pack(own)  # nobody made it while this process waited
             if is_new:
-                _make(dataset, unfinished, allow_non_finite, progress)
+                make_pack(dataset, unfinished, allow_non_finite, progress)
                 put_in_place(unfinished, own)
         opened = _open_checked(dataset, own, is_new=is_new)
     warn_of_outside(dataset)
@@ -203,7 +198,7 @@ def open_pack(
 def verify_pack(
     dataset: Dataset, progress: Callable[[int], None] = lambda _: None
 ) -> list[Problem]:
-    """Hash every byte of a dataset's pack; a damaged one is to be removed, and is then made anew.
+    """Hash every byte of a dataset's pack; remove a damaged one, and it is made again.
 
     Args:
         dataset: Whose pack.
@@ -224,7 +219,7 @@ def _own_folder(dataset: Dataset) -> Path:
 
 
 def _folders(dataset: Dataset) -> list[Path]:
-    """Return where a dataset's pack may lie: in one's own home first."""
+    """Return where a dataset's pack may lie: in the user's own home first."""
     own = _own_folder(dataset)
     shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
     return list(dict.fromkeys([own, *shared]))
@@ -279,131 +274,13 @@ def _open_checked(
     return None
 
 
-def _make(
-    dataset: Dataset, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
-) -> None:
-    """Write a pack into an empty folder and read it back."""
-    layout = layout_of(dataset)
-    mixture = mixture_of(dataset)
-    _check_room(dataset, folder, layout)
-    non_finite = ""
-    with storage_errors(folder), contextlib.ExitStack() as opened:
-        writers = {
-            name: opened.enter_context(_Writer(folder, name, column, dtype, shape))
-            for name, column, dtype, shape in file_forms(layout, mixture)
-        }
-        others = [one for one in writers.values() if one.column]
-        # Texts first: only they can make a record that is refused, after hours of writing.
-        for writer in [one for one in others if one.column in layout.tables]:
-            _write_other(dataset, layout, writer, progress)
-        record = describe_pack(dataset, layout, mixture)
-        _encode(record)
-        for first, last in layout.ranges("", BLOCK_BYTES):
-            matrix = np.zeros((last - first, layout.width), np.float32)
-            place = fill_matrix(dataset, layout, first, last, matrix)
-            if place and not allow_non_finite:
-                raise not_finite(dataset, place)
-            non_finite = non_finite or place
-            progress(writers["rows.f32"].write(matrix))
-        for writer in [one for one in others if one.column not in layout.tables]:
-            _write_other(dataset, layout, writer, progress)
-        writers["lengths.i64"].write(dataset.episode_lengths)
-        for since in count_since(dataset.episode_lengths):
-            progress(writers["since.u8"].write(since))
-        if mixture is not None:
-            writers["mixture.i64"].write(mixture.steps)
-        files = tuple(writer.finish() for writer in writers.values())
-        record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
-        write_durably(folder / RECORD_FILE, _encode(record))
-        sync(folder)
-    for problem in find_problems(folder, record, lambda _: None):
-        raise IntegrityError(
-            f"{folder}: {problem}; the disk or memory changed what was written: try another disk",
-            file=problem.file,
-            expected=problem.expected,
-            found=problem.found,
-        )
-
-
-def _write_other(
-    dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
-) -> None:
-    """Write one column: each has its own size of chunks, and decodes them once."""
-    spec = layout.others[writer.column]
-    for first, last in layout.ranges(writer.column, BLOCK_BYTES):
-        values = np.zeros((last - first, *spec.shape), spec.dtype)
-        fill_other(dataset, layout, writer.column, first, last, values)
-        progress(writer.write(values))
-
-
-def _encode(record: PackRecord) -> bytes:
-    encoded = msgspec.json.format(msgspec.json.encode(record))
-    if len(encoded) > LARGEST_FILE:
-        raise SchemaError(
-            f"{record.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
-            f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
-        )
-    return encoded
-
-
-class _Writer:
-    """Writes one file of a pack, hashing what goes by; used with `with`."""
-
-    def __init__(
-        self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> None:
-        self.name = name
-        self.column = column
-        self._dtype, self._shape = dtype, shape
-        self._digest = blake3.blake3()
-        self._file: BinaryIO = (folder / name).open("wb", buffering=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, values: np.ndarray) -> int:
-        """Append values; return their bytes."""
-        data = little_endian_bytes(values)
-        self._digest.update(data)
-        written = 0
-        while written < len(data):
-            written += self._file.write(data[written:])
-        return written
-
-    def finish(self) -> PackFile:
-        """Make the file durable and describe it."""
-        os.fsync(self._file.fileno())
-        return PackFile(
-            name=self.name,
-            column=self.column,
-            dtype=str(self._dtype),
-            shape=self._shape,
-            blake3=self._digest.hexdigest(),
-        )
-
-
-def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
-    if layout.total_bytes > free:
-        raise StorageError(
-            f"{dataset.name}: a pack takes {layout.total_bytes:,} bytes and {folder.parent} has "
-            f"{free:,} left; free some, set ORLOG_HOME to another disk, or use stream_transitions, "
-            "which needs no room",
-            errno=errno.ENOSPC,
-        )
-
-
 def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
     """Map the files of a pack that is held, having checked their sizes and not their bytes."""
     stamps: dict[str, Stamp] = {}
     with contextlib.suppress(OSError):  # from before it is read; that says what is wrong with it
         stamps[RECORD_FILE] = stamp_of((folder / RECORD_FILE).stat())
     record = read_record(folder, digest)
-    # For what does not stay in memory, reading the pages behind those asked for is wasted.
+    # Reading ahead is wasted on pages that do not stay in memory.
     is_large = sum(one.size for one in record.files) > available_memory() // 2
     advice = getattr(mmap, "MADV_RANDOM" if is_large else "MADV_NORMAL", 0)
     maps: dict[str, np.ndarray] = {}
@@ -455,7 +332,7 @@ def _reopen(
 ) -> MappedArrays:
     """Open a pack that another process has checked."""
     arrays, record = _open(folder, digest, hold_pack(folder))
-    # Files that were copied or made anew since are hashed: their record is as good as it was.
+    # Files that were copied or rewritten since are hashed, against the record that was checked.
     if arrays.opened["stamps"] != stamps:
         if _digest_of(record) != record_blake3:
             raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")
@@ -469,7 +346,7 @@ def _digest_of(record: PackRecord) -> str:
 
 
 def _map(folder: Path, one: PackFile, advice: int) -> tuple[np.ndarray, mmap.mmap | None, Stamp]:
-    """Map a file copy-on-write, with the system told how its pages will be asked for."""
+    """Map a file copy-on-write, and advise the system how its pages will be read."""
     path = folder / one.name
     try:
         with path.open("rb") as file:

@@ -33,7 +33,7 @@ class StepTable:
 
         Args:
             lengths: Steps of each, 1 or more.
-            since: What `count_since` gives, in one, where that is at hand.
+            since: What `count_since` gives, as one array, if it is known already.
         """
         self._before = _count_before(lengths)
         self._since = np.concatenate(list(count_since(lengths))) if since is None else since

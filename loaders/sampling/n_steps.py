@@ -1,4 +1,4 @@
-"""Transitions over several steps: discounted rewards, and the observation that came of them.
+"""Transitions over several steps: discounted rewards, and the observation after them.
 
     row       r0   r1   r2   final | r0 ..           three steps ahead of r0: the final observation
                |---------------->|                   of r1: the final observation too, after two
@@ -32,7 +32,7 @@ _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 
 class NStepSampler:
-    """Chooses steps and gathers them with what came of the next `n_steps`."""
+    """Chooses steps and gathers them with the outcome of the next `n_steps`."""
 
     def __init__(self, arrays: Arrays, n_steps: int, discount: float) -> None:
         """Sum the rewards: 4 bytes a step.
@@ -52,16 +52,16 @@ class NStepSampler:
         self._discounts = torch.from_numpy(powers.astype(np.float32)).to(device)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
-        """Return the row of each item's step, and the row of the observation that came of it."""
+        """Return the row of each item's step, and the row of its next observation."""
         return self.items_of(self.arrays.choose_steps(uniform))
 
     def items_of(self, steps: Int64[np.ndarray, " items"]) -> Int64[Tensor, "items two"]:
         """Return what `choose` would of some steps."""
         arrays = self.arrays
         items = np.empty((2, len(steps)), np.int64)  # so that each of the two is contiguous
-        rows, behind = items
+        rows, next_rows = items
         rows[:] = arrays.step_table.take(steps)
-        np.minimum(rows + self._n_steps, np.take(arrays.final_rows, rows - steps), out=behind)
+        np.minimum(rows + self._n_steps, np.take(arrays.final_rows, rows - steps), out=next_rows)
         return torch.from_numpy(items).T
 
     def gather(self, chosen: Int64[Tensor, "items two"]) -> NStepBatch | StructuredBatch:
@@ -100,13 +100,13 @@ class NStepSampler:
 
     def _gather_parts(self, items: Int64[Tensor, "items two"]) -> StructuredBatch:
         """Return transitions whose observations or actions are not flat vectors."""
-        rows, behind = items.unbind(1)
+        rows, next_rows = items.unbind(1)
         rewards, discounts = self.sums_and_discounts(items)
         terminations, truncations = self.flags(items).unbind(1)
         return StructuredBatch(
             observations=self.arrays.observations(rows),
             actions=self.arrays.actions(rows),
-            next_observations=self.arrays.observations(behind),
+            next_observations=self.arrays.observations(next_rows),
             rewards=rewards,
             terminations=terminations,
             truncations=truncations,
@@ -117,9 +117,9 @@ class NStepSampler:
         self, items: Int64[Tensor, "items two"]
     ) -> tuple[Float32[Tensor, " items"], Float32[Tensor, " items"]]:
         """Return the discounted sums of rewards, and the discounts of what came after."""
-        rows, behind = items.unbind(1)
+        rows, next_rows = items.unbind(1)
         sums = gather_rows(self._sums.unsqueeze(1), rows).squeeze(1)
-        return sums, self._discounts.index_select(0, behind - rows)
+        return sums, self._discounts.index_select(0, next_rows - rows)
 
     def flags(self, items: Int64[Tensor, "items two"]) -> Float32[Tensor, "items two"]:
         """Return whether the task ended, or the episode was cut, at the last step of each item."""

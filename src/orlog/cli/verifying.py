@@ -109,7 +109,7 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
 
     from orlog.datasets.loading import load_dataset
     from orlog.loaders.arrays.pack_cache import packs_folder
-    from orlog.loaders.arrays.pack_checks import verify_packs
+    from orlog.loaders.arrays.pack_verify import verify_packs
 
     dataset = None if name is None else load_dataset(name)
     with progress_bars() as update:

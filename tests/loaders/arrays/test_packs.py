@@ -28,7 +28,7 @@ from orlog.datasets.columns.schema import Block, Schema
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError, StorageError
-from orlog.loaders.arrays import filling, packs
+from orlog.loaders.arrays import filling, pack_writer, packs
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.pack_cache import HeldPack, hold_pack
 from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack, pack_folder, verify_pack
@@ -152,7 +152,7 @@ def test_a_pack_is_what_would_be_in_memory(
     dataset = write(episodes_of(structure, *pair, seed), *pair)
     order = np.random.default_rng(seed).permutation(len(structure))[: 1 + seed % len(structure)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packs, "BLOCK_BYTES", block)
+        patch.setattr(pack_writer, "BLOCK_BYTES", block)
         for data in (dataset, dataset[order]):
             assert_equal(open_pack(data), read_arrays(data))
             assert verify_pack(data) == []
@@ -259,7 +259,7 @@ def test_worker_processes_map_the_same_files(small: Dataset, method: str) -> Non
 
 
 def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(pack_writer, "BLOCK_BYTES", 64)
     episodes = episodes_of([(2, "cut"), (4, "cut"), (3, "cut")])
     rewards = episodes[1].rewards.copy()
     rewards[2] = np.inf
@@ -287,7 +287,7 @@ def test_checks_are_those_of_memory(write: Write, monkeypatch: pytest.MonkeyPatc
 def test_texts_that_are_refused_are_found_before_the_rest_is_written(
     write: Write, monkeypatch: pytest.MonkeyPatch, limit: int, byte: int, message: str
 ) -> None:
-    monkeypatch.setattr(packs, "LARGEST_FILE", limit)
+    monkeypatch.setattr(pack_writer, "LARGEST_FILE", limit)
     step_rows = Schema.step_rows
 
     def rows_with_such_bytes(*arguments: Any, **more: Any) -> Block:
@@ -332,16 +332,16 @@ def test_a_disk_without_room_is_said_before(
 SLOW_MAKER = """
 import pathlib, sys, time
 import orlog
-from orlog.loaders.arrays import packs
+from orlog.loaders.arrays import pack_writer, packs
 
-fill = packs.fill_matrix
+fill = pack_writer.fill_matrix
 
 def slow_fill(*arguments):
     pathlib.Path(sys.argv[2]).touch()
     time.sleep(float(sys.argv[3]))
     return fill(*arguments)
 
-packs.fill_matrix = slow_fill
+pack_writer.fill_matrix = slow_fill
 packs.open_pack(orlog.load_dataset(sys.argv[1]))
 """
 
@@ -378,7 +378,7 @@ def test_of_two_processes_one_makes_it_and_one_waits(
     def not_here(*_: object) -> str:
         raise AssertionError("made twice")
 
-    monkeypatch.setattr(packs, "fill_matrix", not_here)
+    monkeypatch.setattr(pack_writer, "fill_matrix", not_here)
     found = open_pack(small)
     assert maker.wait() == 0
     assert_equal(found, read_arrays(small))

@@ -22,7 +22,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays import packs, texts
+from orlog.loaders.arrays import pack_writer, packs, texts
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from tests.levels import scaled
 
@@ -268,7 +268,7 @@ def test_what_is_neither_numbers_nor_text_is_still_refused(write: Write, make: M
 def test_more_texts_than_a_pack_holds_are_refused_before_it_appears(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "LARGEST_FILE", 100)
+    monkeypatch.setattr(pack_writer, "LARGEST_FILE", 100)
     with pytest.raises(SchemaError, match=r"small-v1: .*observations/mission take .*where='ram'"):
         orlog.load_arrays(dataset, "mmap")
     assert not packs.is_packed(dataset)

@@ -1,0 +1,95 @@
+"""Verifying packs again: every byte of those on this machine, as `orlog verify --packs` asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from orlog.datasets.home.verified import remember_files
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.verify import Problem
+from orlog.errors import FormatVersionError, IntegrityError
+from orlog.loaders.arrays.pack_cache import RECORD_FILE, cached_packs
+from orlog.loaders.arrays.pack_record import (
+    find_problems,
+    read_record,
+)
+
+__all__ = [
+    "VerifiedPack",
+    "verify_packs",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedPack:
+    """What `verify_packs` found.
+
+    Attributes:
+        folder: The pack.
+        name: Name of its dataset; empty where its record cannot be read, as are those below.
+        digest: Digest of its dataset.
+        files: Number of its files but the record.
+        size_bytes: Their bytes.
+        problems: What is wrong.
+    """
+
+    folder: Path
+    name: str
+    digest: str
+    files: int
+    size_bytes: int
+    problems: list[Problem]
+
+
+def verify_packs(
+    dataset: Dataset | None = None,
+    progress: Callable[[str, int, int], None] = lambda _pack, _done, _total: None,
+) -> Iterator[VerifiedPack]:
+    """Hash every byte of packs in all homes, and compare with what their records say.
+
+    A damaged pack is made again the next time it is opened.
+
+    Args:
+        dataset: Only its pack, and those of views of it; by default all.
+        progress: Called with a pack's folder, its bytes that were read, and all its bytes.
+    """
+    for pack in cached_packs():
+        if pack.kind != "pack":
+            continue
+        try:
+            record = read_record(pack.folder)
+        except (IntegrityError, FormatVersionError) as error:
+            # It cannot say whose it is; its folder's name can.
+            if dataset is None or pack.folder.name.partition("-")[0] in dataset.digest:
+                problem = Problem(RECORD_FILE, "damaged", "the record of a pack", str(error))
+                yield VerifiedPack(
+                    folder=pack.folder,
+                    name="",
+                    digest="",
+                    files=0,
+                    size_bytes=0,
+                    problems=[problem],
+                )
+            continue
+        if dataset is not None and dataset.digest not in (record.digest, *record.sources):
+            continue
+        size, done = sum(one.size for one in record.files), 0
+
+        def count(more: int, folder: str = str(pack.folder), size: int = size) -> None:
+            nonlocal done
+            done += more
+            progress(folder, done, size)
+
+        problems = find_problems(pack.folder, record, count)
+        if problems:  # also where a disk changed bytes by itself, which no stamp shows
+            remember_files(pack.folder, record.digest, {})
+        yield VerifiedPack(
+            folder=pack.folder,
+            name=record.name,
+            digest=record.digest,
+            files=len(record.files),
+            size_bytes=size,
+            problems=problems,
+        )

@@ -1,0 +1,168 @@
+"""Making a pack: a dataset's columns written into files a block at a time, then read back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import blake3
+import msgspec
+import numpy as np
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, SchemaError, StorageError
+from orlog.files import (
+    little_endian_bytes,
+    storage_errors,
+    sync,
+    write_durably,
+)
+from orlog.loaders.arrays.arrays import mixture_of
+from orlog.loaders.arrays.filling import (
+    Layout,
+    fill_matrix,
+    fill_other,
+    layout_of,
+    not_finite,
+)
+from orlog.loaders.arrays.pack_cache import (
+    RECORD_FILE,
+)
+from orlog.loaders.arrays.pack_record import (
+    PackFile,
+    PackRecord,
+    describe_pack,
+    file_forms,
+    find_problems,
+)
+from orlog.loaders.arrays.step_table import count_since
+from orlog.manifests.documents import LARGEST_FILE
+
+__all__ = [
+    "BLOCK_BYTES",
+    "make_pack",
+]
+
+BLOCK_BYTES = 2**24
+
+
+def make_pack(
+    dataset: Dataset, folder: Path, allow_non_finite: bool, progress: Callable[[int], None]
+) -> None:
+    """Write a pack into an empty folder and read it back."""
+    layout = layout_of(dataset)
+    mixture = mixture_of(dataset)
+    _check_room(dataset, folder, layout)
+    non_finite = ""
+    with storage_errors(folder), contextlib.ExitStack() as opened:
+        writers = {
+            name: opened.enter_context(_Writer(folder, name, column, dtype, shape))
+            for name, column, dtype, shape in file_forms(layout, mixture)
+        }
+        others = [one for one in writers.values() if one.column]
+        # Texts first: only they can make a record that is refused, after hours of writing.
+        for writer in [one for one in others if one.column in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
+        record = describe_pack(dataset, layout, mixture)
+        _encode(record)
+        for first, last in layout.ranges("", BLOCK_BYTES):
+            matrix = np.zeros((last - first, layout.width), np.float32)
+            place = fill_matrix(dataset, layout, first, last, matrix)
+            if place and not allow_non_finite:
+                raise not_finite(dataset, place)
+            non_finite = non_finite or place
+            progress(writers["rows.f32"].write(matrix))
+        for writer in [one for one in others if one.column not in layout.tables]:
+            _write_other(dataset, layout, writer, progress)
+        writers["lengths.i64"].write(dataset.episode_lengths)
+        for since in count_since(dataset.episode_lengths):
+            progress(writers["since.u8"].write(since))
+        if mixture is not None:
+            writers["mixture.i64"].write(mixture.steps)
+        files = tuple(writer.finish() for writer in writers.values())
+        record = msgspec.structs.replace(record, non_finite=non_finite, files=files)
+        write_durably(folder / RECORD_FILE, _encode(record))
+        sync(folder)
+    for problem in find_problems(folder, record, lambda _: None):
+        raise IntegrityError(
+            f"{folder}: {problem}; the disk or memory changed what was written: try another disk",
+            file=problem.file,
+            expected=problem.expected,
+            found=problem.found,
+        )
+
+
+def _write_other(
+    dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
+) -> None:
+    """Write one column: each has its own size of chunks, and decodes them once."""
+    spec = layout.others[writer.column]
+    for first, last in layout.ranges(writer.column, BLOCK_BYTES):
+        values = np.zeros((last - first, *spec.shape), spec.dtype)
+        fill_other(dataset, layout, writer.column, first, last, values)
+        progress(writer.write(values))
+
+
+def _encode(record: PackRecord) -> bytes:
+    encoded = msgspec.json.format(msgspec.json.encode(record))
+    if len(encoded) > LARGEST_FILE:
+        raise SchemaError(
+            f"{record.name}: distinct texts of {', '.join(record.texts)} take {len(encoded):,} "
+            f"bytes, a pack holds {LARGEST_FILE:,}; use where='ram' or leave them out"
+        )
+    return encoded
+
+
+class _Writer:
+    """Writes one file of a pack, hashing what goes by; used with `with`."""
+
+    def __init__(
+        self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> None:
+        self.name = name
+        self.column = column
+        self._dtype, self._shape = dtype, shape
+        self._digest = blake3.blake3()
+        self._file: BinaryIO = (folder / name).open("wb", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, values: np.ndarray) -> int:
+        """Append values; return their bytes."""
+        data = little_endian_bytes(values)
+        self._digest.update(data)
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:])
+        return written
+
+    def finish(self) -> PackFile:
+        """Make the file durable and describe it."""
+        os.fsync(self._file.fileno())
+        return PackFile(
+            name=self.name,
+            column=self.column,
+            dtype=str(self._dtype),
+            shape=self._shape,
+            blake3=self._digest.hexdigest(),
+        )
+
+
+def _check_room(dataset: Dataset, folder: Path, layout: Layout) -> None:
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if layout.total_bytes > free:
+        raise StorageError(
+            f"{dataset.name}: a pack takes {layout.total_bytes:,} bytes and {folder.parent} has "
+            f"{free:,} left; free some, set ORLOG_HOME to another disk, or use stream_transitions, "
+            "which needs no room",
+            errno=errno.ENOSPC,
+        )
