@@ -3,9 +3,9 @@
     index.json = {"index_version": 1, "serial": 7, "datasets": {NAME: {VERSION: {"digest": ..}}},
                   "foreign": {NAME: {VERSION: {"url": .., "format": "d4rl-hdf5", "sha256": ..}}}}
 
-Foreign versions are files of others that stay where they are, in formats of their own. The serial
-grows by one with each change, so that an older index is known as such. Reading is
-strict: unknown, missing or repeated keys, wrong types and names that are none are errors.
+Foreign versions are third-party files, which stay where they are, in their own formats. The serial
+grows by one with each change, so that an older index is recognized. Reading is strict: unknown,
+missing or repeated keys, wrong types and invalid names are errors.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SCHEMES = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "hf", "file", "m
 class ForeignEntry(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """A file of others that is a version of a dataset once it is read; None is not known.
+    """A third-party file that becomes a version of a dataset when it is read; None means unknown.
 
     Attributes:
         url: Where it is: a URL, or a path inside the registry.
         format: What reads it, for example `d4rl-hdf5`.
         size_bytes: Its size.
         sha256: Hex SHA-256 of its bytes.
-        md5: Hex MD5 of its bytes, where upstream states no better sum.
+        md5: Hex MD5 of its bytes, where upstream publishes no better checksum.
         description: What the data are.
         license: SPDX identifier of the data.
         horizon: Steps after which the environment truncates an episode, for files whose own flags
@@ -111,9 +111,9 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes:
         index_version: Version of this JSON's layout.
-        serial: Grows by one with each change; who saw one refuses a smaller one later.
+        serial: Grows by one with each change; readers refuse one smaller than they have seen.
         datasets: Entries by name and version.
-        foreign: Files of others, by name and version; none is in `datasets` too.
+        foreign: Third-party files, by name and version; none is in `datasets` too.
     """
 
     index_version: int = INDEX_VERSION

@@ -1,9 +1,10 @@
-"""What this machine's home holds: what it takes, when it was last opened, and what may go.
+"""Removes versions from this machine's home: what is unused, or what the user deletes.
 
-    $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    on its way out; whoever finds it ends the work
+    $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    being removed; any later collector completes it
 
-Unasked only what can be downloaded again goes. A version goes in one step, under its lock: a process
-that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are shown and never changed.
+The collector removes only versions that can be downloaded again. A version is removed in one step,
+under its lock: a process that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are
+listed and never changed.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> l
 
 
 def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda: None) -> None:
-    """Let `collect_garbage` keep a version that is in one's own home, or a part of one.
+    """Keep `collect_garbage` from removing a version, or a part of one, in one's own home.
 
     Waits while another process writes the version, after one call of `on_wait`.
 
@@ -149,7 +150,7 @@ def collect_garbage(
             interrupted downloads and files moved aside that were not changed for so long.
         max_bytes: Then remove downloaded versions, the least recently opened first, until all
             versions take no more than this.
-        dry_run: Only say what would go. Nothing is written; locks of others are not looked at.
+        dry_run: Only report what would be removed. Nothing is written, and locks are not checked.
 
     Raises:
         ValueError: a negative number.

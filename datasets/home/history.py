@@ -1,6 +1,6 @@
 """What became known of a dataset's versions after they were made: superseded or yanked, and why.
 
-    $ORLOG_HOME/datasets/NAME/versions.json      what this machine's users say; goes first
+    $ORLOG_HOME/datasets/NAME/versions.json      statuses set on this machine; they take precedence
     manifests/NAME/versions.json                 what ships with orlog
 
     {"history_version": 1, "versions": {"1.0.0": {"status": "yanked", "reason": "..", "use": ".."}}}
@@ -83,7 +83,7 @@ def set_status(
     reason: str,
     use: str = "",
 ) -> None:
-    """Note on this machine what became of a version, in place of what was noted before.
+    """Set the status of a version on this machine, replacing the one set before.
 
     Raises:
         InvalidNameError: the name, or `use`, does not follow the grammar.
@@ -102,7 +102,7 @@ def set_status(
 
 
 def clear_status(name: str, version: str) -> None:
-    """Remove what was noted on this machine; what ships with orlog counts again.
+    """Remove the status set on this machine; the one that ships with orlog applies again.
 
     Raises:
         NotFoundError: nothing was noted here about this version.
@@ -150,7 +150,7 @@ def _home_file(name: str) -> Path:
 def _read(path: Path) -> dict[str, VersionStatus]:
     if not path.exists():
         return {}
-    repair = "mend or delete the file"
+    repair = "repair or delete the file"
     return read_json_file(path, History, version=("history_version", 1), repair=repair).versions
 
 

@@ -2,7 +2,7 @@
 
     $ORLOG_HOME/datasets/NAME/.VERSION.origin.json
 
-It is what `orlog repair` asks first, and what tells versions that can be had again from others.
+`orlog repair` asks these places first, and only versions with such a file can be downloaded again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_origin(folder: Path) -> Origin | None:
 
 
 def write_origin(folder: Path, source: Source) -> None:
-    """Note where a version comes from.
+    """Record where a version was downloaded from.
 
     Raises:
         StorageError: the file cannot be written.
@@ -85,7 +85,7 @@ def write_origin(folder: Path, source: Source) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a version can be had.
+    """Where a version can be downloaded from.
 
     Attributes:
         manifest: What it is.

@@ -119,7 +119,7 @@ def read_registries() -> list[Registry]:
     path = registries_file()
     if not path.exists():
         return []
-    repair = "mend the file, or delete it and add the registries again: orlog registry add"
+    repair = "repair the file, or delete it and add the registries again: orlog registry add"
     body = read_json_file(path, _Registries, version=("registries_version", 1), repair=repair)
     return body.registries
 

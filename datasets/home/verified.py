@@ -1,13 +1,13 @@
-"""What earlier verifications found right, so that a quick one need not read it again.
+"""Files that earlier verifications found intact, so that a quick one need not read them again.
 
     $ORLOG_HOME/verified/KEY.json       KEY: the start of the SHA-256 of the store's path
 
     {"verified_version": 1, "folder": "/..", "digest": "sha256:..",
      "files": {"rewards/c.0": [size, mtime_ns, ctime_ns, inode], ..}}
 
-Each file listed was read, and had the SHA-256 that the manifest of this digest gives it. A file that
-changes gets other times or another inode; unless it had been changed a moment before it was hashed,
-as clocks of file systems are coarse. So what is younger than two seconds is not remembered.
+Each file listed was read and had the SHA-256 that the manifest of this digest gives it. A change gives
+a file other times or another inode, except shortly after an earlier change, since clocks of file
+systems are coarse. So files younger than two seconds are not recorded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def remembered_files(folder: Path, digest: str) -> dict[str, Stamp]:
 
 
 def remember_files(folder: Path, digest: str, files: Mapping[str, Stamp]) -> None:
-    """Note which files were found right, in place of what was noted; a read-only home is no error.
+    """Replace the record of verified files; a read-only home is not an error.
 
     The stamps are those from before the files were read, and settled then.
     """

@@ -63,7 +63,7 @@ class NotFoundError(OrlogError, LookupError):
 
 
 class MissingExtraError(OrlogError, ImportError):
-    """An optional package is not installed; `extra` names what brings it."""
+    """An optional package is not installed; installing `orlog[EXTRA]` adds it, EXTRA being `extra`."""
 
     def __init__(self, message: str, *, extra: str = "") -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class WorkerDiedError(OrlogError, RuntimeError):
 
 
 class SimulatorError(OrlogError, RuntimeError):
-    """An environment that data name and that needs the user's consent, or that cannot be made."""
+    """An environment named by a dataset that needs the user's consent, or that cannot be made."""
 
 
 class StoppedError(OrlogError):
@@ -110,7 +110,7 @@ class StoppedError(OrlogError):
 
 
 class TransferError(OrlogError, OSError):
-    """No mirror gave the bytes that were asked for; what did come is kept, to go on from.
+    """No mirror gave the requested bytes; those that did arrive are kept, and a retry resumes there.
 
     `attempts` says what each mirror did, a line each: `URL: reason`.
     """
@@ -154,5 +154,5 @@ class ManifestError(IntegrityError, ValueError):
 
 
 def wrong_type(parameter: str, expected: str, value: object) -> TypeError:
-    """Return the error about an argument of a type that is not taken."""
+    """Return the error about an argument of a wrong type."""
     return TypeError(f"{parameter} must be {expected}, found {type(value).__name__} {value!r:.80}.")
