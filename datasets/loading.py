@@ -71,9 +71,9 @@ def load_dataset(
                 # Imported here, as downloads are below: most datasets that are opened are stored,
                 # and then the imports would take longer than opening.
                 from orlog.datasets.recipes.build import build_dataset
-                from orlog.datasets.recipes.catalogue import CATALOGUE
+                from orlog.datasets.recipes.catalogue import catalogue
 
-                if wanted.name in CATALOGUE:
+                if wanted.name in catalogue():
                     return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
                 raise

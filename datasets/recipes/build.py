@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
-from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.recipes.recipe import CatalogueEntry
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.errors import IntegrityError, NotFoundError
@@ -68,11 +68,11 @@ def build_dataset(
         IntegrityError: a digest was asked for, and the recipe gave another one here.
     """
     wanted = parse_name(as_name(name))
-    entry = CATALOGUE.get(wanted.name)
+    entry = catalogue().get(wanted.name)
     if entry is None:
         raise NotFoundError(
             f"the catalogue has no recipe for {wanted.name}"
-            + (did_you_mean(wanted.name, CATALOGUE) or ".")
+            + (did_you_mean(wanted.name, catalogue()) or ".")
             + f" Run: orlog download {wanted.name}, if a registry has it; orlog list shows what can "
             "be built"
         )
@@ -105,7 +105,7 @@ def build_dataset(
 
 def builds(wanted: DatasetName) -> bool:
     """Return whether this orlog has a recipe for the version, or the digest, that is wanted."""
-    entry = CATALOGUE.get(wanted.name)
+    entry = catalogue().get(wanted.name)
     if entry is None or wanted.version not in ("", entry.version):
         return False
     if not wanted.digest:
@@ -157,7 +157,12 @@ def _build(
             versions=environment_versions(recipe.environment_id),
         ),
         behavior_policy=recipe.behavior_policy,
-        recipe=_recipe_record(recipe),
+        recipe=RecipeRecord(
+            name=recipe.name,
+            version=recipe.version,
+            parameters=recipe.parameters,
+            seed=recipe.seed,
+        ),
     )
     return store, manifest
 
@@ -187,19 +192,6 @@ def _with_progress(
         yield episode
         done += len(episode)
         progress(done, total)
-
-
-def _recipe_record(recipe: Any) -> RecipeRecord:
-    parameters = {
-        field.name: list(value)
-        if isinstance(value := getattr(recipe, field.name), tuple)
-        else value
-        for field in dataclasses.fields(recipe)
-        if field.name != "seed"
-    }
-    return RecipeRecord(
-        name=recipe.name, version=recipe.version, parameters=parameters, seed=recipe.seed
-    )
 
 
 def compare_with_recorded(manifest: Manifest) -> str:

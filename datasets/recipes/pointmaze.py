@@ -25,9 +25,10 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
 from orlog.manifests.environments import make_environment
 
-__all__ = ["CONTROLLER", "PointMazeRecipe", "WaypointController", "distances_to"]
+__all__ = ["DATASETS", "UMAZE", "PointMazeRecipe", "WaypointController", "distances_to"]
 
 Cell = tuple[int, int]
 
@@ -64,6 +65,11 @@ class PointMazeRecipe:
         f"{CONTROLLER}, plus Gaussian noise; goals drawn uniformly from the free cells, a new one "
         "on arrival; the goal of the scored task is unknown to it"
     )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that decides the bytes besides the seed, as JSON."""
+        return parameters_of(self)
 
     @property
     def environment_kwargs(self) -> dict[str, Any]:
@@ -105,6 +111,23 @@ class PointMazeRecipe:
                 yield self._episode(env, index, lengths[index])
         finally:
             env.close()
+
+    def expert(self) -> Expert:
+        """Return the controller without noise, driving to the goal of the scored task."""
+        controller = WaypointController(self.maze)
+
+        def policy(observations: Any) -> np.ndarray:
+            states = observations["observation"].tolist()
+            goals = observations["desired_goal"].tolist()
+            actions = [
+                controller.action(x, y, velocity_x, velocity_y, (goal_x, goal_y))
+                for (x, y, velocity_x, velocity_y), (goal_x, goal_y) in zip(
+                    states, goals, strict=True
+                )
+            ]
+            return np.array(actions, np.float32)
+
+        return Expert(name=f"{CONTROLLER}, to the goal of the scored task", policy=policy)
 
     def _episode(self, env: gymnasium.Env[Any, Any], index: int, length: int) -> Episode:
         reset_seed, stream = np.random.SeedSequence((self.seed, index)).generate_state(2)
@@ -222,3 +245,28 @@ def distances_to(maze: tuple[str, ...], goal: Cell) -> dict[Cell, int]:
 def _neighbors(cell: Cell) -> tuple[Cell, ...]:
     row, column = cell
     return (row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)
+
+
+UMAZE = ("#####", "#grr#", "###r#", "#rrr#", "#####")
+
+DATASETS = {
+    "pointmaze/umaze-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "A force-driven ball visits random goals in a U-shaped maze; the scored task is to "
+            "reach one fixed cell and stay there. The recipe of D4RL's maze2d-umaze in "
+            "Gymnasium-Robotics: 1 million steps."
+        ),
+        license="CC0-1.0",
+        recipe=PointMazeRecipe(steps=1_000_000, maze=UMAZE),
+    ),
+    "pointmaze/umaze-mini-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "20,000 steps made as pointmaze/umaze-v1 is, with another seed: for tests and first "
+            "steps. Too small to learn the task from."
+        ),
+        license="CC0-1.0",
+        recipe=PointMazeRecipe(steps=20_000, maze=UMAZE, seed=1),
+    ),
+}

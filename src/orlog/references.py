@@ -17,8 +17,7 @@ import numpy as np
 from orlog.algos.training.evaluating import run_protocol, scoring_protocol
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
-from orlog.datasets.recipes.catalogue import CATALOGUE
-from orlog.datasets.recipes.pointmaze import CONTROLLER, WaypointController
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.shipped import records_folder
@@ -75,49 +74,48 @@ def measure_references(
     """Run the random and the expert policy in a dataset's environment and return their returns.
 
     The random policy draws uniformly from the action space with a generator of its own; the expert
-    is the recipe's controller without noise, driving to the goal of the scored task.
+    is the one of the dataset's recipe.
 
     Raises:
-        NotFoundError: the dataset has no recipe, hence no expert.
+        NotFoundError: the dataset has no recipe with an expert, or an action space without a
+            uniform policy.
         SimulatorError: the environment needs consent (`trust_environment`), or cannot be made.
     """
     dataset = load_dataset(dataset)
-    entry = CATALOGUE.get(dataset.name)
-    if entry is None:
-        raise NotFoundError(f"{dataset.name} has no recipe, so orlog knows no expert for it")
+    entry = catalogue().get(dataset.name)
+    expert = entry.recipe.expert() if entry is not None else None
+    if expert is None:
+        raise NotFoundError(f"{dataset.name}: no recipe is known that has an expert for it.")
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
-    space = dataset.action_space
-    assert isinstance(space, gymnasium.spaces.Box)
-    rng = np.random.Generator(np.random.PCG64(0))
-
-    def random_policy(observations: Any) -> np.ndarray:
-        rows = len(observations["observation"])
-        return rng.uniform(space.low, space.high, (rows, *space.shape)).astype(space.dtype)
-
     returns = [
         run_protocol(policy, protocol, progress)
-        for policy in (random_policy, _expert(entry.recipe.maze))
+        for policy in (_random_policy(dataset.name, dataset.action_space), expert.policy)
     ]
     return ReferenceReturns(
         random=ReferenceReturn.of(RANDOM_POLICY, returns[0]),
-        expert=ReferenceReturn.of(f"{CONTROLLER}, to the goal of the scored task", returns[1]),
+        expert=ReferenceReturn.of(expert.name, returns[1]),
         protocol=protocol,
     )
 
 
-def _expert(maze: tuple[str, ...]) -> Policy:
-    controller = WaypointController(maze)
+def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:
+    """Return a policy that draws uniformly from an action space, by a generator of its own."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first, end = int(space.start), int(space.start + space.n)
+        return lambda observations: rng.integers(first, end, _rows(observations))
+    if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
+        raise NotFoundError(f"{name}: no uniform policy exists for its action space {space}.")
+    low, high, shape, dtype = space.low, space.high, space.shape, space.dtype
+    return lambda observations: rng.uniform(low, high, (_rows(observations), *shape)).astype(dtype)
 
-    def expert(observations: Any) -> np.ndarray:
-        states = observations["observation"].tolist()
-        goals = observations["desired_goal"].tolist()
-        actions = [
-            controller.action(x, y, velocity_x, velocity_y, (goal_x, goal_y))
-            for (x, y, velocity_x, velocity_y), (goal_x, goal_y) in zip(states, goals, strict=True)
-        ]
-        return np.array(actions, np.float32)
 
-    return expert
+def _rows(observations: Any) -> int:
+    """Return the number of observations in a batch, of whatever space."""
+    while isinstance(observations, (dict, tuple)):
+        parts = observations.values() if isinstance(observations, dict) else observations
+        observations = next(iter(parts))
+    return len(observations)
 
 
 def record_references(dataset: Given, references: ReferenceReturns) -> Path:

@@ -15,7 +15,7 @@ from orlog.algos.training.runs import run_folder
 from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
@@ -77,19 +77,19 @@ def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
     assert recorded.protocol.environment_kwargs == environment.kwargs
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", catalogue())
 def test_every_dataset_of_the_catalogue_has_a_recorded_manifest(name: str) -> None:
-    manifest = recorded_manifest(name, CATALOGUE[name].version)
+    manifest = recorded_manifest(name, catalogue()[name].version)
     assert manifest is not None
     assert manifest.name == name
-    assert manifest.total_steps == CATALOGUE[name].recipe.steps
+    assert manifest.total_steps == catalogue()[name].recipe.steps
 
 
 @pytest.mark.parametrize("algorithm", ["bc", "cql", "iql"])
 def test_recorded_baselines_belong_to_the_recorded_data_and_the_recipes(algorithm: str) -> None:
     name = "pointmaze/umaze-v1"
     baseline = read_baseline(algorithm, name)
-    manifest = recorded_manifest(name, CATALOGUE[name].version)
+    manifest = recorded_manifest(name, catalogue()[name].version)
     recipe = recipe_for(algorithm, name)
     assert baseline is not None
     assert manifest is not None

@@ -120,15 +120,16 @@ def _listed_here() -> dict[str, Listed]:
     from orlog.datasets.home.folders import installed_names, installed_versions
     from orlog.datasets.home.presence import how_much, partial_names, partial_versions
     from orlog.datasets.reading.finding import find_whole_or_part
-    from orlog.datasets.recipes.catalogue import CATALOGUE
+    from orlog.datasets.recipes.catalogue import catalogue
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 
     found = {}
-    for name in {*CATALOGUE, *installed_names(), *partial_names()}:
+    known = catalogue()
+    for name in {*known, *installed_names(), *partial_names()}:
         # A part counts where no whole version is here.
         versions = installed_versions(name) or [*partial_versions(name)]
         if not versions:
-            entry = CATALOGUE[name]
+            entry = known[name]
             found[name] = Listed(
                 name=name,
                 version=entry.version,

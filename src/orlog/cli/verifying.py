@@ -177,11 +177,11 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
     from orlog.datasets.home.origin import was_downloaded
     from orlog.datasets.reading.finding import as_folder
-    from orlog.datasets.recipes.catalogue import CATALOGUE
+    from orlog.datasets.recipes.catalogue import catalogue
 
     if was_downloaded(folder):
         again = f"run: orlog repair {name}"
-    elif as_folder(name) is None and manifest.name in CATALOGUE:
+    elif as_folder(name) is None and manifest.name in catalogue():
         again = f"run: orlog build {manifest.name} --replace"
     else:
         again = f"copy it from its source again, or run: orlog repair {name} --mirror URL"

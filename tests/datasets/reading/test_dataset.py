@@ -19,7 +19,7 @@ from orlog.datasets.columns.blocks import row_ends
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import find_dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import (
     FormatVersionError,
@@ -102,7 +102,7 @@ def test_an_episode_has_one_observation_more_than_steps(mini: Dataset) -> None:
 
 def test_an_episode_is_what_the_recipe_makes_to_the_bit(mini: Dataset) -> None:
     for index in (0, 33, 66):
-        (made,) = CATALOGUE[MINI].recipe.episodes(index, index + 1)
+        (made,) = catalogue()[MINI].recipe.episodes(index, index + 1)
         assert_same(mini[index], made)
 
 
@@ -467,7 +467,7 @@ def test_the_manifest_of_another_dataset_does_not_open_a_store(mini_folder: Path
     with orlog.DatasetWriter(
         "tests/other-v1", observation_space=observation_space, action_space=action_space
     ) as writer:
-        for episode in CATALOGUE[MINI].recipe.episodes(0, 2):
+        for episode in catalogue()[MINI].recipe.episodes(0, 2):
             writer.add_episode(episode)
     other = orlog.load_dataset("tests/other-v1").folder
     manifest = read_manifest(other / "manifest.json")

@@ -14,8 +14,9 @@ import pytest
 import orlog
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry
-from orlog.datasets.recipes.pointmaze import PointMazeRecipe
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.recipes.pointmaze import DATASETS, UMAZE, PointMazeRecipe
+from orlog.datasets.recipes.recipe import CatalogueEntry
 from orlog.errors import InvalidNameError, NotFoundError
 from orlog.manifests.manifest import read_manifest
 
@@ -25,7 +26,7 @@ TINY_ENTRY = CatalogueEntry(
     version="1.0.0",
     description="Two episodes for tests.",
     license="CC0-1.0",
-    recipe=PointMazeRecipe(steps=450, maze=CATALOGUE[MINI].recipe.maze, seed=9),
+    recipe=PointMazeRecipe(steps=450, maze=UMAZE, seed=9),
 )
 
 # Every script knows the tiny dataset, as this file does.
@@ -33,17 +34,18 @@ PRELUDE = """
 import os, resource, signal, sys, time
 from pathlib import Path
 from orlog.datasets.recipes.build import build_dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE, CatalogueEntry
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.manifests.environments import make_environment
-from orlog.datasets.recipes.pointmaze import PointMazeRecipe
+from orlog.datasets.recipes.pointmaze import DATASETS, UMAZE, PointMazeRecipe
+from orlog.datasets.recipes.recipe import CatalogueEntry
 from orlog.errors import StorageError
 
 MINI, TINY = "pointmaze/umaze-mini-v1", "pointmaze/tiny-v1"
-CATALOGUE[TINY] = CatalogueEntry(
+DATASETS[TINY] = CatalogueEntry(
     version="1.0.0",
     description="Two episodes for tests.",
     license="CC0-1.0",
-    recipe=PointMazeRecipe(steps=450, maze=CATALOGUE[MINI].recipe.maze, seed=9),
+    recipe=PointMazeRecipe(steps=450, maze=UMAZE, seed=9),
 )
 
 """
@@ -80,7 +82,7 @@ def left_in(name: str) -> set[str]:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """Put a dataset of 450 steps into the catalogue and return its name."""
-    monkeypatch.setitem(CATALOGUE, TINY, TINY_ENTRY)
+    monkeypatch.setitem(DATASETS, TINY, TINY_ENTRY)
     return TINY
 
 
@@ -94,7 +96,7 @@ def tiny_digest(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
 
 def test_a_built_manifest_says_what_the_catalogue_says(built_mini: Path) -> None:
     manifest = read_manifest(built_mini / "manifest.json")
-    entry = CATALOGUE[MINI]
+    entry = catalogue()[MINI]
     assert (manifest.name, manifest.version) == (MINI, entry.version)
     assert (manifest.description, manifest.license) == (entry.description, entry.license)
     assert (manifest.total_episodes, manifest.total_steps) == (67, entry.recipe.steps)
@@ -176,7 +178,7 @@ def test_what_no_recipe_builds_is_refused(home: Path, name: str, message: str) -
 
 KILLED = """
 home = os.environ["ORLOG_HOME"]
-make_environment(CATALOGUE[TINY].recipe.environment_id, {}).close()  # import it once for all
+make_environment(catalogue()[TINY].recipe.environment_id, {}).close()  # import it once for all
 
 def build(instant):
     \"\"\"Build in a child that kills itself at one of its accesses to files below its home.\"\"\"

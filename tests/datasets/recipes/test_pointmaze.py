@@ -9,7 +9,7 @@ import pytest
 
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.catalogue import CATALOGUE
+from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.recipes.pointmaze import PointMazeRecipe, WaypointController, distances_to
 from orlog.manifests.environments import make_environment
 
@@ -131,7 +131,9 @@ def test_behavior_goals_lie_in_free_cells_and_near_their_centers(mini: Dataset) 
 
 
 def test_a_behavior_goal_is_kept_until_it_is_reached(mini: Dataset) -> None:
-    reached = CATALOGUE[mini.name].recipe.reached
+    recipe = catalogue()[mini.name].recipe
+    assert isinstance(recipe, PointMazeRecipe)
+    reached = recipe.reached
     for episode in itertools.islice(mini, 0, None, 13):
         goals, positions = episode.infos["behavior_goal"], observation(episode, "achieved_goal")
         assert (np.linalg.norm(goals - positions[:-1], axis=1) > reached).all()
