@@ -13,7 +13,7 @@ from orlog.manifests.documents import convert_json, parse_json, write_json
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.references import (
     Protocol,
-    ReferenceReturns,
+    References,
 )
 
 __all__ = [
@@ -49,7 +49,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     versions: dict[str, str]
     returns: dict[str, list[float]]
 
-    def scores(self, references: ReferenceReturns) -> dict[int, np.ndarray]:
+    def scores(self, references: References) -> dict[int, np.ndarray]:
         """Return normalized scores of each episode, by training seed."""
         return {
             int(seed): references.normalize(np.array(returns))

@@ -1,13 +1,15 @@
-"""Reference returns: the recorded returns of a random and an expert policy that anchor a score.
+"""Reference returns: the returns of a random and an expert policy, which anchor a score.
 
     normalized score = 100 (return - random) / (expert - random)          0 = random, 100 = expert
 
-A score may lie below 0 or above 100; it is never clipped.
+A score may lie below 0 or above 100; it is never clipped. References are measured here, with the
+return of each episode, or published: then only means, source and protocol are known.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,11 +17,20 @@ from jaxtyping import Float
 
 from orlog.manifests.documents import convert_json, parse_json
 
-__all__ = ["Protocol", "ReferenceReturn", "ReferenceReturns", "read_references"]
+__all__ = [
+    "Protocol",
+    "PublishedProtocol",
+    "PublishedReferences",
+    "PublishedReturn",
+    "ReferenceReturn",
+    "ReferenceReturns",
+    "References",
+    "read_references",
+]
 
 
 class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How returns were measured: whoever repeats it gets the same numbers on the same machine.
+    """How returns were measured: repeated on the same machine, it gives the same numbers.
 
     Attributes:
         environment_id: Environment that was run.
@@ -72,30 +83,90 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
 
-class ReferenceReturns(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PublishedProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is known of how published returns were measured.
+
+    Attributes:
+        environment_id: Environment whose policies are scored with them.
+        environment_kwargs: Arguments of `gymnasium.make`.
+        versions: Version of each package of the simulator, as far as they were published.
+        episodes: Episodes of each policy; none where it was not published.
+        description: Simulator, episodes and policies, in words of the source.
+    """
+
+    environment_id: str
+    environment_kwargs: dict[str, object]
+    versions: dict[str, str]
+    episodes: int | None
+    description: str
+
+
+class PublishedReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The published mean return of one policy.
+
+    Attributes:
+        policy: What it is, in words.
+        mean: Mean undiscounted return of an episode.
+    """
+
+    policy: str
+    mean: float
+
+
+class Anchors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What measured and published reference returns have in common."""
+
+    random: Any
+    expert: Any
+
+    def __post_init__(self) -> None:
+        if not self.expert.mean > self.random.mean:
+            raise ValueError(
+                f"the expert's return {self.expert.mean} is not above the random policy's "
+                f"{self.random.mean}: no score can be normalized with them."
+            )
+
+    def normalize(self, returns: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+        """Return normalized scores, 0 for the random policy and 100 for the expert."""
+        low, high = float(self.random.mean), float(self.expert.mean)
+        return 100 * (returns - low) / (high - low)
+
+
+class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The two anchors of a normalized score, with the protocol that measured them."""
 
     random: ReferenceReturn
     expert: ReferenceReturn
     protocol: Protocol
 
-    def __post_init__(self) -> None:
-        if not self.expert.mean > self.random.mean:
-            raise ValueError(
-                f"the expert's return {self.expert.mean} is not above the random policy's "
-                f"{self.random.mean}: no score can be normalized with them"
-            )
 
-    def normalize(self, returns: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """Return normalized scores, 0 for the random policy and 100 for the expert."""
-        return 100 * (returns - self.random.mean) / (self.expert.mean - self.random.mean)
+class PublishedReferences(Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Two anchors that others published: their means, without episodes that could be repeated.
+
+    Attributes:
+        random: The policy with score 0.
+        expert: The policy with score 100.
+        protocol: What is known of how they were measured.
+        source: Where they were published: title and address.
+    """
+
+    random: PublishedReturn
+    expert: PublishedReturn
+    protocol: PublishedProtocol
+    source: str
 
 
-def read_references(path: Path) -> ReferenceReturns:
-    """Return recorded reference returns.
+References: TypeAlias = ReferenceReturns | PublishedReferences
+
+
+def read_references(path: Path) -> References:
+    """Return recorded reference returns; a file with a `source` holds published ones.
 
     Raises:
         FileNotFoundError: none were recorded there.
         ValueError: the file is malformed.
     """
-    return convert_json(parse_json(path.read_bytes()), ReferenceReturns)
+    body = parse_json(path.read_bytes())
+    if isinstance(body, dict) and "source" in body:
+        return convert_json(body, PublishedReferences)
+    return convert_json(body, ReferenceReturns)

@@ -25,6 +25,7 @@ from orlog.normalize.baselines import write_record
 from orlog.normalize.references import (
     ReferenceReturn,
     ReferenceReturns,
+    References,
     read_references,
 )
 from orlog.normalize.rollouts import Policy
@@ -41,9 +42,7 @@ RANDOM_POLICY = "uniform over the action space, drawn by PCG64 with seed 0"
 TRAINED_POLICY = "last checkpoint, deterministic actions"
 
 
-def references_for(
-    environment_id: str, environment_kwargs: dict[str, Any]
-) -> ReferenceReturns | None:
+def references_for(environment_id: str, environment_kwargs: dict[str, Any]) -> References | None:
     """Return the recorded reference returns of an environment, or None."""
     path = _references_path(environment_id, environment_kwargs)
     return None if path is None else read_references(path)
@@ -58,7 +57,7 @@ def _references_path(environment_id: str, environment_kwargs: dict[str, Any]) ->
     return None
 
 
-def references_of(manifest: Manifest) -> ReferenceReturns | None:
+def references_of(manifest: Manifest) -> References | None:
     """Return the recorded reference returns of a dataset's environment, or None."""
     environment = manifest.environment
     return None if environment is None else references_for(environment.id, environment.kwargs)
@@ -118,7 +117,7 @@ def _rows(observations: Any) -> int:
     return len(observations)
 
 
-def record_references(dataset: Given, references: ReferenceReturns) -> Path:
+def record_references(dataset: Given, references: References) -> Path:
     """Write reference returns among those that ship with orlog; return the file.
 
     Raises:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,12 +29,23 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.intervals import bootstrap_interval
-from orlog.normalize.references import ReferenceReturns
+from orlog.normalize.references import PublishedReferences, References
 from orlog.normalize.verdicts import Verdict, compare
-from orlog.processes import process_pool
 from orlog.references import TRAINED_POLICY, references_of
 
-__all__ = ["Job", "Result", "make_jobs", "reproduce", "run_jobs", "summarize"]
+__all__ = [
+    "Executor",
+    "Job",
+    "Outcome",
+    "Result",
+    "find_executor",
+    "make_jobs",
+    "reproduce",
+    "run_jobs",
+    "summarize",
+]
+
+Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +66,7 @@ class Result:
     record: RunRecord
     evaluations: dict[int, Evaluation]
     updates_per_second: dict[int, float]
-    references: ReferenceReturns | None
+    references: References | None
     baseline: Baseline | None
     verdict: Verdict | None
     notes: list[str]
@@ -131,7 +143,7 @@ class Job:
     """One run that is to be trained and evaluated.
 
     Attributes:
-        algorithm: Name of the algorithm.
+        algorithm: Name of the algorithm, or module and class of one that is not orlog's.
         dataset: Folder of the dataset.
         seed: Training seed.
         folder: Folder of the run, which must be new unless `resume` is set.
@@ -153,35 +165,70 @@ class Job:
     resume: bool = False
 
 
+class Executor(Protocol):
+    """Runs jobs somewhere: `execute` of a module in `orlog/executors/`, or any such function."""
+
+    def __call__(
+        self,
+        function: Callable[[Job], Outcome],
+        jobs: Sequence[Job],
+        *,
+        workers: int,
+        running: Callable[[Job], None],
+    ) -> Iterable[tuple[int, Outcome]]:
+        """Yield (position in jobs, result) of each job as it finishes.
+
+        Args:
+            function: Runs one job; it can be pickled, as jobs and results can.
+            jobs: What to run.
+            workers: How many to run at a time.
+            running: To be called now and then with each job that is running.
+        """
+
+
+def find_executor(name: str) -> Executor:
+    """Return the executor of a name: `execute` of the module `orlog.executors.NAME`.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    package = importlib.import_module("orlog.executors")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    if name not in names:
+        raise ValueError(f"no executor {name!r}; there are {', '.join(names)}.")
+    executor: Executor = importlib.import_module(f"orlog.executors.{name}").execute
+    return executor
+
+
 def run_jobs(
     jobs: Sequence[Job],
     *,
     workers: int,
+    executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
-) -> list[tuple[RunRecord, Evaluation]]:
+) -> list[Outcome]:
     """Train and evaluate every job, `workers` at a time; return results in the order of jobs.
 
     `progress` is called now and then with the last logged step of a running job.
 
     Raises:
         OrlogError: whatever the first failing job raised.
+        ValueError: there is no executor of that name.
     """
-    with process_pool(min(workers, len(jobs))) as pool:
-        futures: dict[Future[tuple[RunRecord, Evaluation]], Job] = {
-            pool.submit(_run_job, job): job for job in jobs
-        }
-        running = set(futures)
-        while running:
-            done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in done:
-                future.result()
-                progress(futures[future], futures[future].steps)
-            for future in running:
-                progress(futures[future], _last_step(futures[future].folder))
-        return [future.result() for future in futures]
+    execute = find_executor(executor) if isinstance(executor, str) else executor
+    outcomes: dict[int, Outcome] = {}
+    for index, outcome in execute(
+        _run_job,
+        jobs,
+        workers=workers,
+        running=lambda job: progress(job, _last_step(job.folder)),
+    ):
+        outcomes[index] = outcome
+        progress(jobs[index], jobs[index].steps)
+    return [outcomes[index] for index in range(len(jobs))]
 
 
-def _run_job(job: Job) -> tuple[RunRecord, Evaluation]:
+def _run_job(job: Job) -> Outcome:
     dataset = load_dataset(job.dataset)
     train_run(
         job.algorithm,
@@ -196,6 +243,7 @@ def _run_job(job: Job) -> tuple[RunRecord, Evaluation]:
     return evaluate_run(
         job.folder,
         dataset=dataset,
+        algorithm=job.algorithm,
         episodes=job.episodes,
         trust_environment=job.trust_environment,
     )
@@ -271,9 +319,7 @@ def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
     )
 
 
-def summarize(
-    dataset: Given, jobs: Sequence[Job], results: Sequence[tuple[RunRecord, Evaluation]]
-) -> Result:
+def summarize(dataset: Given, jobs: Sequence[Job], results: Sequence[Outcome]) -> Result:
     """Return the result of one algorithm's jobs, compared with what was recorded."""
     dataset = load_dataset(dataset)
     record = results[0][0]
@@ -315,6 +361,7 @@ def reproduce(
     steps: int | None = None,
     trust_environment: bool = False,
     resume: bool = False,
+    executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
@@ -336,7 +383,8 @@ def reproduce(
         trust_environment=trust_environment,
         resume=resume,
     )
-    return summarize(dataset, jobs, run_jobs(jobs, workers=workers, progress=progress))
+    outcomes = run_jobs(jobs, workers=workers, executor=executor, progress=progress)
+    return summarize(dataset, jobs, outcomes)
 
 
 def _updates_per_second(folder: Path) -> float:
@@ -348,7 +396,7 @@ def _notes(
     record: RunRecord,
     evaluation: Evaluation,
     baseline: Baseline | None,
-    references: ReferenceReturns | None,
+    references: References | None,
 ) -> list[str]:
     """Say where this run differs from what was recorded, apart from its scores."""
     notes = []
@@ -371,6 +419,8 @@ def _notes(
     if references is None:
         notes.append("no reference returns are recorded: scores are raw returns")
     else:
+        if isinstance(references, PublishedReferences):
+            notes.append(f"reference returns are published ones: {references.source}")
         notes += _differing(
             "the references", evaluation.protocol.versions, references.protocol.versions
         )

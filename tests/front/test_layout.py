@@ -48,7 +48,7 @@ def python_folders() -> set[str]:
 
 def test_every_folder_of_code_is_in_the_table_of_packages() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    expected = {"orlog", "orlog.cli", "orlog.manifests"}
+    expected = {"orlog", "orlog.cli", "orlog.executors", "orlog.manifests"}
     expected |= {f"orlog.{name}" for name in python_folders()}
     assert set(table["packages"]) == expected
     for package, folder in table["package-dir"].items():
@@ -82,7 +82,11 @@ def modules() -> dict[str, Path]:
     for base, folder in ((ROOT, room) for room in ROOMS):
         found |= {path: path.relative_to(base) for path in (base / folder).rglob("*.py")}
     source = ROOT / "src" / "orlog"
-    for path in [*source.glob("*.py"), *(source / "cli").glob("*.py")]:
+    for path in [
+        *source.glob("*.py"),
+        *(source / "cli").glob("*.py"),
+        *(source / "executors").glob("*.py"),
+    ]:
         found[path] = path.relative_to(source)
     return {
         ".".join(("orlog", *name.with_suffix("").parts)).removesuffix(".__init__"): path

@@ -20,6 +20,7 @@ from orlog.errors import NotFoundError, StoppedError
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.normalize.references import ReferenceReturns
 from orlog.references import measure_references, references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
@@ -68,7 +69,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
 
 def test_references_are_found_by_environment_and_repeat(mini: Dataset) -> None:
     recorded = references_of(mini.manifest)
-    assert recorded is not None
+    assert isinstance(recorded, ReferenceReturns)
     measured = measure_references(mini, episodes=20)
     assert measured.expert.returns == recorded.expert.returns[:20]
     assert measured.random.mean < measured.expert.mean

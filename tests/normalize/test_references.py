@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orlog.manifests.shipped import records_folder
 from orlog.normalize.references import (
     Protocol,
+    PublishedReferences,
     ReferenceReturn,
     ReferenceReturns,
     read_references,
@@ -132,3 +134,63 @@ def test_one_episode_has_no_standard_deviation_or_error() -> None:
     assert record.standard_error is None
     assert b'"standard_deviation":null' in msgspec.json.encode(record)
     assert ReferenceReturn.of("any", np.array([1.0, 3.0])).standard_error == pytest.approx(1.0)
+
+
+PUBLISHED = {
+    "random": {"policy": "uniform", "mean": -280.2},
+    "expert": {"policy": "SAC, trained to convergence", "mean": 12135.0},
+    "protocol": {
+        "environment_id": "HalfCheetah-v2",
+        "environment_kwargs": {},
+        "versions": {"mujoco_py": "2.0"},
+        "episodes": None,
+        "description": "means of episodes of 1,000 steps in MuJoCo 2.0",
+    },
+    "source": "D4RL, https://arxiv.org/abs/2004.07219",
+}
+
+
+def test_published_means_are_read_and_normalize_as_measured_ones(tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(json.dumps(PUBLISHED), "utf-8")
+    published = read_references(path)
+    assert isinstance(published, PublishedReferences)
+    assert msgspec.to_builtins(published) == PUBLISHED
+    assert "D4RL" in published.source
+    returns = np.array([-280.2, 5000.0, 12135.0])
+    np.testing.assert_array_equal(
+        published.normalize(returns), references(-280.2, 12135.0).normalize(returns)
+    )
+
+
+@pytest.mark.parametrize("place", [[], ["random"], ["expert"], ["protocol"]])
+def test_unknown_and_missing_keys_of_published_ones_are_refused(
+    tmp_path: Path, place: list[str]
+) -> None:
+    path = tmp_path / "references.json"
+    for change in ("add", "remove"):
+        whole: Any = json.loads(json.dumps(PUBLISHED))
+        part = whole
+        for key in place:
+            part = part[key]
+        if change == "add":
+            part["surprise"] = 1
+        else:
+            part.popitem()
+        path.write_text(json.dumps(whole), "utf-8")
+        with pytest.raises(ValueError, match=r"surprise|missing|unknown|expected"):
+            read_references(path)
+
+
+def test_published_anchors_that_are_equal_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(json.dumps({**PUBLISHED, "expert": PUBLISHED["random"]}), "utf-8")
+    with pytest.raises(ValueError, match="no score can be normalized"):
+        read_references(path)
+
+
+def test_recorded_files_are_written_as_they_are() -> None:
+    for path in (records_folder() / "references").glob("*.json"):
+        recorded = read_references(path)
+        body = json.loads(path.read_text("utf-8"))
+        assert json.dumps(msgspec.to_builtins(recorded)) == json.dumps(body)

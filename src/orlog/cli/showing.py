@@ -218,7 +218,9 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     if references is not None:
         lines.append(
             (
-                f"reference returns ({references['episodes']} episodes)",
+                "reference returns (published)"
+                if references["episodes"] is None
+                else f"reference returns ({references['episodes']} episodes)",
                 f"random {references['random']:.2f}, expert {references['expert']:.2f}",
             )
         )

@@ -1,0 +1,72 @@
+"""An executor is one file: put into the package's folder, it runs jobs by its name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.reproduce import Job, find_executor, make_jobs, run_jobs, summarize
+
+SOURCE = '''
+"""Runs jobs in this process, the last one first."""
+
+processes = []
+
+
+def execute(function, jobs, *, workers, running):
+    import os
+
+    for index, job in reversed([*enumerate(jobs)]):
+        running(job)
+        processes.append((os.getpid(), workers))
+        yield index, function(job)
+'''
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of an executor whose file is in a folder that was added to the package's."""
+    package = importlib.import_module("orlog.executors")
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "here.py").write_text(SOURCE, "utf-8")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "orlog.executors.here", raising=False)
+    return "here"
+
+
+def two_jobs(mini: Dataset, folder: Path) -> list[Job]:
+    return make_jobs("bc", mini, folder, seeds=(0, 1), steps=2, episodes=1, evaluations=0)
+
+
+def test_a_file_runs_jobs_by_its_name(added: str, mini: Dataset, tmp_path: Path) -> None:
+    jobs = two_jobs(mini, tmp_path / "runs")
+    seen: list[tuple[int, int]] = []
+    outcomes = run_jobs(
+        jobs, workers=3, executor=added, progress=lambda job, step: seen.append((job.seed, step))
+    )
+    assert seen == [(1, 0), (1, 2), (0, 0), (0, 2)]
+    assert [record.seed for record, _ in outcomes] == [0, 1]
+    assert list(summarize(mini, jobs, outcomes).evaluations) == [0, 1]
+    module = importlib.import_module(f"orlog.executors.{added}")
+    assert module.processes == [(os.getpid(), 3)] * 2
+
+
+def test_a_function_is_an_executor_too_and_errors_of_jobs_are_raised(
+    added: str, mini: Dataset, tmp_path: Path
+) -> None:
+    jobs = two_jobs(mini, tmp_path / "runs")
+    jobs[0].folder.mkdir(parents=True)
+    (jobs[0].folder / "run.json").write_text("{}", "utf-8")
+    with pytest.raises(FileExistsError, match="holds a run already"):
+        run_jobs(jobs, workers=1, executor=find_executor(added))
+
+
+def test_an_unknown_executor_lists_what_there_is(added: str, mini: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"no executor 'cloud'; there are {added}, processes"):
+        run_jobs(two_jobs(mini, tmp_path), workers=1, executor="cloud")
