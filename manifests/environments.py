@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -186,8 +187,14 @@ def environment_record(env: gymnasium.Env[Any, Any]) -> EnvironmentRecord:
 
 def _packages_of(entry_point: str) -> list[str]:
     module = entry_point.partition(":")[0]
-    packages = importlib.metadata.packages_distributions().get(module.partition(".")[0], [])
+    packages = _distributions().get(module.partition(".")[0], [])
     return [*packages, *(["mujoco"] if ".mujoco" in module else [])]
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return which installed packages hold each module; finding out reads the lists of them all."""
+    return importlib.metadata.packages_distributions()
 
 
 def _import_quietly(module: str) -> None:

@@ -174,12 +174,12 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jobs_run_here")
 def test_a_reproduction(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = functools.partial(orlog.reproduce.make_jobs, steps=5, evaluations=1)
+    few = functools.partial(orlog.reproduce.make_jobs, evaluations=1)
     monkeypatch.setattr(orlog.reproduce, "make_jobs", few)
-    body = parsed(
-        "reproduce", "bc", MINI, "--seeds", 2, "--episodes", 2, "--workers", 1, "--out", tmp_path
-    )
+    options = ["--seeds", 2, "--steps", 600, "--episodes", 2, "--workers", 1, "--out", tmp_path]
+    body = parsed("reproduce", "bc", MINI, *options)
     assert [one["seed"] for one in body["seeds"]] == [0, 1]
     assert all(len(one["returns"]) == 2 for one in body["seeds"])
     assert body["digest"] == mini.digest

@@ -24,6 +24,7 @@ from orlog.normalize.references import ReferenceReturns
 from orlog.references import measure_references, references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
+from tests.front.conftest import pool_in_this_process
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
@@ -44,6 +45,8 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     assert path.is_file()
     assert read_baseline("bc", mini.name) == first.as_baseline()
 
+    # The first was trained in processes of their own, these here.
+    monkeypatch.setattr("orlog.reproduce.process_pool", pool_in_this_process)
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None
     assert str(again.verdict) == "identical (the same seeds, the same returns to the bit)"
@@ -115,6 +118,7 @@ def test_recorded_iql_beats_recorded_bc_clearly() -> None:
     assert np.mean(means["iql"]) > np.mean(means["bc"]) + 10
 
 
+@pytest.mark.usefixtures("jobs_run_here")
 def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path) -> None:
     jobs = make_jobs("bc", mini, tmp_path, seeds=(0,), steps=3, episodes=1, evaluations=0)
     result = dataclasses.replace(
@@ -141,6 +145,7 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("jobs_run_here")
 def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "bc", mini, 0)
     steps = itertools.count()

@@ -84,7 +84,7 @@ def assert_same(found: Any, expected: Any) -> None:
     )
 
 
-@settings(max_examples=scaled(15), deadline=None)
+@settings(max_examples=scaled(15, 5), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=12),
     batch_size=st.integers(1, 40),
@@ -184,7 +184,7 @@ def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
     assert [one for pair in pairs for half in pair for one in steps_of(half)] == whole[stop * 10 :]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.slow
 def test_workers_give_the_same_stream(many: Dataset, workers: int) -> None:
     stream = stream_transitions(many, 10, seed=3, buffer_bytes=4000)
@@ -244,11 +244,12 @@ def test_small_columns_are_held_where_that_takes_little(write: Write, share: int
         torch.testing.assert_close(batch.observations[key], values, rtol=0, atol=0)
 
 
+@pytest.mark.scaled
 def test_mixing_is_as_the_formulas_say(many: Dataset) -> None:
     stream = stream_transitions(many, 16, seed=3, buffer_bytes=6000)
     mixing = stream.mixing
     steps = many.total_steps
-    drawn = np.array(first_steps(stream, 40 * steps // 16)).reshape(-1, 16)
+    drawn = np.array(first_steps(stream, scaled(40) * steps // 16)).reshape(-1, 16)
     followers = [np.isin(batch + 1, batch).sum() for batch in drawn]
     together = np.sum(followers) / drawn.size
     # A batch may lie across two groups, and the last step of an episode has no neighbor.

@@ -5,6 +5,7 @@ import math
 import struct
 import subprocess
 import sys
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -352,7 +353,9 @@ def test_equal_states_are_equal_files_in_every_process(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-        subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    with unittest.mock.patch.object(sys, "argv", ["", str(folders[0])]):
+        exec(code, {})
+    subprocess.run([sys.executable, "-c", code, str(folders[1])], check=True)
     files = [path.read_bytes() for folder in folders for path in sorted(folder.iterdir())]
     assert len(files) == 8
     assert len(set(files)) == 1

@@ -27,6 +27,7 @@ from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import has_checkpoint, read_run, run_folder
 from orlog.algos.training.train import train_run
 from orlog.cli import app
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -66,7 +67,9 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     command = [sys.executable, "-c", TRAIN, str(mini_folder), algorithm]
-    subprocess.run([*command, str(whole)], check=True)
+    small = {"hidden": [16, 16], "batch_size": 32}
+    dataset = load_dataset(mini_folder)
+    train_run(algorithm, dataset, whole, seed=0, steps=200, evaluations=0, settings=small)
     running = subprocess.Popen([*command, str(cut)])
     while running.poll() is None and not (cut / "checkpoint.safetensors").exists():
         time.sleep(0.002)

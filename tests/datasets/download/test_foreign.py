@@ -381,7 +381,7 @@ def _bring_and_wait(source: ForeignSource, step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("checksum", [pytest.param(True, marks=pytest.mark.thorough), False])
 @pytest.mark.parametrize(
     "step", ["make_manifest", "StoredVersion", "put_in_place", "_remember_first"]
 )

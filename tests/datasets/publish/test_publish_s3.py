@@ -21,6 +21,7 @@ from orlog.errors import IntegrityError, StorageError, VersionExistsError
 from orlog.manifests.index import index_from_json
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.signatures import SignedKind
+from tests.levels import scaled
 from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
@@ -302,7 +303,7 @@ def publish_at_once(folders: list[Path], key_file: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_s3_takes_the_same_version_from_all(
     count: int, built_mini: Path, bucket: Any, sign: Sign, key_file: Path
 ) -> None:
@@ -316,11 +317,12 @@ def test_s3_takes_the_same_version_from_all(
     }
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 def test_s3_takes_one_of_two_with_other_bytes(
     own: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    folders = [own, other, own, other]
+    folders = [own, other] * scaled(2, 1)
     endings = publish_at_once(folders, key_file)
     assert set(endings) == {0, 17}
     (winner,) = {folder for folder, ending in zip(folders, endings, strict=True) if ending == 0}
@@ -337,15 +339,17 @@ def test_s3_takes_one_of_two_with_other_bytes(
     }
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 def test_s3_lists_all_that_come_at_once(
     variant: Callable[..., Path], bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    folders = [variant(f"copy{number}", version=f"2.{number}.0", objects=[]) for number in range(4)]
-    assert publish_at_once(folders, key_file) == [0] * 4
+    versions = [f"2.{number}.0" for number in range(scaled(4, 2))]
+    folders = [variant(f"copy{version}", version=version, objects=[]) for version in versions]
+    assert publish_at_once(folders, key_file) == [0] * len(versions)
     files = bucket_tree(bucket)
     assert_signed(files, sign)
     index = index_from_json(files["index.json"], "test")
-    assert index.serial == 4
-    assert sorted(index.datasets[MINI]) == [f"2.{number}.0" for number in range(4)]
+    assert index.serial == len(versions)
+    assert sorted(index.datasets[MINI]) == versions
     assert not any(path.endswith(".publishing") for path in files)

@@ -30,6 +30,7 @@ from orlog.datasets.store.version import StoredVersion
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, ManifestError
 from orlog.manifests.manifest import part_folder
+from tests.levels import scaled
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
@@ -190,6 +191,7 @@ def test_columns_of_parts_are_one_after_the_other(
         assert_same_values(parts.read(name), whole.read(name))
 
 
+@pytest.mark.scaled
 def test_any_range_of_rows_is_that_of_the_whole(
     stored_versions: tuple[StoredVersion, StoredVersion],
 ) -> None:
@@ -199,7 +201,7 @@ def test_any_range_of_rows_is_that_of_the_whole(
         rows = len(values)
         assert parts.rows(name) == rows
         ranges = itertools.combinations_with_replacement(range(rows + 1), 2)
-        few = itertools.islice(ranges, 0, None, 1 + rows * rows // 300)
+        few = itertools.islice(ranges, 0, None, 1 + rows * rows // scaled(300))
         for start, stop in [*few, (0, rows), (rows, rows)]:
             for stored in stored_versions:
                 assert_same_values(stored.read(name, start, stop), values[start:stop])
@@ -247,7 +249,16 @@ SELECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("windows", [(0, 0), (2**18, 2**26), (0, 2**26), (2**18, 100)], ids=str)
+@pytest.mark.parametrize(
+    "windows",
+    [
+        (0, 0),
+        (2**18, 2**26),
+        pytest.param((0, 2**26), marks=pytest.mark.thorough),
+        pytest.param((2**18, 100), marks=pytest.mark.thorough),
+    ],
+    ids=str,
+)
 def test_rows_of_any_episodes_are_those_of_the_episodes(
     stored_versions: tuple[StoredVersion, StoredVersion],
     monkeypatch: pytest.MonkeyPatch,
@@ -558,7 +569,7 @@ episode = orlog.Episode(observations=np.zeros((3, 1), np.float32), actions=np.ze
 box = spaces.Box(-1, 1, (1,), np.float32)
 with orlog.DatasetWriter("lab/x-v1", observation_space=box, action_space=spaces.Discrete(2)) as w:
     w.add_episode(episode)
-for _ in range(30):
+for _ in range(24):
     with orlog.DatasetWriter.append(orlog.load_dataset("lab/x-v1")) as w:
         w.add_episode(episode)
 ds = orlog.load_dataset("lab/x-v1")
@@ -567,4 +578,4 @@ print(len(ds), sum(len(ds.column(name)) for name in ds.columns), len(list(ds)))
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert found.stdout.split()[0] == "31", found.stderr
+    assert found.stdout.split()[0] == "25", found.stderr

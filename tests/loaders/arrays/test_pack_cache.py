@@ -35,6 +35,7 @@ from orlog.loaders.arrays.packs import is_packed, open_pack, pack_folder, verify
 from orlog.manifests.names import DatasetName
 from tests.datasets.cached_homes import age, place, record_template
 from tests.datasets.home.test_cache_kills import in_child
+from tests.levels import scaled
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
 FIRST = DatasetName(ARM, "1.0.0")
@@ -391,18 +392,19 @@ def collect_on(seconds: float) -> int:
     return count
 
 
+@pytest.mark.scaled
 @pytest.mark.slow
 def test_readers_and_removers_at_once(
     arm: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, source = make_pack(arm), tmp_path / "source"
+    folder, source, seconds = make_pack(arm), tmp_path / "source", scaled(4, 1)
     shutil.copytree(folder, source)
     monkeypatch.setenv("ORLOG_HOME", os.environ["ORLOG_HOME"])
     with multiprocessing.get_context("spawn").Pool(4) as pool:
-        readers = [pool.apply_async(read_on, (folder, source, 4)) for _ in range(2)]
-        removers = [pool.apply_async(collect_on, (4,)) for _ in range(2)]
-        assert sum(one.get(60) for one in readers) > 20
-        assert sum(one.get(60) for one in removers) > 5
+        readers = [pool.apply_async(read_on, (folder, source, seconds)) for _ in range(2)]
+        removers = [pool.apply_async(collect_on, (seconds,)) for _ in range(2)]
+        assert sum(one.get(60) for one in readers) > 5 * seconds
+        assert sum(one.get(60) for one in removers) > seconds
     collect_packs(unused_days=0)
     assert not folder.exists()
     assert orlog.load_dataset(str(FIRST)).total_steps == 3

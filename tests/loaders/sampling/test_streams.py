@@ -42,17 +42,24 @@ def expected(built_mini: Path) -> list[list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # few cores
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("workers", "method"),
+    [
+        (0, None),
+        *((workers, "fork") for workers in (1, 2, 3)),
+        (2, "spawn"),
+        *(pytest.param(workers, "spawn", marks=pytest.mark.thorough) for workers in (1, 3)),
+    ],
+)
 def test_the_stream_is_the_same_for_any_number_of_workers(
-    mini: Dataset, expected: list[list[float]], workers: int, method: str
+    mini: Dataset, expected: list[list[float]], workers: int, method: str | None
 ) -> None:
     stream = transitions(mini, SIZE, seed=3)
     loader = DataLoader(
         stream,
         batch_size=None,
         num_workers=workers,
-        multiprocessing_context=method if workers else None,
+        multiprocessing_context=method,
     )
     assert rewards(loader, BATCHES) == expected
 
