@@ -25,7 +25,7 @@ import orlog
 from orlog.errors import SchemaError
 
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
-STEPS = 5
+STEPS = 3
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import pytest
 from tests.environment_records import PACKAGES, register_all
 
 ROOT = Path(__file__).parents[2]
-SHARES = 12
+SHARES = 8
 
 
 def run_share(ids: list[str], folder: Path) -> list[Any]:

@@ -178,10 +178,10 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 def test_a_reproduction(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = functools.partial(orlog.reproduce.make_jobs, evaluations=1)
     monkeypatch.setattr(orlog.reproduce, "make_jobs", few)
-    options = ["--seeds", 2, "--steps", 600, "--episodes", 2, "--workers", 1, "--out", tmp_path]
+    options = ["--seeds", 2, "--steps", 1000, "--episodes", 8, "--workers", 1, "--out", tmp_path]
     body = parsed("reproduce", "bc", MINI, *options)
     assert [one["seed"] for one in body["seeds"]] == [0, 1]
-    assert all(len(one["returns"]) == 2 for one in body["seeds"])
+    assert all(len(one["returns"]) == 8 for one in body["seeds"])
     assert body["digest"] == mini.digest
     assert body["baseline"] is None
     assert body["verdict"] is None
