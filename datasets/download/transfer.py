@@ -1,4 +1,4 @@
-"""Brings bytes over: small files whole, and objects into a part that goes on where it stopped.
+"""Downloads small files whole, and objects into a part that resumes where it stopped.
 
     mirror A ─┐  Range: bytes=N-     ┌─────────────┬ ─ ─ ─ ─ ┐
     mirror B ─┴────────────────────▶ │ N bytes held│  asked  │  part, hashed while it grows
@@ -323,7 +323,7 @@ class _Part:
         return self.size if is_safe else 0
 
     def begin(self, mirror: Mirror, stream: Stream) -> None:
-        """Hear what a mirror says of the file; what may be of other bytes than it has is discarded.
+        """Check the mirror's response; discard held bytes that may not match.
 
         Raises:
             Failure: it has another file, or does not begin where its bytes are needed.

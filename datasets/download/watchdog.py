@@ -1,7 +1,7 @@
-"""Ends what a server draws out: socket timeouts count silence only, and a byte now and then is none.
+"""Enforces a deadline on slow-dripping servers, which never trip a socket's timeout.
 
-One thread looks at the sockets that are being waited for, and shuts those down whose time is over.
-It ends by itself when there have been none for a while.
+One thread watches the sockets that others wait for, and shuts down those past their deadline. It
+ends by itself when there have been none for a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands that bring versions here, mend them, and publish them."""
+"""Commands that download, repair and publish versions."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def download(
     jobs: Jobs = 16,
     limit_rate: Rate = None,
 ) -> None:
-    """Bring a version here from a registry or a URL, every byte checked.
+    """Download a version from a registry or a URL, every byte checked.
 
-    What was interrupted goes on where it stopped; what is here is not transferred again. A part is
+    An interrupted download resumes where it stopped; what is here is not transferred again. A part is
     opened by orlog.load_dataset with the same episodes and columns, and completed by downloading
     without them. For a name a mirror is the URL of another registry with the same versions; for a URL that of another copy of
     the folder.
