@@ -51,8 +51,8 @@ class Dataset:
         digest: `sha256:..`; of the manifest for a stored version, of parents and operation for a
             view.
         schema: The columns.
-        operation: How a view came to be, as saved; None for a stored version.
-        parents: What a view was made of.
+        operation: How a view was made, as saved; None for a stored version.
+        parents: The datasets that a view was made from.
     """
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
@@ -104,7 +104,7 @@ class Dataset:
         """Folder of a stored version; file of a saved view.
 
         Raises:
-            NotFoundError: a view that is saved nowhere.
+            NotFoundError: it is a view that was not saved.
         """
         if self._selection is None:
             return self._versions[0].folder
@@ -116,17 +116,17 @@ class Dataset:
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the stored version; of a view, that of what it was first made of."""
+        """Manifest of the stored version; for a view, of the first version it was made from."""
         return self._versions[0].manifest
 
     @property
     def name(self) -> str:
-        """Name without version; of a view, that of what it was first made of."""
+        """Name without version; for a view, of the first version it was made from."""
         return self.manifest.name
 
     @property
     def version(self) -> str:
-        """Content version; of a view, that of what it was first made of."""
+        """Content version; for a view, of the first version it was made from."""
         return self.manifest.version
 
     @property
@@ -147,7 +147,7 @@ class Dataset:
 
     @property
     def lineage(self) -> list[Parent]:
-        """What it was derived from: recorded for a stored version, its parents for a view."""
+        """Datasets it was derived from: as recorded in a stored version, the parents of a view."""
         if self.operation is None:
             return self.manifest.lineage
         text = operation_text(self.operation)
@@ -203,15 +203,15 @@ class Dataset:
         Args:
             name: Name of the column.
             start: First row.
-            stop: Row behind the last one.
-            out: Where they go: a contiguous, writeable array of their shape and type. Memory that
-                was used before takes them faster than new one, which is the default.
+            stop: Row after the last one.
+            out: Where they go: a contiguous, writeable array of their shape and type; a new array
+                by default. Reusing memory is faster.
 
         Raises:
             NotFoundError: there is no such column.
             IndexError: there are no such rows.
             ValueError: they do not fit `out`, or it is read-only.
-            TypeError: `out` is no array.
+            TypeError: `out` is not an array.
             IntegrityError: an object is damaged.
         """
         self._check_column(name)
@@ -256,7 +256,7 @@ class Dataset:
     @overload
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> Dataset: ...
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
-        """Return one episode, or a view of several: a slice, positions or a mask.
+        """Return one episode, or a view of several: by a slice, positions or a mask.
 
         Raises:
             IndexError: there is no such episode.
@@ -349,12 +349,12 @@ class Dataset:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
 
         Args:
-            path: The file. The same view may be there already.
-            replace: Whether another view that is there may be replaced. Other files never are.
+            path: The file. It may hold the same view already.
+            replace: Whether another view in it may be replaced. Other files are never replaced.
 
         Raises:
             ValueError: this is a stored version, not a view.
-            VersionExistsError: another view, or a file of another kind, is there.
+            VersionExistsError: the file holds another view or something else.
             StorageError: the file cannot be written.
         """
         self.view_file = save_view(self, Path(path), replace=replace)
@@ -428,7 +428,7 @@ class Dataset:
         return self._selection.runs(episodes)
 
     def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
-        """Return the row behind the last one wanted, of so many, if all of them fit `out`.
+        """Return the row after the last wanted one of `rows`, if all wanted rows fit `out`.
 
         Decoders write to its address, whatever it is: it must hold these rows, and may change.
         """

@@ -1,4 +1,4 @@
-"""Opens what is on this machine: a stored version, a part of one, or a saved view."""
+"""Opens what is on this machine: a stored version, whole or in part, or a saved view."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_dataset(name: str | Path) -> Dataset:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
         IntegrityError: an object is missing, cut or altered.
-        LockError: `orlog.lock` pins the name to something else than asked for.
+        LockError: `orlog.lock` pins the name to another digest.
     """
     path = as_folder(name)
     everything = Choice()

@@ -388,7 +388,7 @@ def _check_alike(first: SourceT, other: SourceT) -> None:
 
 
 def _to_ranges(positions: np.ndarray) -> list[list[int]]:
-    """Return positions as [first, behind the last] ranges, in their order."""
+    """Return positions as [first, after the last] ranges, in their order."""
     if not len(positions):
         return []
     edges = np.flatnonzero(np.diff(positions, prepend=positions[:1] - 2) != 1)

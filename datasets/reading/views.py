@@ -9,10 +9,10 @@ may be a view itself, written out in the same way. Operations:
 | operation | value |
 |---|---|
 | `filter` | an expression on columns of episodes |
-| `episodes` | positions, as [first, behind the last] ranges |
+| `episodes` | positions, as [first, after the last] ranges |
 | `split` | sizes, seed, part: a seeded partition of whole episodes |
 | `top` | percent, by |
-| `columns` | names that are kept of those that may go |
+| `columns` | names of the optional columns that are kept |
 | `combine` | weights, or none |
 """
 

@@ -56,10 +56,10 @@ class EpisodeWriter:
         Args:
             folder: Where the columns will lie.
             schema: The columns.
-            name: How errors call the dataset.
+            name: The dataset's name in errors.
             encodings: How to store some columns.
             first_decides: Whether the first episode may add columns, or the schema is complete.
-            strict: Refuse numbers outside of their Box, which else are counted.
+            strict: Refuse numbers outside of their Box, which are otherwise counted.
         """
         schema.check(name)
         self.schema = schema
@@ -91,7 +91,7 @@ class EpisodeWriter:
         """
         where = self._where()
         if self.inside_episode:
-            raise SchemaError(f"{where}: has steps already; end_episode closes it first")
+            raise SchemaError(f"{where}: has steps already; end_episode closes it first.")
         schema = self.schema
         if self._first_decides and self.episodes == 0:
             schema = schema.with_extras(episode.infos, episode.metadata, where)
@@ -111,7 +111,7 @@ class EpisodeWriter:
         truncations: np.ndarray | Sequence[bool],
         infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
     ) -> None:
-        """Write some steps of an episode; its first ones bring one observation more than steps.
+        """Write some steps of an episode; the first call takes one observation more than steps.
 
         Raises:
             SchemaError: they do not fit; nothing of them was written.
@@ -183,7 +183,7 @@ class EpisodeWriter:
         if not self.inside_episode:
             raise SchemaError(f"{self._where()}: has no steps that could be discarded")
         columns = self.container.columns
-        # A first episode may have brought columns, which then have to go too.
+        # A first episode may have added columns, which must then be removed too.
         if self.episodes == 0 or any(
             column.handed_rows > ended.get(name, 0) for name, column in columns.items()
         ):
@@ -205,7 +205,7 @@ class EpisodeWriter:
         self.steps += int(lengths.sum())
 
     def finish(self) -> WrittenPart:
-        """Write what is left and return what became of it.
+        """Write the remaining rows and return the part.
 
         Raises:
             SchemaError: an episode is open, or there is none.
@@ -234,11 +234,11 @@ class EpisodeWriter:
         )
 
     def close(self) -> None:
-        """Stop writing; what was not written is dropped."""
+        """Stop writing; rows that were not written are dropped."""
         self.container.close()
 
     def _append(self, block: Block) -> None:
-        """Append rows, offsets moved behind what was written before."""
+        """Append rows; offsets continue those written before."""
         columns = self.container.columns
         if not block.keys() <= columns.keys():
             specs = self.schema.columns()
@@ -252,7 +252,7 @@ class EpisodeWriter:
         self.container.append(moved)
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
-        """Keep rewards to be summed at once, as for a whole episode, while they are not too many."""
+        """Keep rewards, up to a limit, to be summed at once as for a whole episode."""
         self._open_rewards.append(rewards.copy())
         self._held_rewards += len(rewards)
         if self._held_rewards > REWARDS_IN_MEMORY:

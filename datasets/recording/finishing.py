@@ -118,7 +118,7 @@ def make_manifest(
         behavior_policy: What chose the actions.
         recipe: What built the data.
         lineage: Datasets that this one was derived from.
-        changes: What is new against the version before.
+        changes: What is new since the previous version.
     """
     return Manifest(
         manifest_version=MANIFEST_VERSION,

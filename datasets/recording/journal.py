@@ -1,9 +1,9 @@
-"""What a recording has acknowledged: a small file that is replaced in one step.
+"""The journal of a recording: what it has acknowledged, in a small file replaced in one step.
 
     journal.json    totals, schema, and for each column how many rows count
-    pending-N       the rows of all columns that fill no shard yet, one column after the other
+    pending-N       the rows after the full shards, one column after the other
 
-Everything else that lies in a recording's folder, and is not listed, does not count.
+Anything else in a recording's folder is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_journal(
 ) -> None:
     """Acknowledge the first `rows` of each column; full shards must be durable already.
 
-    `number` must grow by one with each journal; `header` is kept with it, to be compared.
+    `number` must grow by one with each journal; `header` is stored, to be compared on resuming.
     """
     pending = folder / f"pending-{number}"
     columns: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def write_journal(
     temporary = folder / f"{JOURNAL}.unfinished"
     write_durably(temporary, json.dumps(body).encode())
     temporary.replace(folder / JOURNAL)
-    sync(folder)  # before what the old journal needs goes
+    sync(folder)  # before removing what the old journal needs
     for path in folder.glob("pending-*"):
         if path != pending:
             path.unlink()
@@ -95,10 +95,10 @@ def read_journal(folder: Path) -> dict[str, Any] | None:
         if body["journal_version"] != JOURNAL_VERSION:
             raise ValueError(f"journal_version {body['journal_version']!r}")  # noqa: TRY301
         if hashlib.sha256(canonical_json(body)).hexdigest() != stated:
-            raise ValueError("its sum is wrong")  # noqa: TRY301
+            raise ValueError("its checksum is wrong")  # noqa: TRY301
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ManifestError(
-            f"{path}: no readable journal of a recording: {error}; discard=True drops it"
+            f"{path}: no readable journal of a recording: {error}; discard=True drops it."
         ) from error
     return dict(body)
 
@@ -108,14 +108,14 @@ def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dic
 
     Raises:
         IntegrityError: what was acknowledged is missing or damaged.
-        SchemaError: columns are to be stored otherwise than they were.
+        SchemaError: columns were recorded with other encodings.
     """
     writer.schema = _schema_from_json(writer.schema, body["schema"])
     specs = writer.schema.columns()
     path = folder / f"pending-{body['pending']}"
     if not path.is_file():
         raise IntegrityError(
-            f"{path}: the acknowledged rows are gone; discard=True drops the recording",
+            f"{path}: the acknowledged rows are gone; discard=True drops the recording.",
             file=path.name,
         )
     with path.open("rb") as file:
@@ -132,7 +132,7 @@ def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dic
             if hashlib.sha256(data).hexdigest() != state["sha256"]:
                 raise IntegrityError(
                     f"{folder}: the acknowledged rows of column {name} are damaged; discard=True "
-                    "drops the recording",
+                    "drops the recording.",
                     file=name,
                 )
             full, rest = divmod(state["rows"], column.encoding.shard_rows)
@@ -161,7 +161,7 @@ def schema_json(schema: Schema) -> dict[str, Any]:
 
 
 def _changed(recorded: Encoding, given: Encoding) -> str:
-    """Say what differs between two encodings."""
+    """Describe how two encodings differ."""
     if recorded.chunk_rows != given.chunk_rows:
         return f"chunks of {recorded.chunk_rows} rows, not {given.chunk_rows}"
     before, after = dataclasses.asdict(recorded), dataclasses.asdict(given)
@@ -176,7 +176,7 @@ def _pending_rows(column: ColumnWriter, rows: int) -> bytes | None:
     """Return the acknowledged rows that are in no durable shard; None where all of them are."""
     first = rows - rows % column.encoding.shard_rows
     in_memory = column.rows - len(column.pending)
-    # The open episode may have filled the shard meanwhile; then it is on the disk.
+    # If the open episode has filled the shard since, these rows are on the disk.
     return column.pending[: rows - first].tobytes() if in_memory == first else None
 
 

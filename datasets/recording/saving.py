@@ -1,4 +1,4 @@
-"""New stored versions: one in the other container, or rows of a view as a version of their own."""
+"""New stored versions from others: in the other container, or from any dataset or view."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def convert_dataset(
 ) -> Path:
     """Write a stored version in the other container into a new folder, and return the folder.
 
-    Parts and every column's BLAKE3 stay the same, and are checked. Objects differ, so the digest
-    does, and what has another digest has another version: the next free patch by default. The
-    lineage gets the digest it had, with the operation `convert`. Memory is bounded; an interruption
-    leaves nothing under `target`.
+    Parts and every column's BLAKE3 stay the same, and are checked. Objects differ and so does the
+    digest, so the result is another version: by default the next free patch. The lineage gains the
+    old digest with the operation `convert`. Memory is bounded; an interruption leaves nothing under
+    `target`.
 
     Args:
         dataset: The version; views have no container of their own, `save_dataset` gives them one.
-        target: Where it will lie. Nothing may be there.
-        container: `zarr`, or `hdf5` for one file to a part.
+        target: The new folder, which must not exist.
+        container: `zarr`, or `hdf5` for one file per part.
         name: Name of the new version; that of the dataset by default.
         version: Content version; by default 1.0.0 of another name, and of the same name the next
-            patch version that means nothing else on this machine.
+            patch version that is free on this machine.
         progress: Called with bytes of rows done and in all.
 
     Raises:
-        VersionExistsError: something is at `target`, or the version means something else already.
+        VersionExistsError: `target` exists, or the version exists with other content.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: the dataset is a view.
         ValueError: it is in this container already.
@@ -122,8 +122,8 @@ def save_dataset(
     """Store a dataset or a view as a version of its own under ORLOG_HOME, and return its folder.
 
     Rows are copied, some 16 MiB at a time, into one part. The lineage of a view names its parents
-    and its operation, that of a stored version names it and the operation `copy`. What recorded the
-    data is kept where all that was combined agrees; the weights of a mixture only in the lineage.
+    and its operation, that of a stored version names it and the operation `copy`. The environment is
+    kept if all sources agree on it; weights of a mixture are kept only in the lineage.
 
     Args:
         dataset: Episodes to store.
@@ -131,7 +131,7 @@ def save_dataset(
         version: Content version, `major.minor.patch`.
         description: What the data are; by default what its sources say.
         license: SPDX identifier; by default those of its sources, joined by AND.
-        changes: What is new against the version before.
+        changes: What is new since the previous version.
         container: `zarr`, or `hdf5` for a single file.
         progress: Called with steps done and in all.
 
@@ -204,7 +204,7 @@ def _name_of_converted(
 
 
 def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> bool:
-    """Return whether a version means nothing yet, or this very conversion, made before."""
+    """Return whether a version is free, or is this same conversion made before."""
     step = Parent(digest=dataset.digest, operation="convert")
     return all(
         known.container == container and known.lineage[-1:] == [step]
@@ -291,14 +291,14 @@ def _inside(prefix: str, objects: list[StoredObject]) -> list[StoredObject]:
 
 
 def _joined(separator: str, texts: list[str]) -> str:
-    """Return different texts in the order they come, empty ones left out."""
+    """Join the distinct texts that are not empty, in order."""
     return separator.join(dict.fromkeys(text for text in texts if text))
 
 
 def _refuse(place: Path, destination: Path) -> None:
     if place.exists() or place.is_symlink():
         raise VersionExistsError(
-            f"{destination} is there already; versions are never overwritten: choose another one"
+            f"{destination} exists already; versions are never overwritten: choose another one."
         )
 
 

@@ -1,13 +1,14 @@
 """`DatasetWriter`: records a new version of a dataset, or appends to one, and survives a kill.
 
     $ORLOG_HOME/datasets/NAME/.VERSION.recording/journal.json     what is acknowledged
-                                                 pending-N        rows that fill no shard yet
+                                                 pending-N        rows after the full shards
                                                  part/            full shards
     $ORLOG_HOME/datasets/NAME/VERSION/                            appears whole, at the end
 
-What was acknowledged is on the disk: full shards, and the rows behind them beside the journal. A
-journal replaces the one before in one step. Going on means reading back what it lists and dropping
-the rest. An appended version shares the files of the version before it (hard links) and adds a part.
+Acknowledged rows are on the disk: full shards, and the rows after these in a file next to the
+journal. Each journal replaces the previous one in one step. Resuming reads back what the journal
+lists and drops the rest. An appended version shares the files of the version it appends to (hard
+links) and adds a part.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import gymnasium
 import numpy as np
 from filelock import FileLock
 
-from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
@@ -36,7 +36,7 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
-from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.recording.layout import lay_out_version
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import (
     IntegrityError,
@@ -48,7 +48,6 @@ from orlog.errors import (
 )
 from orlog.files import (
     BusyError,
-    link_or_copy,
     storage_errors,
     sync,
     sync_folders,
@@ -61,10 +60,7 @@ from orlog.manifests.manifest import (
     Parent,
     Part,
     PartColumn,
-    StoredObject,
     manifest_from_text,
-    part_folder,
-    parts_of,
 )
 from orlog.manifests.names import parse_name
 from orlog.manifests.spaces import storable_space
@@ -79,13 +75,13 @@ class DatasetWriter:
 
     As a context manager it finishes the version at the end, and keeps what was acknowledged after
     an error. `add_episode` takes whole episodes, `add_steps` and `end_episode` episodes of any
-    length. `checkpoint` acknowledges: a process killed later loses nothing from before it. It runs
-    by itself when an episode ends and a minute has passed.
+    length. `checkpoint` acknowledges: if the process is killed later, nothing from before it is lost.
+    It also runs by itself when an episode ends at least a minute after the last one.
 
     Attributes:
         folder: Where the finished version lies, or will lie.
-        total_episodes: Whole episodes so far, those of a resumed recording among them; of an
-            appended version the new ones only.
+        total_episodes: Whole episodes so far, including those of a resumed recording; of an
+            appended version only the new ones.
         total_steps: Steps of these.
     """
 
@@ -109,35 +105,35 @@ class DatasetWriter:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         strict: bool = False,
     ) -> None:
-        """Start a version, or go on with one that was interrupted.
+        """Start a version, or resume an interrupted recording of it.
 
         Args:
             name: Name of the dataset without version, for example `lab/arm-v1`.
             observation_space: Space of observations; taken from `environment` if it is given.
-            action_space: Space of actions; likewise.
-            environment: What the data are recorded in. Id, arguments and versions of packages are
-                kept, so that policies can be scored in it.
+            action_space: Space of actions; taken from `environment` if it is given.
+            environment: The environment that the data are recorded in. Its id, arguments and package
+                versions are kept, so that policies can be evaluated in it.
             version: Content version, `major.minor.patch`.
             reward_dtype: float32 or float64.
             description: What the data are, in a sentence or two.
             license: SPDX identifier.
             behavior_policy: What chose the actions.
-            changes: What is new against the version before.
+            changes: What is new since the previous version.
             container: `zarr`, or `hdf5` for a single file.
             encodings: Chunks and codecs of some columns; see `orlog.datasets.store.encoding`.
-            resume: Go on with an interrupted recording of this version, if there is one.
+            resume: Continue an interrupted recording of this version, if there is one.
             discard: Drop an interrupted recording of this version, if there is one.
-            checkpoint_seconds: Time between acknowledgements that nobody asked for.
-            strict: Refuse observations and actions outside of their Box. Else they are recorded and
-                counted in the manifest, `orlog show` shows them and training warns of them. What is
-                not a number is never refused.
+            checkpoint_seconds: Time between automatic acknowledgements.
+            strict: Refuse observations and actions outside of their Box. Otherwise they are recorded
+                and counted in the manifest, `orlog show` shows them and training warns of them. NaN
+                is never refused.
 
         Raises:
-            VersionExistsError: the version is there; versions are never overwritten.
-            StorageError: an interrupted recording is there and neither resumed nor discarded, or
+            VersionExistsError: the version exists; versions are never overwritten.
+            StorageError: an interrupted recording exists and is neither resumed nor discarded, or
                 another process is writing this version.
             SchemaError: spaces are missing or cannot be stored.
-            InvalidNameError: the name is none, or has a version in it.
+            InvalidNameError: the name is invalid, or contains a version.
         """
         for parameter, space in (
             ("observation_space", observation_space),
@@ -197,10 +193,10 @@ class DatasetWriter:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         strict: bool = False,
     ) -> DatasetWriter:
-        """Start a version that holds everything of `dataset`, and episodes behind it.
+        """Start a version that holds everything in `dataset`, followed by new episodes.
 
-        The files of `dataset` are shared, not copied. Without a `version` the minor one grows by
-        one. Other arguments and errors are those of `DatasetWriter`.
+        The files of `dataset` are shared, not copied. Without a `version` the minor number grows
+        by one. Other arguments and errors are those of `DatasetWriter`.
         """
         dataset = as_dataset(dataset)
         if dataset.operation is not None:
@@ -251,7 +247,7 @@ class DatasetWriter:
             raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
         if "@" in name:
             raise InvalidNameError(
-                f"{name!r:.99}: what is recorded is named without its version; give it as version="
+                f"{name!r:.99}: a new dataset is named without its version; give that as version=."
             )
         wanted = parse_name(f"{name}@{version}")
         self.name, self.version = wanted.name, wanted.version
@@ -302,7 +298,7 @@ class DatasetWriter:
         self._next_checkpoint = time.monotonic() + checkpoint_seconds
 
     def __repr__(self) -> str:
-        """Return name, version and what was recorded so far."""
+        """Return name, version, and the totals so far."""
         return (
             f"DatasetWriter({self.name}@{self.version}, {self.total_episodes:,} episodes, "
             f"{self.total_steps:,} steps)"
@@ -328,7 +324,7 @@ class DatasetWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the version, or after an error acknowledge what is whole and stop."""
+        """Finish the version, or after an error acknowledge whole episodes and stop."""
         try:
             if kind is None and not self._done:
                 self.finish()
@@ -361,9 +357,10 @@ class DatasetWriter:
     ) -> None:
         """Add n steps to the open episode, or open one.
 
-        The first call of an episode brings n + 1 observations, the one after reset first; later
-        calls bring n, each what followed its action. Lists of numbers and flags, and a list with a
-        dict of infos for each step, are taken where nothing is lost. Raises as `add_episode` does.
+        The first call of an episode takes n + 1 observations, starting with the one after reset; later
+        calls take n, the observation after each action. Lists of numbers and flags, and a list with
+        a dict of infos for each step, are accepted where nothing is lost. Raises as `add_episode`
+        does.
         """
         self._check_open()
         self._writer.add_steps(
@@ -378,7 +375,7 @@ class DatasetWriter:
     def end_episode(
         self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Close the open episode, which may end without a flag where the recording just stops.
+        """Close the open episode; without a flag at its end, the recording just stopped there.
 
         Raises:
             SchemaError: no episode is open, or seed or metadata do not fit.
@@ -388,10 +385,10 @@ class DatasetWriter:
         self._episode_ended()
 
     def discard_episode(self) -> None:
-        """Drop the steps of the open episode, a failed run of a robot for example.
+        """Drop the steps of the open episode, for example a failed run of a robot.
 
-        Costs nothing while the episode is shorter than a shard; else what was recorded before is
-        read back from the disk.
+        Costs nothing while the episode is shorter than a shard; otherwise earlier episodes are read
+        back from the disk.
 
         Raises:
             SchemaError: no episode is open.
@@ -427,7 +424,7 @@ class DatasetWriter:
         return self._acknowledged
 
     def _acknowledge(self) -> None:
-        """Write down that all whole episodes are on the disk; full shards must be."""
+        """Record that all whole episodes are on the disk; full shards must be durable already."""
         with storage_errors(self._recording):
             sync_folders(self._recording / "part")
             self._journal_number += 1
@@ -438,11 +435,11 @@ class DatasetWriter:
         self._acknowledged = self._writer.episodes
 
     def finish(self) -> Path:
-        """Write the rest, put the version in its place in one step, and return its folder.
+        """Write the remaining rows, put the version in its place in one step, and return its folder.
 
         Raises:
             SchemaError: an episode is open, or there is none.
-            VersionExistsError: the version came to be meanwhile.
+            VersionExistsError: the version has come to exist since the start.
             StorageError: the disk is full; what was acknowledged is kept.
         """
         self._check_open()
@@ -455,10 +452,17 @@ class DatasetWriter:
         try:
             with storage_errors(store):
                 shutil.rmtree(store, ignore_errors=True)
-                manifest, new = self._make_version(store, written)
+                manifest, new = lay_out_version(
+                    self._recording / "part",
+                    written,
+                    store,
+                    container=self._container,
+                    base=self._base,
+                    facts={"name": self.name, "version": self.version, **self._facts},
+                )
             finish_version(store, manifest, self.folder, accept=self._accept, share=new)
         except BaseException:
-            # All rows are on the disk, so a recording that was never acknowledged can be now.
+            # All rows are on the disk, so even a recording without a journal can be acknowledged now.
             if self._acknowledged < self._writer.episodes:
                 with contextlib.suppress(StorageError):
                     self._acknowledge()
@@ -469,7 +473,7 @@ class DatasetWriter:
         return self.folder
 
     def close(self) -> None:
-        """Stop; what was acknowledged stays, for `resume=True`."""
+        """Stop; acknowledged episodes stay, for `resume=True`."""
         if not self._done:
             self._done = True
             self._writer.close()
@@ -479,7 +483,7 @@ class DatasetWriter:
 
     def _check_open(self) -> None:
         if self._done:
-            raise ValueError(f"{self.name}@{self.version}: this writer is closed")
+            raise ValueError(f"{self.name}@{self.version}: this writer is closed.")
 
     def _refuse_existing(self) -> None:
         folder = version_folder(self.name, self.version)
@@ -492,7 +496,7 @@ class DatasetWriter:
         check_unused(self.name, self.version)
 
     def _check_facts(self, schema: Schema) -> None:
-        """Refuse at once what the manifest could not say at the end."""
+        """Refuse at the start what the manifest could not hold at the end."""
         nothing = PartColumn(rows=0, blake3="0" * 64)
         part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
         try:
@@ -513,21 +517,20 @@ class DatasetWriter:
     def _refuse_interrupted(self, episodes: int) -> NoReturn:
         raise StorageError(
             f"{self._recording}: an interrupted recording of {self.name}@{self.version} is here, "
-            f"with {episodes} episodes acknowledged; resume=True goes on with it, discard=True "
-            "drops it"
+            f"with {episodes} episodes acknowledged; resume=True continues it, discard=True drops it."
         )
 
     def _resume(self, journal: dict[str, Any]) -> None:
         if journal["header"] != self._header:
             raise SchemaError(
                 f"{self._recording}: the interrupted recording of {self.name}@{self.version} has "
-                "other spaces, another container or another version before it; give the same, or "
-                "discard=True"
+                "other spaces, another container or another base version; give the same, or "
+                "discard=True."
             )
         self._ended = restore(self._recording, journal, self._writer)
         self._journal_number = journal["pending"]
         self._acknowledged = journal["episodes"]
-        # Acknowledged rows in a shard that a dropped episode filled: it will be written anew.
+        # A dropped episode filled a shard with acknowledged rows, which will be written again.
         if any(state["on_disk"] for state in journal["columns"].values()):
             self.checkpoint()
 
@@ -540,47 +543,6 @@ class DatasetWriter:
         self._refuse_existing()
         check_unchanged(manifest)
 
-    def _make_version(
-        self, store: Path, written: WrittenPart
-    ) -> tuple[Manifest, list[StoredObject]]:
-        """Lay out the version's folder; return its manifest, and the objects that are new."""
-        base = None if self._base is None else self._base.manifest
-        parts = [] if base is None else parts_of(base)
-        prefix = part_folder(len(parts))
-        target = store / prefix
-        if self._container == "hdf5":
-            from orlog.datasets.store.hdf5 import write_hdf5
-
-            objects = write_hdf5(self._recording / "part", target, written)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # Linked, not moved: a kill before the version is in place leaves the recording whole.
-            _link_tree(self._recording / "part", target, written.objects)
-            objects = written.objects
-        new = [
-            StoredObject(path=prefix + one.path, size_bytes=one.size_bytes, sha256=one.sha256)
-            for one in objects
-        ]
-        if base is not None:
-            assert self._base is not None
-            _link_tree(self._base.folder, store, base.objects)
-        parts.append(written.part)
-        counts = dict(written.non_finite)
-        for name, count in (base.non_finite if base is not None else {}).items():
-            counts[name] = counts.get(name, 0) + count
-        manifest = make_manifest(
-            written.schema,
-            parts,
-            [*new, *(base.objects if base is not None else ())],
-            name=self.name,
-            version=self.version,
-            container=self._container,
-            non_finite=counts,
-            outside=merge_outside([{} if base is None else base.outside_bounds, written.outside]),
-            **self._facts,
-        )
-        return manifest, new
-
 
 def _locked(folder: Path) -> FileLock:
     try:
@@ -591,9 +553,3 @@ def _locked(folder: Path) -> FileLock:
             f"{folder}: another process is writing this version; wait for it, or choose another "
             "version."
         ) from None
-
-
-def _link_tree(source: Path, target: Path, objects: list[StoredObject]) -> None:
-    """Give objects a second name under another folder, or a copy where links are not possible."""
-    for item in objects:
-        link_or_copy(source / item.path, target / item.path)

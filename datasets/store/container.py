@@ -1,4 +1,4 @@
-"""What a container gives back once it has written a part of a version."""
+"""What a container returns after writing a part of a version."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import dataclasses
 
 from orlog.datasets.columns.schema import Schema
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.manifest import (
-    Outside,
-    Part,
-    StoredObject,
-)
+from orlog.manifests.manifest import Outside, Part, StoredObject
 
 __all__ = [
     "WrittenColumn",
@@ -39,7 +35,7 @@ class WrittenPart:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumn:
-    """What became of a column that was written.
+    """A column that is on the disk.
 
     Attributes:
         spec: Name, dtype and row shape.

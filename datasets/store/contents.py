@@ -1,9 +1,9 @@
-"""Says which column and which episodes a damaged object holds values of.
+"""Finds which column and which episodes an object of a store holds values of.
 
     parts/1/rewards/c.3     shard 3 of rewards in part 1: rows 3 x shard_rows, .. of that part
                             -> steps -> by the part's episodes/lengths -> episodes
 
-Only objects that are as in the manifest are asked, so an answer is right or not known.
+Only undamaged objects are read to find out, so an answer is either right or "not known".
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def column_of(path: str) -> str | None:
 
 
 class DamageFinder:
-    """Finds what the objects of one store hold, as far as what is not damaged still tells."""
+    """Finds what the objects of one store hold, as far as its undamaged objects show."""
 
     def __init__(self, folder: Path, manifest: Manifest, damaged: Collection[str]) -> None:
-        """Remember the paths of everything in the store that is not as in the manifest."""
+        """Keep the paths of everything in the store that differs from the manifest."""
         self._folder = folder
         self._container = manifest.container
         self._parts = parts_of(manifest)
@@ -64,8 +64,8 @@ class DamageFinder:
             path: An object, or a column of a part: `parts/1/rewards`.
 
         Returns:
-            None for the column where it holds none or all of them, None for the episodes where it
-            holds no values or they are not known. Metadata of a column stand for all its values.
+            None for the column if it holds no column or all of them; None for the episodes if it
+            holds no values or they are not known. Metadata of a column count as all its values.
         """
         match = _PATH.fullmatch(path)
         part = int(match["part"] or 0) if match else 0
@@ -95,7 +95,7 @@ class DamageFinder:
         """Return the first and last episode in a shard of a column.
 
         Raises:
-            IntegrityError: they cannot be found out.
+            IntegrityError: they cannot be determined.
         """
         if f"{part_folder(part)}{name}/zarr.json" in self._damaged:
             raise IntegrityError(f"{name}: its metadata are damaged")
@@ -137,7 +137,7 @@ class DamageFinder:
         return self._read(part, offsets, start, stop)
 
     def _read_episode_ends(self, part: int, with_last_observations: bool) -> np.ndarray:
-        """Return the row behind each episode of a part."""
+        """Return the row after the last one of each episode of a part."""
         lengths = self._read(part, "episodes/lengths", 0, self._rows(part, "episodes/lengths"))
         ends: np.ndarray = (lengths + int(with_last_observations)).cumsum()
         return ends
@@ -148,7 +148,7 @@ class DamageFinder:
         return self._parts[part].columns[name].rows
 
     def _read(self, part: int, name: str, start: int, stop: int) -> np.ndarray:
-        """Return rows of a column of which no file is damaged."""
+        """Return rows of a column, all files of which are undamaged."""
         if f"{part_folder(part)}{name}" in self._damaged_folders:
             raise IntegrityError(f"{name}: damaged itself")
         reader = self._reader(part, name)

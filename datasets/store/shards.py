@@ -5,8 +5,8 @@
 Written and read here rather than by Zarr's own pipelines, though the files are theirs (tests read
 them with zarr-python and zarrs): the order of bytes, and so the digest, then depends on nothing
 that is installed but numcodecs; a random row costs microseconds instead of about a millisecond; and
-each chunk's sum is checked before anything decodes it, which the zarrs pipeline (0.2.3) leaves out
-where a shard is not full. NumPy and Blosc do the work, without the interpreter's lock.
+each chunk's checksum is compared before the chunk is decoded, which the zarrs pipeline (0.2.3) skips
+in shards that are not full. NumPy and Blosc do the work, without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NEVER_WRITTEN = 2**64 - 1
 def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
     """Yield the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces.
 
-    The last chunk is filled up with zeros, as Zarr does. The first one is decoded again and
-    compared, so that a codec that is at fault is found before its bytes are kept.
+    The last chunk is padded with zeros, as Zarr does. The first one is decoded again and compared,
+    so that a faulty codec is found before its bytes are kept.
 
     Raises:
         IntegrityError: the chunk did not decode to what was given.
@@ -76,10 +76,10 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
 
 
 def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
-    """Return what stores these frames smaller: differences shuffled for LZ4HC, or zstd alone.
+    """Return the encoding that stores these frames smaller: the given one, or zstd alone.
 
-    Sensors add noise, which the first takes best; renderers repeat exact colors, which zstd finds.
-    Up to 16 chunks, evenly spread, are tried, so equal frames get equal encodings.
+    Differences with LZ4HC suit the noise of sensors; zstd finds the exactly repeated colors of
+    renderers. Up to 16 evenly spread chunks are tried, so equal frames get equal encodings.
     """
     plain = dataclasses.replace(
         encoding, compression="zstd", bit_shuffle=False, difference_axis=None
@@ -97,9 +97,9 @@ def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
 def decode_chunk(
     data: bytes | memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool = True
 ) -> None:
-    """Decode a chunk, its sum already taken off, into a contiguous array.
+    """Decode a chunk, without its checksum, into a contiguous array.
 
-    With `undo` false differences are left to `undo_difference`, which is faster for a batch of
+    With `undo=False` the caller undoes differences by `undo_difference`, which is faster for many
     frames at once than for each.
 
     Raises:
@@ -122,7 +122,7 @@ def _check_codec(values: np.ndarray, data: bytes, encoding: Encoding) -> None:
     if not np.array_equal(_as_bytes(decoded), _as_bytes(values)):
         raise IntegrityError(
             "a chunk did not decode to the values it was made of; the memory or the codec is "
-            "at fault. Nothing was kept; run the same command again"
+            "at fault. Nothing was kept; run the same command again."
         )
 
 
@@ -194,7 +194,7 @@ class Shard:
             os.close(self._file)
 
     def read(self, chunk: int) -> memoryview:
-        """Return the checked bytes of a chunk, without its sum.
+        """Return the checked bytes of a chunk, without its checksum.
 
         Raises:
             IntegrityError: the chunk is damaged or missing.
@@ -211,19 +211,19 @@ class Shard:
         self._decode(chunk, self.read(chunk), out, encoding, undo=undo)
 
     def decode_many(self, first: int, out: np.ndarray, encoding: Encoding) -> None:
-        """Read, check and decode chunks from `first` on into a contiguous array of their rows.
+        """Read, check and decode chunks, starting at `first`, into a contiguous array of their rows.
 
-        Of small chunks this takes less than one at a time: neighbors in the file are read at once,
-        and differences undone for all frames together, while these are in the processor's cache.
+        For small chunks this is faster than one at a time: neighbors in the file are read at once,
+        and differences are undone for many frames together while they are in the cache.
 
         Raises:
             IntegrityError: a chunk is damaged or missing, or not of this encoding.
         """
         rows = encoding.chunk_rows
-        chunk, behind = first, first + len(out) // rows
+        chunk, end = first, first + len(out) // rows
         most = max(1, TOGETHER_BYTES // out[:rows].nbytes)
-        while chunk < behind:
-            places = self._neighbors(chunk, min(behind, chunk + most))
+        while chunk < end:
+            places = self._neighbors(chunk, min(end, chunk + most))
             start, total = places[0][0], sum(size for _, size in places)
             data = os.pread(self._file, total, start)
             begin = (chunk - first) * rows
@@ -235,10 +235,10 @@ class Shard:
                 undo_difference(out[begin : begin + len(places) * rows], encoding.difference_axis)
             chunk += len(places)
 
-    def _neighbors(self, first: int, behind: int) -> list[tuple[int, int]]:
-        """Return (offset, size) of chunks from `first` on, each where the one before it ends."""
+    def _neighbors(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return (offset, size) of chunks, starting at `first`, that lie next to each other."""
         places = [self._place(first)]
-        for chunk in range(first + 1, behind):
+        for chunk in range(first + 1, end):
             offset, size = self._index[chunk].tolist()
             if offset != sum(places[-1]) or offset + size > self._end:
                 break
@@ -255,7 +255,7 @@ class Shard:
         return offset, size
 
     def _checked(self, chunk: int, data: bytes) -> memoryview:
-        """Return the bytes of a chunk without its sum, having compared them with it."""
+        """Compare the bytes of a chunk with their checksum, and return them without it."""
         if not _is_sound(data):
             raise _damage(data, f"{self.name}, chunk {chunk}", self.name)
         return memoryview(data)[:-_CRC_BYTES]
@@ -278,13 +278,13 @@ class Shard:
 
 
 def _is_sound(data: bytes) -> bool:
-    """Compare the CRC-32C behind `data` with that of the bytes before it."""
-    # The CRC over data and their own CRC is a constant: one pass, and no copy without the sum.
+    """Compare the CRC-32C at the end of `data` with that of the bytes before it."""
+    # The CRC over data and their own CRC is a constant: one pass, and no copy.
     return len(data) >= _CRC_BYTES and google_crc32c.value(data) == _RESIDUE
 
 
 def _damage(data: bytes, what: str, name: str) -> IntegrityError:
-    """Return what to raise about bytes that are not sound."""
+    """Return the error about bytes that differ from their checksum."""
     if len(data) < _CRC_BYTES:
         return IntegrityError(f"{what}: too short to hold a checksum", file=name)
     stored = int.from_bytes(data[-_CRC_BYTES:], "little")

@@ -282,7 +282,7 @@ def _check_all(
             check = _check_content if _is_in_place(item, present) else check_object
             results[item.path] = check(folder, item, count)
 
-    told = 0
+    reported = 0
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         try:
             running = {pool.submit(work, thread) for thread in range(threads)}
@@ -293,8 +293,8 @@ def _check_all(
                 for one in done:
                     one.result()
                 counted = sum(counts)
-                progress(counted - told)
-                told = counted
+                progress(counted - reported)
+                reported = counted
         finally:
             stopped.set()
             waiting.clear()

@@ -28,19 +28,19 @@ from orlog.manifests.manifest import (
 
 __all__ = ["StoredVersion", "schema_of_manifest"]
 
-GAP_BYTES = 2**18  # unwanted bytes between two pieces that are read over rather than skipped
+GAP_BYTES = 2**18  # a gap between two ranges up to which both are read at once
 WINDOW_BYTES = 2**26
 
 
 class StoredVersion:
-    """One version of a dataset in its folder, or what was downloaded of one.
+    """One version of a dataset in its folder, whole or downloaded in part.
 
     Opening checks the manifest's digest, place and size of every object, the bytes of all
     metadata, and that columns, spaces, totals and lengths agree. Rows are checked as they are read.
 
     Attributes:
         folder: Where it lies.
-        manifest: Everything known about it.
+        manifest: Its manifest.
         digest: `sha256:..` of the manifest.
         schema: Its columns.
     """
@@ -71,7 +71,7 @@ class StoredVersion:
             column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
         }
         present = present_objects(folder, self.manifest)
-        # What lies between two wanted rows may not be here.
+        # Of a partial download, rows between two wanted ones may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
         self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
@@ -186,8 +186,8 @@ class StoredVersion:
     def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
         """Decode every value and compare each column with its BLAKE3 in the manifest.
 
-        Finds what sums of files cannot: values that a codec or the memory changed before they were
-        stored. Memory is constant. `progress` is called with bytes of values since its last call.
+        Finds what checksums of files cannot: values that a codec or the memory changed before they
+        were stored. Memory is constant. `progress` is called with bytes of values since its last call.
 
         Returns:
             What is wrong, by column of each part; nothing if all is right.
@@ -213,7 +213,7 @@ class StoredVersion:
         return problems
 
     def _row_ranges(self, name: str, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return first row and row behind the last one of each episode in a column."""
+        """Return the first row of each episode in a column, and the row after its last one."""
         offsets = offsets_of(name)
         if offsets is not None:
             starts, stops = self._row_ranges(offsets, episodes)
@@ -272,7 +272,7 @@ class StoredVersion:
         return out
 
     def _rebased(self, name: str, part: int, values: np.ndarray) -> np.ndarray:
-        """Let offsets of a part count from the first value of the first part."""
+        """Rebase a part's offsets onto the whole column."""
         if part == 0 or not is_offsets(name):
             return values
         counted = next(other for other in self._columns if offsets_of(other) == name)
@@ -322,7 +322,7 @@ class StoredVersion:
 
 
 class _named:  # noqa: N801 (reads as a statement)
-    """Put the folder before an integrity error, and what to do after it, unless it was deleted."""
+    """Add the folder, and the command to run, to integrity errors; report deletion instead."""
 
     def __init__(self, seen: FolderSeen, part: int) -> None:
         self.seen = seen
@@ -378,7 +378,7 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
 
 
 def _first_rows(manifest: Manifest, column: Column) -> list[int]:
-    """Return the first row of each part in a column, and the number of all rows behind them."""
+    """Return the first row of each part in a column, followed by the number of all rows."""
     firsts = [0]
     for part in manifest.parts:
         firsts.append(firsts[-1] + part.columns[column.name].rows)

@@ -1,4 +1,4 @@
-"""Lets Zarr itself read image columns: the codec `orlog.difference`, by an entry point of Zarr's.
+"""The codec `orlog.difference` for Zarr itself, registered by an entry point, to read images.
 
     stored[i] = values[i] - values[i - 1]   along one axis, modulo 256; values[-1] = 0
 

@@ -47,7 +47,7 @@ _open_shards: dict[tuple[object, str], Shard] = {}
 class ZarrReader:
     """Reads the columns of a container; every chunk is checked before it is decoded.
 
-    Safe in threads, after a fork, and to pickle: open files stay behind.
+    Safe in threads, after a fork, and to pickle: open files are not pickled.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ZarrReader:
         Args:
             name: The column.
             start: First row.
-            stop: Row behind the last one.
+            stop: Row after the last one.
             out: Where they go, contiguous and of their shape and type; a new array by default.
 
         Raises:

@@ -45,8 +45,6 @@ __all__ = [
 
 THREADS = min(8, os.cpu_count() or 1)
 SYNCS = 8
-
-
 OPEN_FILES = 64
 
 
@@ -147,7 +145,7 @@ class ZarrWriter:
 
     @contextlib.contextmanager
     def _all_or_broken(self, *, even_torn: bool = False) -> Iterator[None]:
-        """Refuse to go on after a failure: some columns may lack rows that others have.
+        """Refuse further writes after a failure: some columns may lack rows that others have.
 
         Rows from before an interruption are sound, so `even_torn` may still make them durable.
         """
@@ -278,7 +276,7 @@ class ColumnWriter:
         return self._buffer[: self._filled]
 
     def restore(self, full_shards: int, pending: np.ndarray) -> None:
-        """Go on from shards that are on the disk, and rows behind them that are not.
+        """Continue after full shards that are on the disk, with the rows that follow them.
 
         Raises:
             IntegrityError: a shard is missing or damaged.
@@ -311,7 +309,7 @@ class ColumnWriter:
         return values[:rows], StoredObject(path=name, size_bytes=len(data), sha256=sha256)
 
     def drop_from(self, row: int) -> None:
-        """Drop this row and those behind it, none of which may have been handed over."""
+        """Drop this row and all after it, none of which may have been handed over."""
         self._filled = min(self._filled, row - self.handed_rows)
 
     def append(self, rows: np.ndarray) -> None:

@@ -884,7 +884,7 @@ def test_what_could_not_be_opened_afterwards_is_refused_at_the_start(
 
 @pytest.mark.parametrize("pin", ["1.1.0", "1.0.0", "sha256:0123456789", ""])
 def test_a_name_with_a_version_in_it_is_refused(pin: str) -> None:
-    with pytest.raises(InvalidNameError, match=rf"'{NAME}@{pin}': .*; give it as version="):
+    with pytest.raises(InvalidNameError, match=rf"'{NAME}@{pin}': .*; give that as version="):
         start(f"{NAME}@{pin}")
     assert not any(datasets_folder().rglob("*"))
 

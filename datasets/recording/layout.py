@@ -1,0 +1,80 @@
+"""The folder of a recorded version: the files of the version it appends to, and one new part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.columns.bounds import merge_outside
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recording.finishing import make_manifest
+from orlog.datasets.store.container import WrittenPart
+from orlog.files import link_or_copy
+from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
+
+__all__ = ["lay_out_version"]
+
+
+def lay_out_version(
+    recorded: Path,
+    written: WrittenPart,
+    store: Path,
+    *,
+    container: Container,
+    base: Dataset | None,
+    facts: Mapping[str, Any],
+) -> tuple[Manifest, list[StoredObject]]:
+    """Fill the folder of a version; return its manifest, and which objects are new.
+
+    Files are linked, not moved: a kill before the version is in place leaves the recording whole.
+
+    Args:
+        recorded: Folder of the recorded part.
+        written: What it holds.
+        store: Folder of the version, which is not there yet.
+        container: How objects hold columns.
+        base: The version that is appended to, if any.
+        facts: Further fields of the manifest, as `make_manifest` takes them; name and version too.
+    """
+    before = None if base is None else base.manifest
+    parts = [] if before is None else parts_of(before)
+    prefix = part_folder(len(parts))
+    target = store / prefix
+    if container == "hdf5":
+        from orlog.datasets.store.hdf5 import write_hdf5
+
+        objects = write_hdf5(recorded, target, written)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link_objects(recorded, target, written.objects)
+        objects = written.objects
+    new = [
+        StoredObject(path=prefix + one.path, size_bytes=one.size_bytes, sha256=one.sha256)
+        for one in objects
+    ]
+    shared: list[StoredObject] = []
+    non_finite = dict(written.non_finite)
+    outside = [written.outside]
+    if base is not None and before is not None:
+        shared = before.objects
+        _link_objects(base.folder, store, shared)
+        for name, count in before.non_finite.items():
+            non_finite[name] = non_finite.get(name, 0) + count
+        outside.insert(0, before.outside_bounds)
+    manifest = make_manifest(
+        written.schema,
+        [*parts, written.part],
+        [*new, *shared],
+        container=container,
+        non_finite=non_finite,
+        outside=merge_outside(outside),
+        **facts,
+    )
+    return manifest, new
+
+
+def _link_objects(source: Path, target: Path, objects: Iterable[StoredObject]) -> None:
+    """Link objects into another folder, or copy them where links are not possible."""
+    for item in objects:
+        link_or_copy(source / item.path, target / item.path)
