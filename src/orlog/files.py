@@ -136,6 +136,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         _link(source, target)
     except OSError:
+        target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f".{target.name}.copy")
         try:
             shutil.copyfile(source, unfinished)
