@@ -417,7 +417,7 @@ def test_weights_and_d4rls_functions_take_names_and_paths(robot: Dataset) -> Non
     [
         (orlog.episodes, {"seed": 0, "layout": "pakced"}, "layout .* 'packed'.*packed?"),
         (orlog.episodes, {"seed": 0, "weighting": "step"}, "weighting .* mean steps?"),
-        (orlog.sequences, {"seed": 0, "length": 2, "padding": "rigth"}, "did you mean right"),
+        (orlog.sequences, {"seed": 0, "length": 2, "padding": "rihgtt"}, "did you mean right"),
         (orlog.preferences, {"seed": 0, "length": 2, "label": "return"}, "mean returns?"),
         (orlog.preferences, {"seed": 0, "length": 2, "label": 1}, "'none', found 1"),
         (weights_by_return, {"by": "ranks"}, "by must be .* did you mean rank"),

@@ -156,7 +156,7 @@ def test_texts_that_were_exchanged_are_found(
     dataset = write(episodes, space, ACTIONS["floats"])
     folder = share(dataset, tmp_path, monkeypatch) if is_shared else open_pack(dataset).folder
     path = folder / "pack.json"
-    path.write_text(path.read_text().replace('"open"', '"opem"'))
+    path.write_text(path.read_text().replace('"open"', '"shut"'))
     assert open_pack(dataset).texts == {"observations/task": ("open", "close")}
 
 
