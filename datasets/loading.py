@@ -1,4 +1,4 @@
-"""`load_dataset`: opens a dataset, and builds or downloads it first where that is wanted."""
+"""`load_dataset`: opens a dataset, and builds or downloads it first if asked to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_dataset(
         name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`;
             without a version, the newest one here that is not yanked. Or a path to a folder or to a
             file that `Dataset.save` wrote: a `Path`, or text that starts with `/`, `.` or `~`, ends
-            in `.json`, or is no name but exists. Or the URL of a version in a registry, which is
+            in `.json`, or is not a name but exists. Or the URL of a version in a registry, which is
             downloaded if it is not here. A `Dataset` is returned as it is.
         build: Build it from its recipe first if it is not here yet (a minute or two in one process;
             `orlog build NAME` uses all cores).
@@ -45,7 +45,7 @@ def load_dataset(
             files with these episodes are downloaded.
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the files
             with these columns are downloaded.
-        progress: Called with steps done and in all while it builds, with bytes while it downloads.
+        progress: Called with (done, total): steps while it builds, bytes while it downloads.
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
@@ -68,8 +68,8 @@ def load_dataset(
             return open_named(wanted, choice)
         except NotFoundError:
             if build:
-                # Imported here, as downloads are below: most datasets that are opened are stored,
-                # and then the imports would take longer than opening.
+                # Imported here, as downloads are below: most datasets are stored already, and
+                # these imports take longer than opening one.
                 from orlog.datasets.recipes.build import build_dataset
                 from orlog.datasets.recipes.catalogue import catalogue
 

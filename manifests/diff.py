@@ -1,6 +1,6 @@
-"""What differs between two versions of a dataset: metadata, columns, and which episodes.
+"""What differs between two versions of a dataset: metadata, columns and episodes.
 
-The manifests tell most of it: a column with equal SHA-256 holds equal values. Only columns that
+The manifests show most of it: columns with equal hashes hold equal values. Only columns that
 differ are read, a few megabytes at a time, and only where parts of the two versions differ.
 
 Episodes are compared at equal index first. Those that differ are then paired by content:
@@ -8,8 +8,8 @@ Episodes are compared at equal index first. Those that differ are then paired by
     before   a b c d e
     after    a d C b e f
 
-0 and 4 are unchanged, 1 moved to 3 and 3 to 1, 2 is changed, 5 is added. An index that is left on
-one side only is removed or added.
+0 and 4 are unchanged, 1 moved to 3 and 3 to 1, 2 is changed, 5 is added. An index without a
+counterpart in the other version is removed or added.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ Change = Literal["added", "removed", "changed"]
 
 
 class Readable(Protocol):
-    """What a `Dataset` offers to be compared."""
+    """What a comparison needs of a `Dataset`."""
 
     @property
     def manifest(self) -> Manifest:
-        """Everything known about it."""
+        """Everything known about the dataset."""
 
     @property
     def operation(self) -> object | None:
-        """How a view came to be; None for a stored version."""
+        """The operation that made a view; None for a stored version."""
 
     @property
     def episode_lengths(self) -> np.ndarray:
@@ -63,15 +63,15 @@ class Readable(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that two manifests say differently.
+    """One difference between two manifests.
 
     Attributes:
-        kind: `metadata`: a field of the manifest. `column`: a column's dtype or shape, or that it
-            is there. `values`: what a column of both holds.
-        name: Path of the field, as `environment.versions.mujoco`, or name of the column.
+        kind: `metadata`: a field of the manifest. `column`: a column's dtype or shape, or whether
+            it exists. `values`: the values of a column that both have.
+        name: Path of the field, such as `environment.versions.mujoco`, or name of the column.
         change: What happened to it.
-        before: What the first says, as JSON; None if it was added.
-        after: What the second says, as JSON; None if it was removed.
+        before: The first version's, as JSON; None if it was added.
+        after: The second version's, as JSON; None if it was removed.
     """
 
     kind: Literal["metadata", "column", "values"]
@@ -99,7 +99,7 @@ class EpisodeRange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MovedEpisodes:
-    """Equal episodes at another place: `before` in the first version, `after` in the second."""
+    """Equal episodes at different indexes: `before` in the first version, `after` in the second."""
 
     before: EpisodeRange
     after: EpisodeRange
@@ -112,13 +112,13 @@ class DatasetDiff:
     Attributes:
         before: Name, version and digest of the first.
         after: The same of the second.
-        differences: What the manifests say differently; values only where they do differ.
+        differences: Differences between the manifests; `values` only where values really differ.
         unchanged: Number of episodes that are equal at equal index.
-        changed: Episodes whose values differ, and that are nowhere else in the other version.
-        changed_columns: In how many of the changed episodes a column differs.
-        added: Episodes of the second that the first has not.
-        removed: Episodes of the first that the second has not.
-        moved: Episodes of both that stand at another index.
+        changed: Episodes whose values differ, and that are not elsewhere in the other version.
+        changed_columns: For each column, in how many of the changed episodes it differs.
+        added: Episodes of the second that the first does not have.
+        removed: Episodes of the first that the second does not have.
+        moved: Episodes that both have, at different indexes.
     """
 
     before: str
@@ -133,19 +133,19 @@ class DatasetDiff:
 
     @property
     def is_append(self) -> bool:
-        """Whether the second has all episodes of the first, and further ones behind them."""
+        """Whether the second has all episodes of the first, and further ones after them."""
         return bool(self.added) and not (self.changed or self.removed or self.moved)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; ranges are {"start": first, "stop": behind the last}."""
+        """Return it as JSON; ranges are {"start": first, "stop": last + 1}."""
         return {**dataclasses.asdict(self), "is_append": self.is_append}
 
 
 def diff_manifests(a: Manifest, b: Manifest) -> list[Difference]:
-    """Return what two manifests say differently: fields, then columns, then values, by name.
+    """Return how two manifests differ: fields, then columns, then values, each sorted by name.
 
-    Values that were appended or written in other parts can be equal although their sums differ;
-    they are listed here, and `diff_datasets` looks closer.
+    Equal values that are split into different parts have different hashes; they are listed here,
+    and `diff_datasets` compares them.
     """
     differences = _compare("metadata", _fields(a), _fields(b))
     columns = [{column.name: _describe(column) for column in one.columns} for one in (a, b)]
@@ -172,7 +172,7 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
 
     Raises:
         ValueError: one of them is a view.
-        IntegrityError: rows that are read are damaged.
+        IntegrityError: damage was found in the rows read.
     """
     for one in (a, b):
         if one.operation is not None:
@@ -218,7 +218,7 @@ def _title(manifest: Manifest) -> str:
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
-    """Return every field but the columns by its dotted path."""
+    """Return every field except the columns, by its dotted path."""
     body = msgspec.to_builtins(manifest)
     del body["columns"]
     objects = msgspec.json.encode(body["objects"])
@@ -290,9 +290,9 @@ class _Episodes:
         return self._bounds[key]
 
     def hashes(self, name: str, episodes: np.ndarray, seeds: list[bytes]) -> list[bytes]:
-        """Return a hash of each episode's rows in a column, and of what stands in `seeds` for it.
+        """Return a hash of each episode's entry in `seeds` and its rows in a column.
 
-        Episodes are in ascending order. Offsets are taken from the start of their episode.
+        Episodes are in ascending order. Offsets are counted from the start of their episode.
         """
         if len(episodes) == 0:
             return []
@@ -330,7 +330,7 @@ class _Episodes:
         return steps + episodes if axis == "observation" else steps
 
     def _ends(self, offsets: str, bounds: np.ndarray) -> np.ndarray:
-        """Return where the values of each episode start, and where those of the last one end."""
+        """Return where each episode's values start, and where those of the last one end."""
         wanted = bounds - 1
         found = np.zeros(len(bounds), np.int64)
         rows = self.manifest.column(offsets).rows
@@ -341,7 +341,7 @@ class _Episodes:
         return found
 
     def _bounds_of_counted(self, name: str) -> np.ndarray | None:
-        """Return the bounds of what an offsets column counts; None for other columns."""
+        """Return the bounds of the values that an offsets column counts; None for other columns."""
         path, offsets, rest = name.rpartition("@offsets")
         return self.bounds(f"{path}@values") if offsets and not rest else None
 
@@ -367,9 +367,9 @@ def _differing(a: _Episodes, b: _Episodes) -> dict[str, np.ndarray]:
 
 
 def _known_equal(a: Manifest, b: Manifest, name: str) -> int:
-    """Return how many first episodes have equal rows in a column for certain, by the sums alone.
+    """Return how many first episodes surely have equal rows in a column, by their hashes alone.
 
-    Equal values are not enough: what says where episodes begin in them must be equal too.
+    Equal values are not enough: the columns that say where episodes begin must be equal too.
     """
     equal = 0
     for one, other in zip(_parts(a, name), _parts(b, name), strict=False):
@@ -383,7 +383,7 @@ def _known_equal(a: Manifest, b: Manifest, name: str) -> int:
 
 
 def _parts(manifest: Manifest, name: str) -> list[tuple[int, int, str]]:
-    """Return episodes, rows and sum of each part of a column."""
+    """Return episodes, rows and hash of each part of a column."""
     if not manifest.parts:
         column = manifest.column(name)
         return [(manifest.total_episodes, column.rows, column.blake3)]
@@ -398,8 +398,8 @@ def _pair(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the episodes of both that are equal in all columns, paired in ascending order.
 
-    Column by column the hashes grow, and what has no match left in the other is dropped, so that
-    most columns are read for few episodes.
+    Each column is hashed into the hashes so far, and episodes without a match in the other version
+    are dropped after each, so that most columns are read for few episodes.
     """
     hashes_a, hashes_b = [b""] * len(left_a), [b""] * len(left_b)
     for name in columns:

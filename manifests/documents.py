@@ -1,4 +1,4 @@
-"""JSON documents: read strictly, in one place, and small files of it that are replaced in one step."""
+"""JSON documents, read strictly, and small JSON files, which are replaced in one step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
 
     Args:
         data: The JSON, as text or in UTF-8.
-        most_values: Roughly how many values it may hold: an empty list takes 3 bytes of text and
+        most_values: Roughly how many values it may hold. An empty list takes 3 bytes of text and
             64 of memory.
 
     Raises:
@@ -54,14 +54,14 @@ def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
     try:
         body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
         if _HALF_CHARACTER.search(text):
-            canonical_json(body)  # which refuses half of a surrogate pair
+            canonical_json(body)  # refuses half of a surrogate pair
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return body
 
 
 def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
-    """Refuse JSON whose version of the layout is newer than the newest that is known, by key.
+    """Refuse JSON whose layout is newer than this orlog knows; `newest` maps version keys to those.
 
     Raises:
         FormatVersionError: it was written by a newer orlog; `where` names it in the message.
@@ -88,7 +88,7 @@ def convert_json(body: object, kind: type[Kind]) -> Kind:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except msgspec.ValidationError as error:
-        # What a type's own check raises says it better than msgspec, which wraps it.
+        # The error of a type's own check is clearer than msgspec's, which wraps it.
         cause = error.__cause__
         text = str(cause if isinstance(cause, ManifestError) else error)
         raise ValueError(text[:1000]) from error
@@ -115,7 +115,7 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
 
     Args:
         path: The file.
-        kind: Type that it must have exactly, the version included.
+        kind: Type that its content must fit exactly, the version included.
         version: Key that holds the version of the layout, and the newest that is known.
         repair: What to do about a file that is wrong, for the message.
 
@@ -135,10 +135,10 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
 
 
 def replace_json_file(path: Path, body: Any) -> None:
-    """Write sorted, indented JSON in place of what was there; call it inside `sole_writer`.
+    """Replace a file by sorted, indented JSON; call it inside `sole_writer`.
 
     Raises:
-        StorageError: the file cannot be written; what was there stays.
+        StorageError: the file cannot be written; the old one stays.
     """
     text = json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with storage_errors(path, advice=""):
@@ -146,10 +146,10 @@ def replace_json_file(path: Path, body: Any) -> None:
 
 
 def sole_writer(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the only right to change a file, from reading it to replacing it; makes its folder.
+    """Lock a file from reading it to replacing it; makes its folder.
 
     Raises:
-        StorageError: the folder cannot be written, or another process holds the right for a minute.
+        StorageError: the folder cannot be written, or another process holds the lock for a minute.
     """
     return sole_access(path, longest_wait=LONGEST_WAIT, advice="")
 
@@ -164,7 +164,7 @@ def write_json(path: Path, body: object) -> None:
 
 
 def canonical_json(body: Any) -> bytes:
-    """Return the one JSON text that a digest is taken over."""
+    """Return the canonical JSON text, over which digests are taken."""
     text = json.dumps(
         body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )

@@ -1,4 +1,4 @@
-"""Environments by the id that the installed Gymnasium registers, and the extras that bring them."""
+"""Environments by the id that Gymnasium registers, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
     "own_arguments",
 ]
 
-# Start of an environment id -> (module that registers it, extra of orlog that installs it,
+# Start of an environment id -> (module that registers it, orlog's extra that installs it,
 # distributions whose versions decide what the simulator does).
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
 }
-# Packages that register environments when they are imported; Gymnasium finds others by itself.
+# Packages that register environments when they are imported; Gymnasium finds the rest by itself.
 _REGISTERING = ("gymnasium_robotics", "minigrid", "ale_py")
 _TUPLE = "__tuple__"
 _ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
@@ -43,15 +43,15 @@ _ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
 def make_environment(
     environment_id: str, kwargs: Mapping[str, Any], *, max_episode_steps: int | None = None
 ) -> gymnasium.Env[Any, Any]:
-    """Return a new environment, with the time limit that its id registers unless one is given.
+    """Return a new environment, with the time limit registered for its id unless one is given.
 
-    Only ids that the installed Gymnasium registers are made: an id that names a module to import
-    (`module:Env-v0`) is refused, since ids come with datasets. Whether arguments that come with
-    them may be used, `orlog.datasets.home.consent` says.
+    Only ids that the installed Gymnasium registers are accepted. An id that names a module to
+    import (`module:Env-v0`) is refused, since ids come with datasets. Their arguments do too:
+    `orlog.datasets.home.consent` decides whether those may be used.
 
     Args:
         environment_id: Id that Gymnasium registers.
-        kwargs: Its arguments, as a manifest holds them.
+        kwargs: Its arguments, as stored in a manifest.
         max_episode_steps: Steps after which an episode is truncated.
 
     Raises:
@@ -64,12 +64,12 @@ def make_environment(
         arguments["max_episode_steps"] = max_episode_steps
     try:
         env = gymnasium.make(environment_id, disable_env_checker=True, **arguments)
-    except Exception as error:  # an environment is any code, and raises anything
+    except Exception as error:  # environments run any code and raise anything
         raise SimulatorError(
             f"environment {environment_id} cannot be made with the arguments {arguments!r:.200}: "
             f"{type(error).__name__}: {error!s:.500}"
         ) from error
-    # Mazes are described to MuJoCo in a file, which is read once and would stay for ever.
+    # A maze is passed to MuJoCo in a file, which is read once and would never be deleted.
     leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
     if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
         Path(leftover).unlink(missing_ok=True)
@@ -77,9 +77,9 @@ def make_environment(
 
 
 def own_arguments(environment_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments in which an environment differs from what its id registers.
+    """Return the arguments that differ from those registered for an environment's id.
 
-    Those that are equal are left to Gymnasium; older manifests hold tuples among them as lists.
+    Equal ones are left out. Older manifests hold tuples as lists, which count as equal.
 
     Raises:
         MissingExtraError: the package that registers this id is not installed.
@@ -114,7 +114,7 @@ def _registered(environment_id: str) -> EnvSpec:
 
 
 def _is_registered(environment_id: str) -> bool:
-    """Return whether an id is registered, by a package that is imported for it if need be."""
+    """Return whether an id is registered; imports packages that may register it if needed."""
     for module in _REGISTERING:
         if environment_id in gymnasium.registry:
             break
@@ -124,7 +124,7 @@ def _is_registered(environment_id: str) -> bool:
 
 
 def _are_equal(one: object, other: object) -> bool:
-    """Return whether two arguments are equal where a tuple and a list of the same are."""
+    """Return whether two arguments are equal; a tuple equals a list of the same items."""
     try:
         return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     except (TypeError, ValueError):
@@ -144,7 +144,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    """Return the argument that `_to_json` was given; lists of older manifests stay lists."""
+    """Undo `_to_json`; lists in older manifests stay lists."""
     if isinstance(value, dict):
         if value.keys() == {_TUPLE} and isinstance(value[_TUPLE], list):
             return tuple(_from_json(value[_TUPLE]))
@@ -153,17 +153,17 @@ def _from_json(value: Any) -> Any:
 
 
 def environment_versions(environment_id: str) -> dict[str, str]:
-    """Return the versions of the packages that decide what this environment does."""
+    """Return the versions of the packages that determine what this environment does."""
     family = _family(environment_id)
     packages = ("gymnasium", "numpy", *(family[2] if family else ()))
     return {package: importlib.metadata.version(package) for package in sorted(packages)}
 
 
 def environment_record(env: gymnasium.Env[Any, Any]) -> EnvironmentRecord:
-    """Return what makes an environment again: id, arguments, time limit, versions of packages.
+    """Return what recreates an environment: id, arguments, time limit, versions of packages.
 
     Raises:
-        SchemaError: it was not made by `gymnasium.make`, or its arguments are no JSON.
+        SchemaError: it was not made by `gymnasium.make`, or its arguments are not JSON.
     """
     spec = env.spec
     if spec is None:
@@ -193,12 +193,12 @@ def _packages_of(entry_point: str) -> list[str]:
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Return which installed packages hold each module; finding out reads the lists of them all."""
+    """Return which installed packages hold each module; slow, as it reads all their file lists."""
     return importlib.metadata.packages_distributions()
 
 
 def _import_quietly(module: str) -> None:
-    """Import a package that prints about unrelated environments of its own when it is imported."""
+    """Import a package without showing what it prints about its unrelated environments."""
     if module not in sys.modules:
         with (
             warnings.catch_warnings(),

@@ -3,8 +3,8 @@
     index.json = {"index_version": 1, "serial": 7, "datasets": {NAME: {VERSION: {"digest": ..}}},
                   "foreign": {NAME: {VERSION: {"url": .., "format": "d4rl-hdf5", "sha256": ..}}}}
 
-Foreign versions are third-party files, which stay where they are, in their own formats. The serial
-grows by one with each change, so that an older index is recognized. Reading is strict: unknown,
+Foreign versions are third-party files that stay where they are, in their own formats. The serial
+grows by one with each change, so older indexes are recognized. Reading is strict: unknown,
 missing or repeated keys, wrong types and invalid names are errors.
 """
 
@@ -44,15 +44,15 @@ class ForeignEntry(
     """A third-party file that becomes a version of a dataset when it is read; None means unknown.
 
     Attributes:
-        url: Where it is: a URL, or a path inside the registry.
-        format: What reads it, for example `d4rl-hdf5`.
+        url: A URL, or a path inside the registry.
+        format: The format that reads it, for example `d4rl-hdf5`.
         size_bytes: Its size.
         sha256: Hex SHA-256 of its bytes.
         md5: Hex MD5 of its bytes, where upstream publishes no better checksum.
         description: What the data are.
         license: SPDX identifier of the data.
-        horizon: Steps after which the environment truncates an episode, for files whose own flags
-            do not say where that happened.
+        horizon: Steps after which the environment truncates an episode, for files that do not flag
+            truncations themselves.
     """
 
     url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
@@ -68,13 +68,13 @@ class ForeignEntry(
         """Refuse what the types alone let through.
 
         Raises:
-            ManifestError: the URL is none that is followed, or a path out of the registry.
+            ManifestError: the URL is not one that orlog reads, or a path leaves the registry.
         """
         scheme, separator, rest = self.url.partition("://")
         if not separator:
             is_good = _is_safe_path(self.url) and not set(self.url) & set("?#%")
         else:
-            # Chains such as simplecache::https://.. would let fsspec do more than read a file.
+            # Chained URLs such as simplecache::https://.. make fsspec do more than read a file.
             is_good = scheme in SCHEMES and bool(rest.strip("/")) and "::" not in self.url
             is_web = scheme in ("http", "https")
             is_good = is_good and not (is_web and ("@" in rest.split("/")[0] or " " in rest))
@@ -125,7 +125,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Refuse what the types alone let through.
 
         Raises:
-            ManifestError: a name or version that is none or there twice, a name without a version.
+            ManifestError: a name or version that is invalid or repeated, a name without versions.
         """
         listed: list[tuple[str, Collection[str]]] = [*self.datasets.items(), *self.foreign.items()]
         for name, versions in listed:
@@ -143,11 +143,11 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                 raise ManifestError(f"{name}@{version} is in datasets and in foreign")
 
     def entry(self, name: str, version: str) -> IndexEntry | None:
-        """Return what is said of a version, or None."""
+        """Return the entry of a version, or None."""
         return self.datasets.get(name, {}).get(version)
 
     def with_version(self, manifest: Manifest) -> Index:
-        """Return the next index, which lists one version more; the same one if it is listed.
+        """Return the next index, with a version added; this index itself if it lists the version.
 
         Raises:
             VersionExistsError: the version is listed with another digest, or as a foreign file.
@@ -177,14 +177,14 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self._next(datasets={**self.datasets, name: versions})
 
     def with_foreign(self, name: str, version: str, entry: ForeignEntry) -> Index:
-        """Return the next index, which lists one foreign file more; the same one if it is listed.
+        """Return the next index, with a foreign file added; this index itself if it lists the file.
 
         Raises:
-            VersionExistsError: the version is listed otherwise.
-            ManifestError: name, version or entry are none, or the serial cannot grow any more.
+            VersionExistsError: the version is listed with another entry or with a digest.
+            ManifestError: name, version or entry is invalid, or the serial cannot grow any more.
         """
         try:
-            # Making an entry checks only its URL; reading one checks all of it.
+            # The constructor checks only the URL; reading the entry as JSON checks all of it.
             convert_json(msgspec.to_builtins(entry), ForeignEntry)
         except ValueError as error:
             raise ManifestError(f"{name}@{version}: {error}") from error

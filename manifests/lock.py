@@ -1,4 +1,4 @@
-"""`orlog.lock`: which version of each dataset a project uses, kept beside its code.
+"""`orlog.lock`: which version of each dataset a project uses, kept next to its code.
 
     {
       "datasets": {
@@ -7,8 +7,8 @@
       "lock_version": 1
     }
 
-It is made to be committed. The nearest one in the working folder or above it counts; the
-environment variable ORLOG_LOCK names another one, and empty or `0` there means none.
+Commit it. The nearest one in the working folder or above it applies. The environment variable
+ORLOG_LOCK names another one instead; if it is empty or `0`, none applies.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LockedDataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     Attributes:
         version: Content version.
-        digest: `sha256:` and the 64 digits of the manifest's digest, which decides.
+        digest: `sha256:` and the 64 digits of the manifest's digest, which has to match.
     """
 
     version: str
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 
     def __post_init__(self) -> None:
-        """Refuse what is no content version."""
+        """Refuse anything but a content version."""
         if not is_version(self.version):
             raise ValueError(f"{self.version[:60]!r} is not a content version such as 1.0.0")
 
@@ -57,9 +57,9 @@ class _Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def find_lock(start: Path | None = None) -> Path | None:
-    """Return the lock file that counts in a folder, the working folder by default.
+    """Return the lock file that applies in a folder, the working folder by default.
 
-    ORLOG_LOCK goes first; a file that it names need not be there yet.
+    ORLOG_LOCK takes precedence; the file that it names need not exist yet.
     """
     chosen = os.environ.get("ORLOG_LOCK")
     if chosen is not None:
@@ -86,19 +86,19 @@ def read_lock(path: Path) -> dict[str, LockedDataset]:
 
 
 def write_lock(path: Path, entries: Mapping[str, LockedDataset]) -> None:
-    """Pin names in a lock file, made if it is not there; pins of other names stay.
+    """Pin names in a lock file, which is created if missing; pins of other names stay.
 
     Two processes may pin at once. Equal pins give equal bytes.
 
     Raises:
         InvalidNameError: a name does not follow the grammar, or has a version in it.
-        ManifestError: what is there already is malformed; it stays.
+        ManifestError: the existing file is malformed; it stays.
         FormatVersionError: it was written by a newer orlog; it stays.
         StorageError: the file cannot be written.
     """
     for name in entries:
         _check_name(name)
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # so that a symbolic link stays one
     with sole_writer(path):
         there = read_lock(path) if path.exists() else {}
         lock = _Lock(lock_version=1, datasets={**there, **entries})
@@ -106,14 +106,14 @@ def write_lock(path: Path, entries: Mapping[str, LockedDataset]) -> None:
 
 
 def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset | None:
-    """Return the pin that applies to a name as it was asked for; None where none does.
+    """Return the pin that applies to a name as the user gave it; None if none does.
 
-    A name without a version means the pinned one. To check what was opened, ask with its whole
-    digest: `check_lock(DatasetName(name, digest=manifest.digest))`.
+    A name without a version means the pinned one. To check a dataset that was opened, pass its
+    whole digest: `check_lock(DatasetName(name, digest=manifest.digest))`.
 
     Args:
         wanted: Name as the user gave it.
-        path: Lock file; the one that `find_lock` finds by default.
+        path: Lock file; by default the one that `find_lock` returns.
 
     Raises:
         LockError: the name asks for another version or digest than the lock pins.

@@ -3,9 +3,9 @@
     manifest.json = {"digest": "sha256:..", "manifest_version": 1, "name": .., "objects": [..], ..}
 
 The digest is the SHA-256 of the canonical form: the same JSON without its "digest", keys sorted,
-no spaces, UTF-8, floats in their shortest form. It names no time, no machine and no folder, so
+no spaces, UTF-8, floats in their shortest form. It contains no time, machine or folder, so
 equal data have equal digests. Reading is strict: unknown, missing or repeated keys, wrong types,
-unsafe paths and a digest that does not fit are errors.
+unsafe paths and a wrong digest are errors.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StoredObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """One file of a store.
 
     Attributes:
-        path: Where it lies inside the store's folder, with forward slashes.
+        path: Its path inside the store's folder, with forward slashes.
         size_bytes: Its size.
         sha256: Hex SHA-256 of its bytes.
     """
@@ -92,13 +92,13 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Attributes:
         name: Its path, for example `observations/desired_goal`.
-        dtype: NumPy's name of the type of its numbers.
+        dtype: NumPy's name for the dtype of its numbers.
         shape: Shape of one row.
         rows: Number of rows: steps, steps + episodes (observations) or episodes.
         blake3: Hex BLAKE3 of all values, row by row, little-endian. It does not depend on
-            container, chunks or codec, so it tells whether two stores hold the same data. In a
+            container, chunks or codec, so it shows whether two stores hold the same data. In a
             version of several parts it is the BLAKE3 of the parts' digests, one after the other.
-            BLAKE3 (O'Connor and others, 2020) takes a third of SHA-256's time.
+            BLAKE3 (O'Connor et al., 2020) takes a third of SHA-256's time.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -109,7 +109,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class PartColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rows of a column that one part holds, and the BLAKE3 of their values."""
+    """A column in one part: its number of rows there, and the BLAKE3 of their values."""
 
     rows: Count
     blake3: Hex256
@@ -130,13 +130,13 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What recorded the data, and what scores a policy.
+    """The environment that recorded the data, and in which policies are scored.
 
     Attributes:
         id: Id that Gymnasium registers.
         kwargs: Arguments of `gymnasium.make`.
-        max_episode_steps: Steps after which an episode is truncated; none without a limit.
-        versions: Version of each package that decides what the environment does.
+        max_episode_steps: Steps after which an episode is truncated; None without a limit.
+        versions: Version of each package that determines what the environment does.
     """
 
     id: Annotated[str, Meta(max_length=200)]
@@ -149,9 +149,9 @@ class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The code and parameters that built the data.
 
     Attributes:
-        name: Recipe of orlog.
-        version: Version of the recipe's code: the same parameters give the same bytes.
-        parameters: Everything it was called with, but the seed.
+        name: Name of the recipe in orlog.
+        version: Version of the recipe's code: within it, equal parameters give equal bytes.
+        parameters: Everything it was called with, except the seed.
         seed: Root of its randomness.
     """
 
@@ -169,7 +169,7 @@ class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Outside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Finite numbers of a column that lie outside of the bounds of their Box.
+    """Finite numbers of a column that lie outside the bounds of their Box.
 
     Attributes:
         numbers: How many.
@@ -188,17 +188,17 @@ class Manifest(
     forbid_unknown_fields=True,
     kw_only=True,
     omit_defaults=True,
-    dict=True,  # where cached properties are kept
+    dict=True,  # for cached properties
 ):
     """One version of a dataset.
 
-    Fields with a default are left out of the JSON where they hold it.
+    Fields that hold their default are left out of the JSON.
 
     Attributes:
         manifest_version: Version of this JSON's layout.
         name: Name without version.
-        version: Content version: major = rows that existed changed, minor = rows or columns
-            added, patch = metadata only.
+        version: Content version: major = existing rows changed, minor = rows or columns added,
+            patch = metadata only.
         description: What the data are, in a sentence or two.
         license: SPDX identifier.
         container: How objects hold columns.
@@ -207,20 +207,20 @@ class Manifest(
         total_steps: Number of steps S.
         observation_space: Gymnasium space as JSON.
         action_space: Gymnasium space as JSON.
-        environment: What recorded the data.
+        environment: The environment that recorded the data.
         behavior_policy: What chose the actions.
-        recipe: What built the data; none for data that were recorded elsewhere.
+        recipe: What built the data; None for data that no recipe built.
         lineage: Datasets that this one was derived from.
         columns: Every column, sorted by name.
         objects: Every file of the store but the manifest, sorted by path.
         parts: What each part holds, where there is more than one.
-        variable_columns: Columns under `infos/` and `episodes/` with a value of any length in each
-            row: `text` or `array`. (Spaces tell it of observations and actions.)
+        variable_columns: Columns under `infos/` and `episodes/` with a variable-length value in
+            each row: `text` or `array`. (For observations and actions the spaces say it.)
         non_finite: How many numbers of a column are infinite or not a number; columns without any
             are left out.
-        outside_bounds: Which numbers of a column lie outside of the bounds of their Box; columns
-            without any are left out, and so are all of versions written before orlog counted them.
-        changes: What is new against the version before, in a sentence or two.
+        outside_bounds: Which numbers of a column lie outside the bounds of their Box. Columns
+            without any are left out; versions written before orlog counted them list none.
+        changes: What changed since the previous version, in a sentence or two.
     """
 
     manifest_version: int
@@ -364,7 +364,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def not_a_version(file: Path) -> str:
-    """Return the error about a file, such as that of a saved view, given for a version's folder."""
+    """Return the message for a file, such as a saved view, given in place of a version's folder."""
     return (
         f"{file} is a file, not the folder of a stored version; a view has no files of its own, so "
         f"store it as a version first: orlog save {file} NAME@VERSION   (in Python: save_dataset)"
@@ -372,7 +372,7 @@ def not_a_version(file: Path) -> str:
 
 
 def manifest_from_text(text: str | bytes, where: str) -> Manifest:
-    """Return the manifest in a text, or in its bytes; `where` names its origin in errors.
+    """Return the manifest in a text, or in its UTF-8 bytes; `where` names its origin in errors.
 
     Raises:
         ManifestError: it is malformed, or was edited after it was written.
@@ -412,7 +412,7 @@ def manifest_from_text(text: str | bytes, where: str) -> Manifest:
 
 
 def parts_of(manifest: Manifest) -> list[Part]:
-    """Return the parts of a version, the only one too, which its manifest does not list."""
+    """Return the parts of a version; a single part too, which its manifest does not list."""
     if manifest.parts:
         return list(manifest.parts)
     columns = {
@@ -423,12 +423,12 @@ def parts_of(manifest: Manifest) -> list[Part]:
 
 
 def part_folder(part: int) -> str:
-    """Return where a part lies inside the version's folder, with a slash behind it."""
+    """Return the path of a part inside the version's folder, with a slash at the end."""
     return f"parts/{part}/" if part else ""
 
 
 def combined_blake3(parts: list[str]) -> str:
-    """Return the BLAKE3 of the parts' digests, one after the other; of one part its own."""
+    """Return the BLAKE3 of the parts' digests, one after the other; for one part its own digest."""
     if len(parts) == 1:
         return parts[0]
     return blake3.blake3(b"".join(bytes.fromhex(part) for part in parts)).hexdigest()
@@ -445,7 +445,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _find_clash(paths: Iterable[str]) -> str | None:
-    """Return a path that is another one, or lies below another one, where case does not count."""
+    """Return a path that equals, or lies below, another one when case is ignored."""
     files: set[str] = set()
     for path in paths:
         folded = path.lower()

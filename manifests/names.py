@@ -39,7 +39,7 @@ _LONGEST = 200
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DatasetName:
-    """A parsed name. `version` and `digest` are empty where the name does not pin them."""
+    """A parsed name. `version` and `digest` are empty unless the name pins them."""
 
     name: str
     version: str = ""
@@ -66,7 +66,7 @@ def parse_name(text: str) -> DatasetName:
         digest = pin
     elif at:
         valid = False
-    # A dataset's folder holds its versions, so no other dataset may lie inside of it.
+    # A dataset's folder holds its versions, so no other dataset may lie inside it.
     valid = valid and not any(_LAST.fullmatch(part) for part in name.split("/")[:-1])
     if not valid:
         shown = text if len(text) <= _LONGEST else f"{text[:60]}..."
@@ -99,17 +99,17 @@ def is_version(text: str) -> bool:
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
-    """Return content versions, sorted by their numbers."""
+    """Return content versions sorted by their numbers, newest first."""
     return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
 
 
 def is_url(name: str | Path) -> bool:
-    """Return whether a URL is meant, and not a dataset's name or a path."""
+    """Return whether this is a URL, rather than a dataset's name or a path."""
     return isinstance(name, str) and _URL.match(name) is not None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown word: the nearest known ones, or nothing."""
+    """Return the end of a message about an unknown word: the nearest known ones, or nothing."""
     close = nearest(word, known)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 

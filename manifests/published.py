@@ -1,8 +1,8 @@
-"""Published settings of algorithms, with where each was read.
+"""Published settings of algorithms, with their sources.
 
-`manifests/published/hyperparameters.json` holds them by algorithm and implementation: of each the
-source (repository, commit and file), what is common to its datasets, and what differs per dataset. The
-algorithms' docstrings and `algos/presets.py` cite it.
+`manifests/published/hyperparameters.json` holds them by algorithm and implementation: for each the
+source (repository, commit and file), what its datasets have in common, and what differs between
+them. The algorithms' docstrings and `algos/presets.py` cite it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def published_file() -> Path:
 
 
 def published_settings(algorithm: str, implementation: str) -> dict[str, Any]:
-    """Return what an implementation of an algorithm was published with, such as ("IQL", "CORL").
+    """Return the published settings of an algorithm's implementation, such as ("IQL", "CORL").
 
     Raises:
-        NotFoundError: no such algorithm or implementation; the message names those there are.
+        NotFoundError: no such algorithm or implementation; the message names the known ones.
     """
     algorithms = parse_json(published_file().read_bytes())["algorithms"]
     found = _choose(algorithms, algorithm, "algorithm")

@@ -1,4 +1,4 @@
-"""What ships with orlog: recorded manifests, reference returns and baselines."""
+"""Files that ship with orlog: recorded manifests, reference returns and baselines."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = [
 
 
 def records_folder() -> Path:
-    """Return the folder of all that ships recorded: manifests, references, baselines."""
+    """Return the folder of all recorded files that ship: manifests, references, baselines."""
     return Path(__file__).with_name("recorded")
 
 
 def recorded_folder(name: str) -> Path:
-    """Return the folder of what was recorded about one dataset: manifests and baselines."""
+    """Return the folder of one dataset's recorded manifests and baselines."""
     return records_folder() / name
 
 
 def recorded_manifest(name: str, version: str = "") -> Manifest | None:
-    """Return a manifest that ships with orlog, or None where none was recorded.
+    """Return a dataset's manifest that ships with orlog; None if there is none.
 
-    Without a version it is that of the newest version.
+    Without a version, it is that of the newest version.
     """
     if not version:
         stems = [path.stem for path in recorded_folder(name).glob("*.json")]
@@ -55,7 +55,8 @@ def recorded_manifests() -> Iterator[Manifest]:
             yield read_manifest(path)
 
 
-# Of D4RL's 183 datasets the index lists the 110 with a published sum; `docs/sharing.md` names the rest.
+# Of D4RL's 183 datasets the index lists the 110 with a published checksum; `docs/sharing.md` names
+# the rest.
 SHIPPED = ("d4rl",)
 
 

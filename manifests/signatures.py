@@ -2,13 +2,13 @@
 
     manifest.json.sig    {"signature_version": 1, "signatures": [{"key": "ed25519:..", "signature": ".."}, ..]}
 
-One of the signatures has to fit. There may be several, by several keys and of what the file was
-before: a file and its signatures cannot be replaced in one step, so the signatures are written first
-and keep those of the old file. That proves no more than the old pair did.
+One of the signatures has to match. There may be several: by several keys, and of the file's earlier
+content. A file and its signatures cannot be replaced in one step, so the new signatures are written
+first and include those of the old file. That proves no more than the old pair did.
 
-What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file, or the
-same with `index`: so the signature of the one is never taken for one of the other. A public key is
-`ed25519:` and 64 hexadecimal digits. A private key is a PEM file (PKCS8, no password).
+What is signed is `orlog manifest signature 1`, a line feed and the SHA-256 of the file. For an
+index the text says `index`, so a signature of one kind is never taken for the other. A public key
+is `ed25519:` and 64 hexadecimal digits. A private key is a PEM file (PKCS8, no password).
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ class _Signatures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def is_public_key(text: str) -> bool:
-    """Return whether the text is written as a public key is: `ed25519:` and 64 digits."""
+    """Return whether the text has the form of a public key: `ed25519:` and 64 digits."""
     return re.fullmatch(_PUBLIC_KEY, text) is not None
 
 
 def new_key(path: Path) -> str:
-    """Return the public key of a new private key, which is written to a file.
+    """Write a new private key to a file and return its public key.
 
-    Only the owner can read the file. It is what signs: keep it secret, and keep a copy.
+    Only the owner can read the file. Whoever has it can sign: keep it secret, and keep a copy.
 
     Raises:
-        StorageError: something is there already, which is left alone, or the disk cannot be
+        StorageError: the path exists already, and is left as it is, or the disk cannot be
             written.
         MissingExtraError: `cryptography` is not installed.
     """
@@ -130,7 +130,7 @@ def public_key(path: Path) -> str:
 
 
 def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
-    """Return the content of the `.sig` file of a manifest or an index. Equal input, equal bytes.
+    """Return the `.sig` file's content for a manifest or an index; equal input gives equal bytes.
 
     Args:
         data: All bytes of the file to be signed.
@@ -149,7 +149,7 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
 
 
 def signers(signature: bytes) -> frozenset[str]:
-    """Return the public keys that a `.sig` file names; nothing is checked but its form.
+    """Return the public keys that a `.sig` file names; only its form is checked.
 
     Raises:
         SignatureError: it is malformed.
@@ -158,13 +158,13 @@ def signers(signature: bytes) -> frozenset[str]:
 
 
 def add_signature(signature: bytes, others: bytes | None) -> bytes:
-    """Return the content of a `.sig` file with the signatures of two, the first one's in front.
+    """Return the content of a `.sig` file with the signatures of two such files, the first's first.
 
-    Where they get too many, the last ones are left out.
+    If they are too many, the last ones are left out.
 
     Args:
         signature: Content of a `.sig` file.
-        others: Content of the one to add to; None if there is none. What is malformed counts as
+        others: Content of the one to add to; None if there is none. Malformed content counts as
             none, since it signs nothing.
 
     Raises:
@@ -189,9 +189,9 @@ def check_signature(
     Args:
         data: All bytes of the signed file.
         kind: What the file is.
-        signature: Content of its `.sig` file, or the start of it that is longer than
-            `LARGEST_SIGNATURE`; None if there is no such file.
-        trusted: Public keys, any of which will do.
+        signature: Content of its `.sig` file; if that is too large, any start of it longer than
+            `LARGEST_SIGNATURE`. None if there is no such file.
+        trusted: Public keys, any of which is enough.
         where: Path or URL of the signed file, for messages.
 
     Raises:
@@ -296,7 +296,7 @@ def _read_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(text, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:
-        # The reason comes from OpenSSL and says nothing that helps.
+        # The reason comes from OpenSSL and does not help.
         raise SignatureError(f"{wrong} something else; {advice}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise SignatureError(f"{wrong} {type(key).__name__}; {advice}")
@@ -318,4 +318,4 @@ def _needs_cryptography() -> Iterator[None]:
         ) from error
 
 
-SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # beside it where a registry holds the version
+SIGNATURE_FILE = MANIFEST_FILE + SIGNATURE_SUFFIX  # next to it in a registry

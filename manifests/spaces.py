@@ -2,14 +2,14 @@
 
 Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, Sequence, Graph and OneOf, nested to
 32 levels. A Dict or Tuple becomes one leaf per part, named by its path: `observations/goal`,
-`observations/0`. Which columns hold the values of a leaf, `layout.py` says.
+`observations/0`. `datasets/columns/values.py` says which columns hold the values of a leaf.
 
 Keys of a Dict that cannot name a file are escaped in the path: each byte other than a letter, a
-digit, `_`, `-` and `.`, and a `.` or `-` in front, becomes `~` and two hexadecimal digits, so
-`bottom burner` is at `observations/bottom~20burner`. Of keys that differ in case alone, capitals are
+digit, `_`, `-` and `.`, and a leading `.` or `-`, becomes `~` and two hexadecimal digits, so
+`bottom burner` is at `observations/bottom~20burner`. In keys that differ only in case, capitals are
 escaped too. The empty key is `~`.
 
-A space of another type is stored as a space of what its samples are, with the name of its type.
+A space of another type is stored as one of these that its samples fit, with the name of its type.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _NUMBERS = {
 }
 _ESCAPED = "~"
 _KEPT = frozenset(string.ascii_letters + string.digits + "_.-")
-_ORIGINAL = "orlog_original_type"  # attribute of a space that stands for one of another type
+_ORIGINAL = "orlog_original_type"  # attribute of a space that stands in for another type
 _PROBES = 16
 _LONGEST_TEXT = 2**16
 _LONGEST_TYPE = 200
 _DEEPEST = 32
-# Numbers that one row of all leaves together may hold. Each space counts for at least the second:
-# so neither a size nor a count in a manifest can make us allocate without bound.
+# The most numbers that one row of all leaves together may hold, and the least that each space
+# counts for: so neither a size nor a count in a manifest makes orlog allocate without bound.
 _LARGEST = 2**24
 _SMALLEST = 2**10
 
@@ -104,7 +104,7 @@ def _fields(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
                 "dtype": str(space.dtype),
             }
         case spaces.MultiBinary():
-            # To Gymnasium MultiBinary([3]) is not MultiBinary(3).
+            # Gymnasium distinguishes MultiBinary([3]) from MultiBinary(3).
             listed = {"listed": True} if isinstance(space.n, tuple) and len(space.n) == 1 else {}
             return {"type": "MultiBinary", "shape": list(space.shape), **listed}
         case spaces.Text():
@@ -154,7 +154,7 @@ def space_from_json(data: object) -> gymnasium.Space[Any]:
 
 
 class _Reader:
-    """Builds one space and all inside it within one budget of numbers."""
+    """Builds one space and all spaces inside it within one budget of numbers."""
 
     def __init__(self) -> None:
         self.left = _LARGEST
@@ -198,7 +198,7 @@ class _Reader:
             case "Discrete":
                 self._spend(1)
                 n, start = _integer(fields.pop("n")), _integer(fields.pop("start"))
-                if "dtype" not in fields:  # older versions of Gymnasium know int64 alone
+                if "dtype" not in fields:  # older Gymnasium has int64 only
                     return spaces.Discrete(n, start=start)
                 return spaces.Discrete(n, start=start, dtype=_dtype(fields.pop("dtype")))
             case "MultiDiscrete":
@@ -249,7 +249,7 @@ class _Reader:
         return [self.read(part, depth) for part in _of_type(list, parts)]
 
     def _read_batched(self, data: object, depth: int, *, copies: int) -> gymnasium.Space[Any]:
-        """Read a space that Gymnasium then copies, which doubles at every level of nesting."""
+        """Read a space that Gymnasium then copies: each level of nesting doubles the cost."""
         before = self.left
         space = self.read(data, depth)
         self._spend(1 + copies * (before - self.left))
@@ -274,7 +274,7 @@ class _Reader:
 def leaf_spaces(
     space: gymnasium.Space[Any], path: str
 ) -> Iterator[tuple[str, gymnasium.Space[Any]]]:
-    """Yield (column name, space) of each leaf, Dict keys in sorted order as Gymnasium flattens."""
+    """Yield (column name, space) of each leaf, with Dict keys sorted as Gymnasium flattens them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for _, part, value in named_parts(space):
             yield from leaf_spaces(value, f"{path}/{part}")
@@ -292,7 +292,7 @@ def leaf_keys(space: gymnasium.Space[Any]) -> list[tuple[str | int, ...]]:
 def named_parts(
     space: spaces.Dict | spaces.Tuple,
 ) -> list[tuple[str | int, str, gymnasium.Space[Any]]]:
-    """Return (key or index, what it is called in the names of columns, space) of each part."""
+    """Return (key or index, its form in column names, space) of each part."""
     if isinstance(space, spaces.Tuple):
         return [(index, str(index), part) for index, part in enumerate(space)]
     times = collections.Counter(key.lower() for key in space)
@@ -300,7 +300,7 @@ def named_parts(
 
 
 def _part(key: str, is_twice: bool) -> str:
-    """Return how a key is written in the names of columns, which are paths of files."""
+    """Return how a key is written in column names, which are file paths."""
     if not is_twice and _KEY.fullmatch(key) and key != "zarr.json":
         return key
     kept = _KEPT.difference(string.ascii_uppercase) if is_twice else _KEPT
@@ -314,14 +314,14 @@ def _part(key: str, is_twice: bool) -> str:
 
 
 def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """Return a space in which those of unknown types stand as what their samples are.
+    """Return a space in which spaces of unknown types are replaced by ones that their samples fit.
 
-    Samples that are text become a Text, numbers and arrays of one shape a Box without bounds, dicts
-    and tuples a Dict and a Tuple of such. `original_type` of such a space names the type that it
-    stands for. A space of Gymnasium's own types is returned as it is.
+    Text samples become a Text, numbers and arrays of one shape a Box without bounds, dicts and
+    tuples a Dict and a Tuple of such spaces. `original_type` of a replacement names the type that
+    it stands in for. A space of Gymnasium's own types is returned as it is.
 
     Raises:
-        SchemaError: samples that are nothing of this, or a key of a Dict that is no text.
+        SchemaError: samples are none of these, or a key of a Dict is not text.
     """
     match space:
         case spaces.Dict():
@@ -345,7 +345,7 @@ def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         case spaces.Text() | spaces.Graph():
             return space
     name = f"{type(space).__module__}.{type(space).__qualname__}"[:_LONGEST_TYPE]
-    probe = copy.deepcopy(space)  # an environment's own space goes on as if nothing was drawn
+    probe = copy.deepcopy(space)  # draws must not advance the original space
     probe.seed(0)
     try:
         samples = [probe.sample() for _ in range(_PROBES)]
@@ -362,16 +362,16 @@ def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def original_type(space: gymnasium.Space[Any]) -> str | None:
-    """Return the name of the type that a space stands for; None where it is its own."""
+    """Return the name of the type that a space stands in for; None if it is not a replacement."""
     name: str | None = getattr(space, _ORIGINAL, None)
     return name
 
 
 def _space_of(samples: Sequence[Any]) -> gymnasium.Space[Any] | None:
-    """Return a space of Gymnasium's own types that samples lie in."""
+    """Return a space of Gymnasium's own types that the samples fit."""
     kinds = {type(sample) for sample in samples}
     if kinds == {str}:
-        # Unlike the few samples, a text may have any character that is usual.
+        # Later texts may have usual characters that these few samples lack.
         charset = {*string.printable, *"".join(samples)}
         return spaces.Text(_LONGEST_TEXT, min_length=0, charset=frozenset(charset))
     if kinds == {dict} and len({frozenset(sample) for sample in samples}) == 1:
@@ -440,12 +440,12 @@ def _charset(value: object) -> str:
     charset: str = _of_type(str, value)
     if charset != "".join(sorted(set(charset))):
         raise SchemaError("the charset of a Text is not sorted, or names a character twice")
-    charset.encode()  # which refuses what UTF-8 cannot hold
+    charset.encode()  # refuses what UTF-8 cannot hold
     return charset
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Json:
-    """Return one number where all bounds are equal, else nested lists; infinities as text."""
+    """Return one number if all bounds are equal, else nested lists; infinities as text."""
     if bounds.size and (bounds == bounds.flat[0]).all():
         return _number_to_json(bounds.flat[0].item())
     return _nest(bounds.tolist())
@@ -478,7 +478,7 @@ def _bounds_from_json(value: object, shape: tuple[int, ...], dtype: np.dtype[Any
 
     with np.errstate(over="raise"):
         bounds = np.array(number(value), dtype)
-    if bounds.size == math.prod(shape) == 0:  # lists cannot say (0, 3)
+    if bounds.size == math.prod(shape) == 0:  # lists cannot express (0, 3)
         return np.empty(shape, dtype)
     if bounds.shape not in ((), shape):
         raise SchemaError(f"bounds of shape {bounds.shape} in a Box of shape {shape}")

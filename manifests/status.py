@@ -1,4 +1,4 @@
-"""What became of a version after it was made: superseded or yanked, and why."""
+"""The status of a version, given after it was made: superseded or yanked, and why."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONGEST_REASON = 1000
 
 
 class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What became of a version.
+    """The status of a version.
 
     Attributes:
         status: `superseded`: there is a better one. `yanked`: it should not be used.
         reason: Why, in a sentence.
-        use: What to use instead: a version of the same dataset or a dataset's name; or nothing.
+        use: What to use instead: a version of the same dataset or a dataset's name; may be empty.
     """
 
     status: Literal["superseded", "yanked"]
@@ -34,7 +34,7 @@ class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """Refuse a reason that says nothing and a `use` that names nothing.
 
         Raises:
-            ValueError: one of the two.
+            ValueError: the reason or `use` is invalid.
         """
         good = self.reason.strip() and self.reason.isprintable()
         if not good or len(self.reason) > LONGEST_REASON:
@@ -47,7 +47,7 @@ class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a `versions.json` holds: the status of each version that has one."""
+    """The content of a `versions.json`: the status of each version that has one."""
 
     history_version: Literal[1]
     versions: dict[str, VersionStatus]
@@ -58,10 +58,10 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def check_version(version: str, entry: VersionStatus) -> None:
-    """Refuse a status of what is no version, or one that names itself as its replacement.
+    """Refuse a status for an invalid version, or one that names itself as its replacement.
 
     Raises:
-        ValueError: one of the two.
+        ValueError: the version is invalid, or `use` names it.
     """
     if not is_version(version):
         raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0")

@@ -1,4 +1,4 @@
-"""Blocks: columns that hold the same whole episodes; how they are cut, joined and read."""
+"""Blocks, which are columns that hold the same whole episodes: cutting and joining them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
-    """Return the row behind the last one of each episode in a column that no offsets count."""
+    """Return the row after each episode's last one, in a column whose rows no offsets count."""
     more = {"step": 0, "observation": 1}
     axis = axis_of(name)
     rows = lengths + more[axis] if axis in more else np.ones_like(lengths)
@@ -31,11 +31,11 @@ def row_ends(name: str, lengths: np.ndarray) -> np.ndarray:
 
 
 def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
-    """Return the first episode of each block of whole episodes, and their number behind these.
+    """Return the first episode of each block of whole episodes, then the number of episodes.
 
     Args:
-        ends: A row that grows from episode to episode.
-        rows: How many of these a block spans, unless an episode is longer.
+        ends: The row after each episode's last one, ascending.
+        rows: How many rows a block spans, unless an episode is longer.
     """
     return np.flatnonzero(np.diff(ends // rows, prepend=-1, append=np.iinfo(np.int64).max))
 
@@ -54,7 +54,7 @@ def slice_block(
         block: Columns of some episodes.
         lengths: Steps of each of these episodes.
         first: First episode wanted.
-        last: Episode behind the last one wanted.
+        last: Episode after the last one wanted.
     """
     start = int(lengths[:first].sum())
     stop = start + int(lengths[first:last].sum())
@@ -108,5 +108,5 @@ def _concatenate(name: str, pieces: list[np.ndarray]) -> np.ndarray:
 
 
 def misfit(name: str, expected: object, found: object) -> SchemaError:
-    """Return the error for a column that is not what it should be."""
+    """Return the error for a column that differs from what is expected."""
     return SchemaError(f"column {name}: expected {expected}, found {found}")

@@ -1,6 +1,6 @@
-"""Numbers outside of the bounds of their Box: counted as they are written, or refused.
+"""Numbers outside the bounds of their Box: counted when they are written, or refused.
 
-Infinities and NaN are never counted here, but in `non_finite` of a manifest. Boxes inside Sequence,
+Infinities and NaN are not counted here, but in a manifest's `non_finite`. Boxes inside Sequence,
 Graph and OneOf spaces are not checked.
 """
 
@@ -29,10 +29,10 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """The smallest and the largest number that each element of a column's row may hold.
+    """The smallest and the largest number allowed for each element of a column's row.
 
     Attributes:
-        low: Shape of a row, or a scalar where all elements have the same bounds.
+        low: Shape of a row, or a scalar if all elements have the same bounds.
         high: Shape of `low`.
     """
 
@@ -40,7 +40,7 @@ class Bounds:
     high: np.ndarray
 
     def __str__(self) -> str:
-        """Return the bounds of all elements, or the ranges of both where elements differ."""
+        """Return the bounds as text; where elements differ, the range of each bound."""
         if self.low.ndim == 0:
             return f"[{self.low:g}, {self.high:g}]"
         return (
@@ -52,7 +52,7 @@ class Bounds:
 def bounds_of(
     observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
 ) -> dict[str, Bounds]:
-    """Return the bounds of columns, by name, without those that exclude no finite number."""
+    """Return the bounds of columns by name, except those that allow all finite numbers."""
     found = {}
     leaves = [
         *leaf_spaces(observation_space, "observations"),
@@ -75,13 +75,13 @@ def bounds_of(
 
 
 def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
-    """Return how many finite numbers lie outside, and how far; None if none does."""
+    """Return how many finite numbers lie outside, and the extremes of these; None if none does."""
     if values.size == 0:
         return None
     axis = None if bounds.low.ndim == 0 else 0
     with np.errstate(invalid="ignore"):
         if np.all(values.max(axis) <= bounds.high) and np.all(values.min(axis) >= bounds.low):
-            return None  # a NaN makes this false
+            return None  # with a NaN the condition is false
         outside = (values < bounds.low) | (values > bounds.high)
     if values.dtype.kind == "f":
         outside &= np.isfinite(values)
@@ -92,7 +92,7 @@ def count_outside(values: np.ndarray, bounds: Bounds) -> Outside | None:
 
 
 def merge_outside(counts: Iterable[Mapping[str, Outside]]) -> dict[str, Outside]:
-    """Return the counts of several parts together, by column."""
+    """Return the combined counts of several parts, by column."""
     merged: dict[str, Outside] = {}
     for count in counts:
         for name, one in count.items():
@@ -111,16 +111,16 @@ def refuse_outside(
     where: str,
     first_rows: Mapping[str, int],
 ) -> None:
-    """Refuse rows with a number outside of its bounds; NaN is not outside.
+    """Refuse rows with a number outside its bounds; NaN is not outside.
 
     Args:
         block: Rows of an episode, by column.
         bounds: Bounds of some of these columns.
-        where: Names the dataset and the episode.
+        where: Dataset and episode, for messages.
         first_rows: Index in the episode of a column's first row here; 0 by default.
 
     Raises:
-        SchemaError: names the first such number.
+        SchemaError: a number lies outside; the message names the first one.
     """
     for name, limits in bounds.items():
         values = block[name]
@@ -140,7 +140,7 @@ def refuse_outside(
 
 
 def describe_outside(outside: Outside, bounds: Bounds | None) -> str:
-    """Return how many numbers lie outside of which bounds, in words."""
+    """Return how many numbers lie outside which bounds, in words."""
     text = f"{outside.numbers:,} from {outside.lowest:g} to {outside.highest:g}"
     if bounds is None:
         return text

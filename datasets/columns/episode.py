@@ -1,4 +1,4 @@
-"""One episode in memory, as authors give it and as `dataset[i]` returns it."""
+"""One episode in memory, as authors pass it in and as `dataset[i]` returns it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orlog.errors import SchemaError, wrong_type
 __all__ = ["Columns", "Episode", "as_infos", "as_numbers"]
 
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
-# columns. Text, Sequence, Graph and OneOf: a list with an entry per row. Which of these it is the space says,
-# so a union would only make every reader of an episode cast.
+# columns. Text, Sequence, Graph and OneOf: a list with an entry per row. The space says which of
+# these it is, so a union would only make every reader of an episode cast.
 Columns: TypeAlias = Any
 
 
@@ -30,11 +30,11 @@ class Episode:
         rewards: (T,) in the environment's unit; a list of numbers becomes an array.
         terminations: (T,) bool; true where the task itself ended, at the last step only.
         truncations: (T,) bool; true where the episode was cut off, at the last step only.
-        infos: Extra columns of T rows each: arrays, lists of text, or lists of arrays of any
+        infos: Extra columns of T rows each: arrays, lists of text, or lists of arrays of varying
             length. A list with a dict for each step, as environments give them, becomes columns.
-        seed: What the environment was reset with; None where it is not known.
-        metadata: What holds for the whole episode: numbers, arrays or text by name.
-        index: Where it stands in the dataset or view it was read from; not written.
+        seed: Seed of the environment's reset; None if it is not known.
+        metadata: Values for the whole episode: numbers, arrays or text by name.
+        index: Its position in the dataset or view it was read from; not written.
     """
 
     observations: Columns
@@ -59,7 +59,7 @@ class Episode:
         object.__setattr__(self, "infos", as_infos(self.infos))
 
     def __repr__(self) -> str:
-        """Return its fields, shapes and dtypes in place of values."""
+        """Return its fields, with shapes and dtypes in place of values."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return fields_summary(f"Episode of {_steps_of(self.rewards)} steps", fields)
 
@@ -73,9 +73,9 @@ def _steps_of(rewards: object) -> str:
 
 
 def as_numbers(values: Any) -> Any:
-    """Return a list of numbers or flags as an array; anything else, and what would change, as it is.
+    """Return a list of numbers or flags as an array, if no value changes; else return it as it is.
 
-    Whole numbers among others become floats where these are the same numbers.
+    In a list with floats, integers become floats if these represent them exactly.
     """
     if not isinstance(values, list | tuple) or not values:
         return values
@@ -95,7 +95,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def as_infos(infos: Any) -> dict[str, Columns]:
-    """Return extra columns of steps, which may be given as a list with a dict for each step.
+    """Return extra columns of steps, given as columns or as a list with a dict for each step.
 
     Raises:
         TypeError: neither columns nor a list of dicts.
@@ -118,7 +118,7 @@ def as_infos(infos: Any) -> dict[str, Columns]:
 
 
 def _as_column(name: str, values: list[Any]) -> Columns:
-    """Return the values of all steps as one array, or as the list that they are."""
+    """Return the values of all steps as one array if they fit one, else as the given list."""
     if all(isinstance(one, np.ndarray) for one in values):
         if len({(one.dtype, one.shape) for one in values}) == 1:
             return np.stack(values)

@@ -1,4 +1,4 @@
-"""Which columns a dataset has, and the way from episodes to their rows and back.
+"""Which columns a dataset has, and the conversion of episodes to rows and back.
 
 Every dataset has the columns of its two spaces, `rewards`, `terminations`, `truncations`, and
 `episodes/lengths`, `episodes/seeds` (-1 where unknown), `episodes/returns`. Authors add columns of
@@ -49,7 +49,7 @@ class Schema:
         reward_dtype: float32 or float64.
         extras: Columns under `infos/` and `episodes/` that the author adds, by name: dtype and row
             shape of their values.
-        variable: Which of these hold a value of any length in each row: `text`, or an `array` of
+        variable: Which of these hold a variable-length value in each row: `text`, or an `array` of
             rows of that dtype and shape.
     """
 
@@ -81,7 +81,7 @@ class Schema:
     def with_extras(
         self, infos: Mapping[str, Any], metadata: Mapping[str, Any], where: str
     ) -> Schema:
-        """Return this schema with the extra columns that a first episode has too.
+        """Return this schema with the extra columns of a dataset's first episode.
 
         Raises:
             SchemaError: a name or a type that cannot be stored.
@@ -108,10 +108,10 @@ class Schema:
         return made
 
     def check(self, where: str) -> None:
-        """Refuse columns that could not be stored beside each other.
+        """Refuse columns that cannot be stored together.
 
         Raises:
-            SchemaError: one column lies where another has its files, or offsets count nothing.
+            SchemaError: two columns need the same path, or offsets count no values.
         """
         names = {*self.columns(), *self.extras}
         for name in sorted(names):
@@ -171,7 +171,7 @@ class Schema:
         truncations: np.ndarray | Sequence[bool],
         infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
     ) -> Block:
-        """Return the rows of some steps; `observations` come with the number of rows expected."""
+        """Return the rows of some steps; `observations` is (values, expected number of rows)."""
         steps = len(rewards)
         infos = as_infos(infos)
         try:
@@ -197,7 +197,7 @@ class Schema:
         self, where: str, steps: int, total: float, seed: int | None, metadata: Mapping[str, Any]
     ) -> Block:
         """Return the row of an episode in each column of episodes; `total` is its return."""
-        number: object = seed  # callers without type checks give anything
+        number: object = seed  # callers without type checks may pass anything
         is_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
         if seed is not None and not (is_number and 0 <= seed < 2**63):
             raise SchemaError(f"{where}: a seed lies in [0, 2^63), found {seed!r:.40}")
@@ -212,7 +212,7 @@ class Schema:
         return block
 
     def episode_of(self, block: Block, index: int) -> Episode:
-        """Return the one episode of a block, which stands at `index`."""
+        """Return the only episode of a block, with `index` as its position."""
         metadata: dict[str, Any] = {}
         infos: dict[str, Columns] = {}
         for name, spec in self.extras.items():
@@ -287,7 +287,7 @@ class Schema:
 
 
 def count_rewards(rewards: Any, where: str) -> int:
-    """Return the number of steps, which is that of rewards.
+    """Return the number of steps: that of the rewards.
 
     Raises:
         SchemaError: they have no length.
@@ -301,13 +301,13 @@ def count_rewards(rewards: Any, where: str) -> int:
 
 
 def return_of(rewards: np.ndarray) -> float:
-    """Return the sum of rewards in float64; infinities and what they add up to are kept."""
+    """Return the sum of rewards in float64, which may be infinite or NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(rewards.sum(dtype=FLOAT))
 
 
 def check_flags(block: Block, where: str) -> None:
-    """Refuse an end of the episode before its last step."""
+    """Refuse a termination or truncation before the episode's last step."""
     for name in FLAGS:
         if np.count_nonzero(block[name][:-1]):  # quicker than any()
             step = int(block[name].argmax())
@@ -323,10 +323,10 @@ def schema_of(
     columns: Sequence[ColumnSpec],
     variable: Mapping[str, Kind],
 ) -> Schema:
-    """Return the schema that stored columns make up.
+    """Return the schema of stored columns.
 
     Raises:
-        SchemaError: columns that no schema has.
+        SchemaError: the columns fit no schema.
     """
     stored = {spec.name: spec for spec in columns}
     rewards = stored.get("rewards")
@@ -403,7 +403,7 @@ def _spec_of(name: str, values: Any, where: str) -> tuple[ColumnSpec, Kind | Non
 
 
 def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
-    """Return numbers in another dtype if each stays what it is, else as they are."""
+    """Return numbers in another dtype if that keeps each value exactly, else as they are."""
     values = as_numbers(values)
     if (
         not isinstance(values, np.ndarray)
@@ -414,7 +414,7 @@ def _as_dtype(values: Any, dtype: np.dtype[Any]) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         converted = values.astype(dtype)
         again = converted.astype(values.dtype)
-    # 2**63 as float64 would come back as int64's largest number, so what is past 2**53 is refused.
+    # 2**63 as float64 would come back as int64's largest number, so anything past 2**53 is refused.
     is_exact = np.array_equal(again, values, equal_nan=values.dtype.kind == "f") and (
         values.dtype.kind == "f" or not (np.abs(converted) > 2 ** (np.finfo(dtype).nmant + 1)).any()
     )

@@ -1,4 +1,4 @@
-"""What values of any size look like in one line: shapes and dtypes in place of numbers."""
+"""One-line summaries of values of any size: shapes and dtypes in place of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_KEYS = 8
 
 
 def summary(value: object) -> str:
-    """Return `float32[300, 2]` of an array or tensor, and the like of what holds some of them."""
+    """Return `float32[300, 2]` for an array or tensor, and similar text for containers of them."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         device = str(getattr(value, "device", "cpu"))

@@ -10,14 +10,14 @@ A column is named by its path. What its rows stand for follows from the name:
 The values of a space at path P are stored as:
 
     Box, Discrete, MultiDiscrete, MultiBinary    P
-    Dict, Tuple                                  the columns of each part at P/key, P/0; `spaces.py`
-                                                 says how keys are escaped
+    Dict, Tuple                                  the columns of each part at P/key, P/0 (keys are
+                                                 escaped: see `manifests/spaces.py`)
     Text                                         P@offsets, P@values (UTF-8 as uint8)
     Sequence                                     P@offsets, the columns of its space at P@values
     Graph                                        sequences at P@nodes, at P@links (int64 pairs) and,
                                                  if it has an edge space, at P@edges
     OneOf                                        P@choice (int64) and, for each option, a sequence
-                                                 of none or one value at P@option0, P@option1, ..
+                                                 of 0 or 1 values at P@option0, P@option1, ..
 
 Row i of an offsets column (int64) says where the values of row i end; those of row 0 start at 0:
 
@@ -91,21 +91,21 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
     """Return the columns that store some values of a space; arrays may share memory with `values`.
 
     Args:
-        space: Where each value lies. A Box's bounds are not enforced, as recorded data often leave
+        space: Space of each value. A Box's bounds are not enforced, as recorded data often leave
             them; everything else is.
-        path: Name of the column, and start of the names of all columns.
-        values: A list holds a sample per row, as an environment gives them, whatever the space.
-            Otherwise: an array (rows, ..) of exactly the space's type for numbers; a dict of
+        path: Name of the column, or start of the names if there are several.
+        values: A list holds a sample per row, as environments return them, whatever the space.
+            Otherwise: an array (rows, ..) of exactly the space's dtype for numbers; a dict of
             columns for a Dict; a tuple of columns, or a dict of them by "0", "1", .., for a Tuple;
-            a tuple with a sample per row for the rest. Samples of numbers are arrays or NumPy's
-            scalars of exactly the space's type, or Python's int, float and bool where that is one.
-        rows: Number of rows that there should be.
+            a tuple with a sample per row for the rest. Samples of numbers are arrays or NumPy
+            scalars of exactly the space's dtype, or Python's int, float or bool where those fit.
+        rows: Expected number of rows.
 
     Raises:
         SchemaError: something does not fit; the message names column, expected and found.
     """
     match space:
-        case spaces.Box():  # asked first, since most spaces are one
+        case spaces.Box():  # tested first, since most spaces are one
             return {path: _flatten_numbers(space, path, values, rows)}
         case spaces.Dict() | spaces.Tuple():
             columns = _columns_of_parts(space, path, values, rows)
@@ -129,9 +129,9 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
 def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Columns:
     """Return the values of a space that the columns of a block store, without copying numbers.
 
-    An array for numbers; a dict of columns for a Dict, a tuple of columns for a Tuple; for the rest
-    a list with a sample per row, as the space's own `sample` makes them. A graph without edges has
-    None for them.
+    Numbers give an array, a Dict gives a dict of columns, a Tuple gives a tuple of columns. Other
+    spaces give a list with a sample per row, in the form of the space's own `sample`. A graph
+    without edges has None for them.
 
     Raises:
         KeyError: the block lacks a column.
@@ -146,13 +146,13 @@ def _offsets_spec(path: str) -> ColumnSpec:
 
 
 def _graph_parts(space: spaces.Graph) -> dict[str, Space]:
-    """Return the spaces of which a graph holds a stacked sequence each."""
+    """Return the spaces of a graph's nodes, links and edges, by name; it stacks samples of each."""
     edges = {} if space.edge_space is None else {"edges": space.edge_space}
     return {"nodes": space.node_space, "links": _LINKS, **edges}
 
 
 def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return type and row shape of a space of numbers."""
+    """Return dtype and row shape of a space of numbers."""
     if not isinstance(
         space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
     ):
@@ -205,7 +205,7 @@ def _columns_of_parts(
 
 
 def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapping[str, Any]:
-    """Return a Dict's dict, or a Tuple's tuple by "0", "1", .., with every key there should be."""
+    """Return a Dict's dict, or a Tuple's tuple by "0", "1", .., after checking its keys."""
     keys = [str(key) for key, _, _ in named_parts(space)]
     if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
         value = {str(index): part for index, part in enumerate(value)}
@@ -258,7 +258,7 @@ def _is_sample(sample: Any, dtype: np.dtype[Any], shape: tuple[int, ...], intege
 
 
 def _check_range(space: Space, name: str, values: np.ndarray) -> None:
-    """Refuse values outside of a discrete space."""
+    """Refuse values outside a discrete space."""
     low: Any
     high: Any
     match space:
@@ -436,7 +436,7 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
 def _unflatten(
     space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None
 ) -> Columns:
-    """Return what `unflatten` does, of a known number of rows where it is not None."""
+    """Do as `unflatten`; `rows` is the number of rows if known, else None."""
     match space:
         case spaces.Dict() | spaces.Tuple():
             columns = {
@@ -511,7 +511,9 @@ def _split(space: Space, columns: Any, rows: int) -> list[Any]:
             return list(columns)
     if isinstance(columns, list):
         return columns
-    return [columns[row, ...] for row in range(rows)]  # an array even where it has no dimensions
+    return [
+        columns[row, ...] for row in range(rows)
+    ]  # `...`: a row without dimensions stays an array
 
 
 def _unflatten_graph(

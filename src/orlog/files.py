@@ -1,4 +1,4 @@
-"""Writing files so that they last, and hashing them."""
+"""Durable writes, locks, hashes, and folders that are put in place in one step."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ MAKE_ROOM = "free some space or set ORLOG_HOME to another disk, then run the sam
 
 
 def little_endian_bytes(values: np.ndarray) -> memoryview:
-    """Return the bytes of an array, row by row, little-endian; no copy where it is so already."""
+    """Return an array's bytes, row by row, little-endian; copies only if it is not so already."""
     little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return little.reshape(-1).view(np.uint8).data
 
 
 def absolute_path(path: str | Path) -> Path:
-    """Return a path from the root on, as people should see it: without `~` and `..`."""
+    """Return an absolute path as people should see it: without `~` and `..`."""
     whole = Path(path).expanduser().absolute()
-    return whole.resolve() if ".." in whole.parts else whole  # a link may lie before the `..`
+    return whole.resolve() if ".." in whole.parts else whole  # `..` may follow a link
 
 
 def list_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (path inside the folder, file) of everything in it but folders, sorted."""
+    """Yield (path inside the folder, file) of everything in it except folders, sorted."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_dir():
             yield path.relative_to(folder).as_posix(), path
 
 
 def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """Return the hex SHA-256 of a file, read into one small buffer that stays in the cache."""
+    """Return the hex SHA-256 of a file, read through one small buffer that fits the CPU's cache."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -83,7 +83,7 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk; its folder still needs `sync`."""
+    """Write a file and wait until it is on disk; its folder still needs `sync`."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -91,7 +91,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, durably; if that fails, what was there stays."""
+    """Replace a file in one step, durably; if that fails, the old file stays."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         write_durably(unfinished, data)
@@ -111,7 +111,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(paths: Iterable[Path]) -> None:
-    """Make files and folders durable, side by side: the disk then waits once for many of them."""
+    """Make files and folders durable in parallel, so that one wait for the disk covers many."""
     files = list(paths)
     with concurrent.futures.ThreadPoolExecutor(SYNCS) as pool:
         for _ in pool.map(_sync_each, (files[start::SYNCS] for start in range(SYNCS))):
@@ -129,7 +129,7 @@ def sync_folders(folder: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or a durable copy where links are not possible.
+    """Give a file a second name, or copy it durably where links are not possible.
 
     A copy appears whole or not at all.
     """
@@ -165,7 +165,7 @@ def too_many_files(where: object, error: OSError) -> StorageError | None:
 
 
 class BusyError(StorageError):
-    """Another process holds the right to write a path."""
+    """Another process holds the lock of a path."""
 
 
 @contextlib.contextmanager
@@ -185,9 +185,9 @@ def storage_errors(path: Path, *, advice: str = MAKE_ROOM) -> Iterator[None]:
 def take_lock(
     path: Path, *, on_wait: Callable[[], None] = lambda: None, longest_wait: float | None = None
 ) -> FileLock:
-    """Take the only right to write a file or folder, whose folder is made; return it locked.
+    """Lock a file or folder for writing and return the lock; makes the folder around it.
 
-    The lock is a file `.NAME.lock` beside the path. It stays, since removing it would race.
+    The lock is a file `.NAME.lock` next to the path. It is never removed, since that would race.
 
     Args:
         path: What is to be written.
@@ -220,11 +220,11 @@ def sole_access(
     longest_wait: float | None = None,
     advice: str = MAKE_ROOM,
 ) -> Iterator[None]:
-    """Hold the only right to write a file or folder, as `take_lock` takes it.
+    """Hold the lock of a file or folder, as `take_lock` takes it.
 
     Raises:
         BusyError: another process still holds it after `longest_wait` seconds.
-        StorageError: the folder around it cannot be written; `advice` says what to do then.
+        StorageError: the folder around it cannot be written; the message ends with `advice`.
     """
     with storage_errors(path.parent, advice=advice):
         lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
@@ -237,8 +237,8 @@ def sole_access(
 def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
     """Lock an open file until it is closed; return False if another process's lock prevents it.
 
-    A shared lock waits until nobody holds a sole one; a sole one does not wait. Where the system or
-    the disk cannot lock files, nothing is locked and nothing prevents it.
+    A shared lock waits until nobody holds an exclusive one; an exclusive one does not wait. Where
+    the system or the disk cannot lock files, nothing is locked and the result is True.
     """
     if _fcntl is None:
         return True
@@ -246,7 +246,7 @@ def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
         _fcntl.flock(file, _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX | _fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a disk that cannot lock
+    except OSError:  # the disk cannot lock files
         pass
     return True
 
@@ -255,10 +255,10 @@ def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
 def unfinished_folder(
     destination: Path, *, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[Path]:
-    """Hold the only right to write `destination`, and give an empty folder beside it.
+    """Hold the lock of `destination`, and yield an empty folder next to it.
 
     Waits while another process writes the same destination, after one call of `on_wait`. The
-    folder is removed in the end, whatever happens, unless `put_in_place` has renamed it.
+    folder is always removed at the end, unless `put_in_place` has renamed it.
 
     Raises:
         StorageError: the folder cannot be made.
@@ -279,11 +279,11 @@ def unfinished_folder(
 
 
 def put_in_place(folder: Path, destination: Path) -> None:
-    """Put a finished folder in its place, in one step; what was there before is removed.
+    """Put a finished folder in its place, in one step; the old folder is removed.
 
     Call it inside `unfinished_folder` only. Where the system cannot swap two folders in one step
-    (all but Linux), what was there is first moved aside, and a process that is killed right then
-    leaves it there for the next writer to put back.
+    (all but Linux), the old one is first moved aside; if the process is killed right then, the
+    next writer puts it back.
 
     Raises:
         StorageError: the folder cannot be renamed.
@@ -299,7 +299,7 @@ def put_in_place(folder: Path, destination: Path) -> None:
 
 
 def put_new(folder: Path, destination: Path) -> None:
-    """Put a finished folder in a place where nothing is, in one step.
+    """Put a finished folder in its place, in one step, if nothing is there.
 
     Raises:
         StorageError: something is there, or the folder cannot be renamed.

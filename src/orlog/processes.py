@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
+    """Yield a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
 
     The script that calls this needs `if __name__ == "__main__":`, as with any started process.
 
@@ -38,8 +38,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException as error:
-        # A pool that Ctrl-C met while it started its processes waits for them for ever if it is
-        # asked to end them itself.
+        # If Ctrl-C comes while the pool starts its processes, its own shutdown waits for them
+        # forever.
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -59,7 +59,7 @@ def map_in_order(
     *,
     ahead: int,
 ) -> Iterator[Result]:
-    """Yield `function(item)` in the order of items, never more than `ahead` results in memory."""
+    """Yield `function(item)` in the order of items, with at most `ahead` results in memory."""
     waiting: deque[Future[Result]] = deque()
     for item in items:
         waiting.append(pool.submit(function, item))
@@ -70,7 +70,7 @@ def map_in_order(
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C to the parent, and end when it ends, even if it was killed."""
+    """Leave Ctrl-C to the parent, and exit when the parent ends, even if it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
