@@ -1,4 +1,4 @@
-"""Asks where a version came from whether it still is what is offered there."""
+"""Asks a version's origin whether it still offers the same digest."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BRIEF = Patience(timeout=5.0, attempts=1)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a version's origin says of it.
+    """What a version's origin says about it.
 
     Attributes:
-        state: `same`: it offers this digest; `other`: it does not; `unknown`: it did not answer, or
-            the version was not downloaded.
+        state: `same`: the origin offers this digest; `other`: it does not; `unknown`: it did not
+            answer, or the version was not downloaded.
         text: A line about it.
     """
 
@@ -37,11 +37,11 @@ def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) 
 
     Args:
         folder: Its folder.
-        manifest: Its manifest, as it is there now.
-        offline: Ask nobody.
+        manifest: The manifest that is in the folder now.
+        offline: Make no requests.
 
     Raises:
-        ManifestError: the note about its origin, or the list of registries, is malformed.
+        ManifestError: the record of its origin, or the list of registries, is malformed.
         FormatVersionError: one of these, or the index, was written by a newer orlog.
     """
     origin = read_origin(folder)

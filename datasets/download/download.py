@@ -1,6 +1,6 @@
-"""Downloads versions, and repairs them by downloading what is damaged; every byte is checked.
+"""Downloads versions, and repairs them by downloading damaged files again; every byte is checked.
 
-What arrives is kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of it is here
+Objects are kept in `$ORLOG_HOME/datasets/NAME/.VERSION.download/` until all of them have arrived
 (`datasets/download/objects.py`), so a version appears whole or not at all.
 """
 
@@ -80,9 +80,9 @@ def download_version(
     *,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Download a version as far as it is not on this machine, and return its folder.
+    """Download what this machine lacks of a version, and return its folder.
 
-    Objects that another version of the dataset has here are not transferred. Several processes may
+    Objects that another version on this machine has are not transferred. Several processes may
     download the same version: one does, the others wait and find it.
 
     Args:
@@ -109,7 +109,7 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
         if _is_here(destination, manifest):
             return destination
         check_offered(manifest)
-        if destination.exists():  # without a manifest: somebody has removed files
+        if destination.exists():  # without a manifest: its files were removed by hand
             _repair(destination, source, options)
             return destination
         folder = download_folder(destination)
@@ -149,32 +149,32 @@ def download_dataset(
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Download a version as far as it is not on this machine, and return its folder.
+    """Download what this machine lacks of a version, and return its folder.
 
     With `episodes` or `columns`, only the objects that hold these are downloaded, unless the whole
-    version is here; `load_dataset` with the same choice opens them. Without, what is missing is
-    added, and a part that holds every object becomes the version. A third-party file that a
+    version is here; `load_dataset` with the same choice opens them. Without, everything missing is
+    downloaded, and a part that then holds every object becomes the version. A third-party file that a
     registry lists is downloaded whole and imported as a version.
 
     Args:
         name: A dataset's name to look up in the registries (`orlog registry add`), optionally with
-            version or digest, or the URL of a version's folder. `orlog.lock` applies.
+            version or digest; or the URL of a version's folder. `orlog.lock` applies.
         episodes: Positions of episodes, such as `range(100)`.
         columns: Optional columns to keep, as `Dataset.select_columns` takes them.
-        mirrors: Further places to try first: for a name URLs of registries, for a URL those of the
-            same folder elsewhere.
+        mirrors: Further places to try first: for a name, URLs of registries; for a URL, URLs of
+            the same folder elsewhere.
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
         on_objects: Called with objects done and objects in all, from one thread at a time.
         on_wait: Called once if another process is downloading it.
-        on_read: Called once if a third-party file has arrived, before it is read.
+        on_read: Called once after a third-party file has arrived, before it is read.
 
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
         SchemaError: it has no such episodes, or its container has no parts.
         NotFoundError: it has no such columns.
-        SignatureError: a registry promises signatures, and one is missing or wrong.
+        SignatureError: a registry must be signed, and a signature is missing or wrong.
         TransferError, IntegrityError, StorageError: as `download_version`.
     """
     choice = choose(episodes, columns)
@@ -217,10 +217,10 @@ def repair_dataset(
     progress: Progress = lambda _done, _total: None,
     on_objects: Progress = lambda _done, _total: None,
 ) -> list[Problem]:
-    """Download what is damaged of a stored version again, and return what was wrong.
+    """Download the damaged files of a stored version again, and return what was wrong.
 
     Args:
-        folder: The version's folder under ORLOG_HOME, a copy of one, or the folder of a part of it;
+        folder: The version's folder under ORLOG_HOME, a copy of it, or the folder of a part of it;
             or a dataset or its name.
         mirrors: URLs of the same folder elsewhere, tried first. Then come the places it was
             downloaded from, and the registries.
@@ -244,9 +244,9 @@ def repair_dataset(
 def repair_version(
     folder: Path, source: Source, options: TransferOptions = TransferOptions()
 ) -> list[Problem]:
-    """Download what is damaged or missing of a version again, and return what was wrong.
+    """Download the damaged or missing files of a version again, and return what was wrong.
 
-    Files that do not belong to it are moved beside the folder, not deleted. Other versions that
+    Files that do not belong to it are moved out of the folder, not deleted. Other versions that
     shared a damaged file get the good one too. A damaged version in a shared home stays as it is:
     a good copy goes into the user's own home, which takes precedence.
 
@@ -267,7 +267,7 @@ def repair_version(
 def _read_again(
     folder: Path, source: ForeignSource, limiter: Limiter | None, progress: Progress
 ) -> list[Problem]:
-    """Return what is wrong with a version that was read from a foreign file, which is read again."""
+    """Import a third-party file again if the version made from it is damaged; return the damage."""
     problems = verify_folder(folder)[1]
     if problems and folder != datasets_folder() / source.name / source.version:
         raise NotFoundError(
@@ -299,7 +299,7 @@ def _named_here(wanted: DatasetName) -> Path | None:
 
 
 def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignSource:
-    """Return where the version in a folder can be had; its own manifest decides, if it is right."""
+    """Return where to download the version in a folder; its own manifest decides, if undamaged."""
     origin = read_origin(folder)
     places = [*(url.rstrip("/") for url in mirrors), *(origin.mirrors if origin else ())]
     try:
@@ -314,7 +314,7 @@ def _source_of_folder(folder: Path, mirrors: Sequence[str]) -> Source | ForeignS
 
 
 def _source_of_digest(places: Sequence[str], digest: str) -> Source:
-    """Return the version as the first place has it that gives the manifest of this digest."""
+    """Return the version from the first place whose manifest has this digest."""
     refused: OrlogError | None = None
     for place in places:
         try:
@@ -360,7 +360,7 @@ def _repair(folder: Path, source: Source, options: TransferOptions) -> list[Prob
         sync_folders(folder)
         for item in broken:
             (kept / item.sha256).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # what another download left off is kept
+    with contextlib.suppress(OSError):  # what another download left unfinished is kept
         kept.rmdir()
     return problems
 
@@ -408,7 +408,7 @@ def _move_aside(folder: Path, path: str) -> None:
 def _replace(
     good: Path, folder: Path, item: StoredObject, others: Iterable[tuple[Path, StoredObject]]
 ) -> None:
-    """Put a good file in the place of a damaged one, and of what other versions share with it."""
+    """Replace a damaged file by a good one, also in other versions that share it."""
     link = find_link(folder, item.path)
     if link is not None:
         link.unlink()

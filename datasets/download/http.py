@@ -1,7 +1,7 @@
-"""Files of other machines, read as their bytes come: over HTTP, or by whatever fsspec knows.
+"""Reads remote files as streams of bytes: over HTTP through urllib3, all else through fsspec.
 
-Nothing is believed of a server: redirects, ranges and lengths are checked, reasons are bounded and
-made fit for terminals. HTTP is spoken through urllib3, all else (file, memory, s3, ..) by fsspec.
+Servers are not trusted: redirects, ranges and lengths are checked, and error texts are shortened
+and made safe to print. Other kinds of URL (file, memory, s3, ..) need a backend of fsspec.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BLOCK_BYTES = 2**20
 MOST_REDIRECTS = 5
 LARGEST_ERROR_PAGE = 2**16
 LONGEST_REASON = 300
-LONGEST_ANSWER = 4  # times the timeout: for the head of an answer, and for each block of its body
+LONGEST_ANSWER = 4  # timeouts: for the header of a response, and for each block of its body
 MISSING = frozenset({404, 410})
 TEMPORARY = frozenset({408, 425, 429})
 OVERLOADED = frozenset({429, 503})
@@ -53,14 +53,16 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a source is waited for before it is given up.
+    """How long to wait for a source before giving it up.
+
+    A source is given up once `attempts` requests in a row have failed and nothing new has come from
+    it for `idle` seconds; for small files (`read_small`), after `attempts` alone.
 
     Attributes:
-        timeout: Seconds without a byte, or without a connection, after which a request failed.
-        attempts: Requests in a row that must have failed before a source is given up.
-        idle: Seconds without anything new from a source (an object, or 16 KiB of one) after which it
-            is given up as well. Small files (`read_small`) end after `attempts` alone.
-        first_wait: Seconds before the second request; they double with each failure.
+        timeout: Seconds without a byte, or without a connection, after which a request has failed.
+        attempts: Failed requests in a row.
+        idle: Seconds without anything new: an object, or 16 KiB of one.
+        first_wait: Seconds before the second request; doubled after each failure.
         longest_wait: Most seconds between two requests, whatever the server asks for.
     """
 
@@ -71,15 +73,15 @@ class Patience:
     longest_wait: float = 60.0
 
 
-class Failure(Exception):  # noqa: N818 (what one request came to; it never leaves this module)
-    """Why one request did not give what it should.
+class Failure(Exception):  # noqa: N818 (the result of one request, not an error that users see)
+    """Why one request failed.
 
     Attributes:
-        is_final: Asking again would give the same.
+        is_final: Asking again would give the same result.
         is_missing: There is no such file.
-        is_lie: The server answered another range than it was asked for.
+        is_lie: The server sent another range than it was asked for.
         is_overload: The server wants fewer requests.
-        wait: Seconds the server asks to be left alone.
+        wait: Seconds that the server asks to wait; None if it does not say.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Failure(Exception):  # noqa: N818 (what one request came to; it never leav
         is_overload: bool = False,
         wait: float | None = None,
     ) -> None:
-        # Parts of it come from the server, and it is shown on terminals.
+        # Parts of it come from the server, and it is printed on terminals.
         shown = "".join(letter if letter.isprintable() else "?" for letter in reason)
         super().__init__(shown[:LONGEST_REASON])
         self.is_final = is_final or is_missing
@@ -104,13 +106,13 @@ class Failure(Exception):  # noqa: N818 (what one request came to; it never leav
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Bytes of a file as they come.
+    """The bytes of a file, read one block at a time.
 
     Attributes:
-        start: Place in the file of the first byte.
+        start: Position in the file of the first byte.
         total: Size of the file, if the server says.
-        tag: The server's name for the bytes that the file has now; empty if it gives none.
-        ends_surely: Whether a connection that breaks cannot look like the end of the file.
+        tag: The server's identifier (ETag) for the file's current bytes; empty if it gives none.
+        ends_surely: Whether a broken connection can be told from the end of the file.
         read: Returns at most that many bytes, none at the end; raises `Failure`.
     """
 
@@ -123,7 +125,7 @@ class Stream:
 
 @contextlib.contextmanager
 def opened(url: str, start: int, patience: Patience) -> Iterator[Stream]:
-    """Open a file from `start` on, or from its first byte where the server knows no ranges."""
+    """Open a file at `start`, or at its first byte if the server does not support ranges."""
     with (_over_http if is_http(url) else _through_fsspec)(url, start, patience) as stream:
         yield stream
 
@@ -144,17 +146,17 @@ def _over_http(url: str, start: int, patience: Patience) -> Iterator[Stream]:
         yield Stream(
             start=first,
             total=total,
-            tag="" if tag.startswith("W/") else tag,  # weak: perhaps other bytes
+            tag="" if tag.startswith("W/") else tag,  # weak: the bytes may differ
             ends_surely=total is not None or response.chunked,
             read=read,
         )
     finally:
-        # A response that was read to its end has given its connection back before.
+        # A response that was read to its end has already returned its connection to the pool.
         response.close()
 
 
 def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPResponse:
-    """Return the answer with the bytes, redirects followed."""
+    """Return the response with the bytes, redirects followed."""
     headers = {
         "User-Agent": "orlog",
         "Accept-Encoding": "identity",
@@ -176,7 +178,7 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
             )
             if response.status in (200, 206):
                 return response
-            # The connection can be used again once the page that tells the error was read.
+            # Reading the error page lets the connection be used again.
             longest = LONGEST_ANSWER * patience.timeout
             with contextlib.closing(response):
                 with ends_within(longest, getattr(response, "socket_read", None)):
@@ -185,7 +187,7 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
 
 
 def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
-    """Return where an answer without the bytes points to."""
+    """Return the target of a redirect; raise `Failure` for any other response without the bytes."""
     status = response.status
     text = f"{status} {http.client.responses.get(status, '')}".strip()
     location = response.headers.get("Location")
@@ -209,7 +211,7 @@ def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
 
 
 def _place(response: urllib3.BaseHTTPResponse, start: int) -> tuple[int, int | None]:
-    """Return where in the file an answer begins, and the file's size if it is said."""
+    """Return where in the file a response begins, and the file's size if the server states it."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
         raise Failure(f"sends Content-Encoding {encoding}, which was not asked for", is_final=True)
@@ -229,10 +231,10 @@ def _place(response: urllib3.BaseHTTPResponse, start: int) -> tuple[int, int | N
 
 @functools.cache
 def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:  # noqa: ARG001
-    """Return the connections of this process: one that forked off must not use its parent's."""
+    """Return the connection pool of this process: a forked one must not use its parent's."""
     import urllib3
 
-    # More threads than that are served too; their connections are closed after each answer.
+    # More threads than that work too; their connections are closed after each response.
     if proxy is None:
         pools = urllib3.PoolManager(num_pools=32, maxsize=32)
     else:
@@ -245,7 +247,7 @@ def _pool(process: int, proxy: str | None) -> urllib3.PoolManager:  # noqa: ARG0
 
 @functools.cache
 def _watched_pools() -> dict[str, type[Any]]:
-    """Return kinds of connections that end when a server draws out the head of an answer."""
+    """Return connection pools that time out when a server sends its header too slowly."""
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -272,7 +274,7 @@ def _watched_pools() -> dict[str, type[Any]]:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY and similar variables name for a URL."""
+    """Return the proxy for a URL from HTTPS_PROXY and similar variables."""
     parts = urllib.parse.urlsplit(url)
     names = (f"{parts.scheme}_proxy", "no_proxy", "REQUEST_METHOD")
     settings = tuple(os.environ.get(name) for one in names for name in (one, one.upper()))
@@ -301,7 +303,7 @@ def _http_errors(patience: Patience) -> Iterator[None]:
         ) from error
     try:
         yield
-    except errors.NewConnectionError as error:  # a timeout too, to urllib3
+    except errors.NewConnectionError as error:  # urllib3 counts it as a timeout
         raise Failure(str(error)) from error
     except errors.TimeoutError as error:
         raise Failure(f"sent nothing for {patience.timeout:g} seconds") from error
@@ -336,7 +338,7 @@ def _through_fsspec(url: str, start: int, _: Patience) -> Iterator[Stream]:
 
 
 def _forget_listing(url: str) -> None:
-    """Have the size asked for again: some systems keep it, and an index changes."""
+    """Drop a cached size, which some backends keep: an index changes."""
     import fsspec
 
     with _fsspec_errors(url):
@@ -354,7 +356,7 @@ def _fsspec_errors(url: str) -> Iterator[None]:
         raise Failure("no such file", is_missing=True) from error
     except (PermissionError, IsADirectoryError, NotADirectoryError, ValueError) as error:
         raise Failure(str(error) or type(error).__name__, is_final=True) from error
-    except Exception as error:  # each backend under fsspec has errors of its own
+    except Exception as error:  # each backend of fsspec has its own errors
         status = getattr(getattr(error, "response", None), "status_code", None)
         is_missing, is_final = status in MISSING, status in (401, 403)
         reason = str(error) or type(error).__name__
@@ -369,7 +371,7 @@ def _fsspec_errors(url: str) -> Iterator[None]:
 def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> bytes:
     """Return a whole small file: a manifest, an index, a signature.
 
-    Nothing is known of its bytes yet: the caller checks them.
+    Its bytes are not checked: the caller does that.
 
     Args:
         url: URL of the file.
@@ -420,17 +422,17 @@ def missing_backend(url: str, error: ImportError) -> MissingExtraError:
 
 
 def is_http(url: str) -> bool:
-    """Return whether HTTP is spoken there."""
+    """Return whether a URL is read over HTTP."""
     return url.startswith(("http://", "https://"))
 
 
 def pause_after(failure: Failure, failures: int, patience: Patience) -> float:
     """Return how many seconds to wait after that many failures in a row."""
-    # "At once" counts one time only: a server that says it each time would be asked without end.
+    # A wait of 0 counts only once: a server that always sends it would be asked without end.
     if failure.wait is not None and (failure.wait > 0 or failures == 1):
         return min(failure.wait, patience.longest_wait)
     longest = min(patience.longest_wait, patience.first_wait * 2.0 ** min(failures - 1, 30))
-    # Machines that failed together should not come back together.
+    # Clients that failed together should not retry together.
     return longest * random.uniform(0.5, 1)  # noqa: S311
 
 
@@ -440,7 +442,7 @@ def times(count: int) -> str:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After asks for, as a number or a date; none if unreadable."""
+    """Return the seconds that a Retry-After (number or date) asks for; None if unreadable."""
     import urllib3
 
     try:

@@ -1,10 +1,10 @@
 """Downloads a set of objects into a folder: several at once, each checked against its SHA-256.
 
-    FOLDER/SHA256           objects that are whole, and on the disk
-           SHA256.part      objects that are unfinished, or not yet known to be on the disk
+    FOLDER/SHA256           objects that are complete and durable on the disk
+           SHA256.part      objects that are unfinished or perhaps not yet durable
 
 A transfer that is interrupted at any instant resumes from these files; parts are hashed again.
-Waiting for the disk takes longer than downloading a small object, so small ones wait together.
+Syncing to the disk takes longer than downloading a small object, so small ones are synced together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TransferOptions:
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
-        on_objects: Called with objects done and objects in all, likewise.
+        on_objects: Called with objects done and objects in all, from one thread at a time.
         patience: How long each mirror is tried.
     """
 
@@ -56,7 +56,7 @@ class TransferOptions:
 
 
 def download_folder(destination: Path) -> Path:
-    """Return the folder that holds what arrived of a version until all of it is here."""
+    """Return the folder that holds a version's objects until all of them have arrived."""
     return destination.with_name(f".{destination.name}.download")
 
 
@@ -71,15 +71,15 @@ def fetch_objects(
 ) -> None:
     """Download the objects that a folder lacks, each to a file named by its SHA-256.
 
-    Objects that another version on this machine has are taken from it, if their bytes are right.
+    Objects that another version on this machine has are linked or copied, if their bytes are right.
 
     Args:
         source: Where to download them from.
         objects: What to download.
         folder: Folder to put them in; made if it is not there.
         options: How to download.
-        damaged: Folder of a version from which nothing is taken.
-        also_here: Further files that may be some of them, by SHA-256.
+        damaged: Folder of a version from which no objects are taken.
+        also_here: Further local files that may be some of the objects, by SHA-256.
 
     Raises:
         TransferError: no mirror gave an object; what arrived is kept.
@@ -135,7 +135,7 @@ def fetch_objects(
 
 
 def _batches(missing: list[StoredObject], jobs: int) -> list[list[StoredObject]]:
-    """Return what threads fetch: the largest objects first and alone, small ones several at once."""
+    """Return the tasks of the threads: large objects first, one each, then groups of small ones."""
     ordered = sorted(missing, key=lambda item: -item.size_bytes)
     large = [[item] for item in ordered if item.size_bytes >= SMALL_BYTES]
     small = ordered[len(large) :]
@@ -183,7 +183,7 @@ class _Progress:
             self._options.on_objects(self._objects_done, self._objects)
 
     def stop(self) -> None:
-        """Let the next count of bytes end its thread."""
+        """Make the next call of `add` in each thread raise, which ends its transfer."""
         with self._lock:
             self._is_stopped = True
 
@@ -193,7 +193,7 @@ class _StoppedError(Exception):
 
 
 def _objects_here(wanted: Collection[str], damaged: Path | None) -> dict[str, Path]:
-    """Return where other versions on this machine have objects, by the sum they should have."""
+    """Return files of other versions on this machine that should be wanted objects, by SHA-256."""
     found: dict[str, Path] = {}
     for other, item in stored_objects() if wanted else ():
         is_candidate = item.sha256 in wanted and other != damaged
@@ -204,7 +204,7 @@ def _objects_here(wanted: Collection[str], damaged: Path | None) -> dict[str, Pa
 
 def _take(path: Path, item: StoredObject, target: Path) -> None:
     """Link or copy an object from another version if its bytes are right."""
-    with contextlib.suppress(FileNotFoundError):  # another process may remove that version now
+    with contextlib.suppress(FileNotFoundError):  # another process may be removing that version
         is_alike = path.is_file() and path.stat().st_size == item.size_bytes
         if is_alike and hash_file(path) == item.sha256:
             link_or_copy(path, target)

@@ -1,6 +1,6 @@
-"""Downloads a part of a version: some episodes, or fewer columns.
+"""Downloads a part of a version: only some episodes or columns.
 
-More may arrive than was asked for, since objects are downloaded whole, each checked as always.
+More may arrive than was asked for, since objects are downloaded and checked whole.
 Later requests add to the part; `download_dataset` without a choice completes it.
 """
 
@@ -37,14 +37,14 @@ def download_part(
     *,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Download the wanted part of a version as far as it is missing, and return its folder.
+    """Download what is missing of a part of a version, and return the part's folder.
 
-    That is the version's own folder if all of it is here by now. Columns of episodes, such as
-    lengths and returns, are always downloaded whole.
+    If another process has completed the version, its own folder is returned. Columns of episodes,
+    such as lengths and returns, are always downloaded whole.
 
     Raises:
-        SchemaError: episodes that the version has not, or a container that has no parts.
-        NotFoundError: a column that the version has not.
+        SchemaError: the version has no such episodes, or its container has no parts.
+        NotFoundError: the version has no such column.
         IntegrityError: a part of another version of the same name and number is here.
         TransferError, StorageError: as `download_version`.
     """
@@ -98,7 +98,7 @@ def download_part(
 
 
 def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
-    """Return what is here of a version; its folder and manifest are made if they are not there."""
+    """Return the record of a version's part; its folder and manifest are made if missing."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
         with storage_errors(folder):

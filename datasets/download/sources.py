@@ -1,14 +1,15 @@
-"""Where a version can be had: which registry offers it, its manifest, and the mirrors of its files.
+"""Finds where to download a version: the registry that offers it, its manifest and its mirrors.
 
-A registry is a folder that any static file server can serve (`datasets/publish.py` writes it):
+A registry is a folder that any static file server can serve (`datasets/publish/publish.py` writes
+it):
 
     index.json, index.json.sig              which versions there are, and their digests; URLs and
-                                            checksums of foreign files that are versions once read
-    NAME/VERSION/manifest.json(.sig)        and beside it the objects that the manifest lists
+                                            checksums of third-party files to import as versions
+    NAME/VERSION/manifest.json(.sig)        next to the objects that the manifest lists
 
-Registries are asked in their order and the first one that has the name answers. One that does not
-answer ends the search unless the digest is known: the next one could mean other data by the name.
-The last one is asked without a network: indexes of well-known foreign files that ship with orlog.
+Registries are asked in order, and the first one that has the name wins. One that does not answer
+ends the search unless the digest is known: the next one could have other data under the same name.
+Last come the indexes of well-known third-party files that ship with orlog; they need no network.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ WHOLE_DIGEST = len("sha256:") + 64
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignSource:
-    """Where a file of others can be had that is a version once it is read.
+    """Where to download a third-party file that is imported as a version.
 
     Attributes:
         name: Name of the dataset.
         version: Its version.
-        entry: What the registry says of the file.
+        entry: What the registry says about the file.
         urls: URLs of the file, in the order in which they are tried.
         registry: Which registry lists it.
-        signed_by: Key that signed the registry's index; empty where none was asked for.
-        digest: Start of the digest that the version is to have; empty where none was asked for.
+        signed_by: Key that signed the registry's index; empty if no signature is required.
+        digest: Start of the digest that the version must have; empty if none was asked for.
     """
 
     name: str
@@ -84,12 +85,12 @@ class ForeignSource:
 def source_of_url(
     url: str, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
 ) -> Source:
-    """Return the version whose folder, or manifest, is at a URL; mirrors are folders like it.
+    """Return the version whose folder or manifest is at a URL; mirrors are copies of the folder.
 
     Raises:
         NotFoundError: there is no manifest.
         TransferError: it cannot be read.
-        ManifestError: it is no manifest.
+        ManifestError: it is malformed.
     """
     base = url.rstrip("/").removesuffix(f"/{MANIFEST_FILE}")
     where = f"{base}/{MANIFEST_FILE}"
@@ -100,20 +101,20 @@ def source_of_url(
 def find_source(
     wanted: DatasetName, mirrors: Sequence[str] = (), *, patience: Patience = Patience()
 ) -> Source | ForeignSource:
-    """Return what the first registry offers that has the name: a version, or a file of others.
+    """Return what the first registry with the name offers: a version, or a third-party file.
 
     Args:
-        wanted: Name, perhaps with a version or a digest; without, the newest version that this
-            machine does not know to be yanked.
-        mirrors: Further URLs of registries with the same tree, tried first.
+        wanted: Name, perhaps with a version or a digest; without, the newest version is taken that
+            this machine does not know to be yanked.
+        mirrors: Further URLs of copies of the registry, tried first.
         patience: How long to try each place.
 
     Raises:
         NotFoundError: no registry has it.
         TransferError: a registry cannot be read.
-        SignatureError: a registry promises signatures, and one is missing, wrong or of the past.
-        IntegrityError: a manifest is not the one that the index names, or a registry elsewhere
-            names a file of this machine.
+        SignatureError: a registry must be signed, and a signature is missing, wrong or out of date.
+        IntegrityError: a manifest is not the one that the index names, or a remote registry names
+            a file of this machine.
     """
     asked = []
     unreachable: TransferError | NotFoundError | None = None
@@ -155,7 +156,7 @@ def find_source(
 
 
 def shipped_horizon(name: str) -> int | None:
-    """Return after how many steps D4RL's environment of a dataset truncates; None if not known."""
+    """Return the step limit of the D4RL environment of a dataset; None if it is not known."""
     horizons: dict[str, int] = {}
     if name.startswith("d4rl/"):
         path = records_folder() / "foreign" / "d4rl-horizons.json"
@@ -164,7 +165,7 @@ def shipped_horizon(name: str) -> int | None:
 
 
 def _absence(index: Index, wanted: DatasetName) -> str:
-    """Say what an index has instead of the version that is wanted."""
+    """Return a text that says what an index has instead of the wanted version."""
     there = {**index.datasets.get(wanted.name, {}), **index.foreign.get(wanted.name, {})}
     if there:
         return f" has {', '.join(sorted(there))} of it"
@@ -172,9 +173,10 @@ def _absence(index: Index, wanted: DatasetName) -> str:
 
 
 def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Index, str]:
-    """Return the index from the first place of a registry that has a good one, and who signed it.
+    """Return the index from the first place of a registry with a valid one, and who signed it.
 
-    One of these may lag behind or be replaced right now, so a bad signature is no end yet.
+    A place may be out of date or in the middle of a change, so a bad signature is retried, and then
+    the next place is asked.
     """
     attempts = []
     signed_by = ""
@@ -206,7 +208,7 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
 
 
 def offered_versions(index: Index) -> dict[str, tuple[str, IndexEntry | ForeignEntry]]:
-    """Return each name that an index lists, with the version it stands for and what is said of it."""
+    """Return each name that an index lists, with its default version and that version's entry."""
     offered: dict[str, tuple[str, IndexEntry | ForeignEntry]] = {}
     for name in sorted({*index.datasets, *index.foreign}):
         version = _choose(index, DatasetName(name))
@@ -220,14 +222,14 @@ def offered_versions(index: Index) -> dict[str, tuple[str, IndexEntry | ForeignE
 
 
 def _choose(index: Index, wanted: DatasetName) -> str | None:
-    """Return the version that is meant, the newest that is not yanked where any is good."""
+    """Return the version that is wanted; by default the newest that is not yanked."""
     offered = index.datasets.get(wanted.name, {})
     good = [
         version
         for version, entry in offered.items()
         if wanted.version in ("", version) and entry.digest.startswith(wanted.digest)
     ]
-    # What digest a foreign file has when it is read nobody knows before; so it is compared then.
+    # The digest of a third-party file is known only after its import, so it is compared then.
     if wanted.version or not wanted.digest:
         foreign = index.foreign.get(wanted.name, {})
         good += [version for version in foreign if wanted.version in ("", version)]
@@ -274,10 +276,10 @@ def _listed(
     index: Index,
     signed_by: str,
 ) -> ForeignSource:
-    """Return a foreign file that a registry with these roots lists.
+    """Return a third-party file that a registry with these roots lists.
 
     Raises:
-        ManifestError: it is a file of this machine, and the registry is not.
+        ManifestError: the file is on this machine, and the registry is not.
     """
     entry = index.foreign[wanted.name][version]
     urls: tuple[str, ...] = (entry.url,)

@@ -1,12 +1,12 @@
-"""Downloads small files whole, and objects into a part that resumes where it stopped.
+"""Downloads objects into part files, which resume where they stopped.
 
     mirror A ─┐  Range: bytes=N-     ┌─────────────┬ ─ ─ ─ ─ ┐
     mirror B ─┴────────────────────▶ │ N bytes held│  asked  │  part, hashed while it grows
                                      └─────────────┴ ─ ─ ─ ─ ┘
 
 The manifest says the size and SHA-256 of every object, so no server is trusted: any mirror may give
-any stretch of an object, and only bytes with the right hash are handed on. Of other files less may
-be known; without any sum all bytes come from one mirror that calls them by the same tag.
+any range of an object, and only bytes with the right hash are passed on. Less may be known of other
+files; without any checksum, all bytes must come from one mirror, under the same tag (ETag).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ __all__ = [
 SMALL_BLOCK_BYTES = 2**14
 QUICK_BLOCK = 0.1
 SLEEP = 0.25
-TURN = 0.05  # seconds until a thread asks again whether it may send a request
+TURN = 0.05  # seconds until a thread checks again whether it may send a request
 FIRST_GAP = 0.05  # seconds between requests, once a server wants fewer
 SMALLEST_GAP = 0.001
-LARGEST_GAP = 1.0  # more is for the pauses, which end with the first answer
+LARGEST_GAP = 1.0  # longer waits are pauses, which end with the first response
 
 
 class Limiter:
-    """A speed that all threads together keep to: give one to every transfer it is to hold for."""
+    """A limit on the total speed of all transfers that share this object, in any thread."""
 
     def __init__(self, bytes_per_second: float) -> None:
         if not bytes_per_second > 0:
@@ -72,14 +72,14 @@ class Limiter:
 
     @property
     def block_bytes(self) -> int:
-        """Most bytes to read at once, so that no wait is longer than about a tenth of a second."""
+        """Most bytes to read at once, so that a wait takes at most about a tenth of a second."""
         return max(1024, min(BLOCK_BYTES, int(self._rate / 10)))
 
     def take(self, size_bytes: int) -> None:
         """Wait until that many more bytes are allowed."""
         with self._lock:
             now = time.monotonic()
-            # Time that was not used is kept for a quarter of a second only.
+            # Unused time is saved up for a quarter of a second only.
             self._paid_until = max(self._paid_until, now - 0.25) + size_bytes / self._rate
             wait = self._paid_until - now
         if wait > 0:
@@ -89,13 +89,13 @@ class Limiter:
 class Mirror:
     """A place that has the objects. Threads share it: one thread's back-off applies to all.
 
-    A server that wants fewer requests (429, 503) gets half as many at once, and gaps between them
-    that double each time it says so. Both recover slowly with each request that succeeds.
+    When a server asks for fewer requests (429, 503), half as many are sent at once, and the gaps
+    between them double each time. Both recover slowly with each request that succeeds.
 
     Attributes:
         url: URL of the folder that the objects' paths start from.
-        uses_ranges: Whether it is asked for the middle of a file; false once it lied about it.
-        free_at: Time (of `time.monotonic`) before which it is not to be asked.
+        uses_ranges: Whether to send it range requests; false once it has answered one wrongly.
+        free_at: Time (of `time.monotonic`) before which no request is sent to it.
         moved_at: Time at which it last gave something new.
     """
 
@@ -106,7 +106,7 @@ class Mirror:
         self.moved_at = 0.0
         self._failures = 0
         self._failed_at = 0.0
-        self._requests = 0  # that are under way
+        self._requests = 0  # in progress
         self._most_requests = math.inf
         self._gap = 0.0
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class Mirror:
         return f"{self.url}/{urllib.parse.quote(path) if is_http(self.url) else path}"
 
     def enter(self) -> float:
-        """Count a request in and return 0, or return the seconds after which to try again."""
+        """Reserve a request and return 0, or return the seconds after which to try again."""
         with self._lock:
             now = time.monotonic()
             if now < self.free_at:
@@ -130,12 +130,12 @@ class Mirror:
             return 0.0
 
     def leave(self) -> None:
-        """Count a request out that `enter` has counted in."""
+        """Release a request that `enter` has reserved."""
         with self._lock:
             self._requests -= 1
 
     def hold_off(self, failure: Failure, patience: Patience, *, began: float) -> None:
-        """Set when it may be asked again, after a request that began then has failed."""
+        """Set when it may be asked again, after the failure of a request that started at `began`."""
         with self._lock:
             # Requests of several threads that fail together are one failure.
             if began >= self._failed_at:
@@ -152,7 +152,7 @@ class Mirror:
                 self.uses_ranges = False
 
     def works(self) -> None:
-        """Say that a request gave what it should, or enough of it."""
+        """Note that a request succeeded, or gave enough to count as a success."""
         with self._lock:
             self._failures = 0
             self._most_requests += 1 / self._most_requests
@@ -161,10 +161,10 @@ class Mirror:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What is known of a file before it comes.
+    """What is known of a file before it is downloaded.
 
     Attributes:
-        path: Where it lies below the URL of a mirror; empty if that is the URL of the file itself.
+        path: Its path below the URL of a mirror; empty if that is the URL of the file itself.
         size_bytes: Its size; None if it is not known.
         sha256: Hex SHA-256 of its bytes; empty if it is not known.
         md5: Hex MD5 of its bytes; empty if it is not known.
@@ -188,10 +188,10 @@ def fetch_object(
 ) -> str:
     """Download one object into a file, resuming after the bytes that the file already holds.
 
-    Asks the first mirror that is not pausing. One that fails is given a pause, and the next
-    continues where it stopped. Afterwards the file has exactly the bytes that the manifest states
-    and is on the disk (its folder still needs `sync`). One caller at a time may use a part. Returns
-    the hex SHA-256 of its bytes.
+    Asks the first mirror that is not pausing. One that fails pauses, and the next continues where
+    it stopped. Afterwards the file has exactly the expected bytes and is durable on the disk (its
+    folder still needs `sync`). One caller at a time may use a part. Returns the hex SHA-256 of its
+    bytes.
 
     A file without a known checksum starts again with each call, and whenever a mirror does not
     confirm that its bytes are still the same.
@@ -199,18 +199,18 @@ def fetch_object(
     Args:
         mirrors: Where to ask, the best first.
         item: The object, or what is known of a file.
-        part: File to download into, made with its folder if it is not there.
-        progress: Called with the bytes that the part grew by: first those that it held already,
-            less than zero where bytes are discarded, and zero now and then while waiting. They add
-            up to the object's size. An exception that it raises ends the transfer.
+        part: File to download into; it and its folder are made if missing.
+        progress: Called with the bytes that the part grew by: first those that it held already;
+            negative when bytes are discarded; zero now and then while waiting. They add up to the
+            object's size. An exception that it raises ends the transfer.
         limiter: The speed limit.
         patience: How long to try each mirror.
         durable: Whether to wait until the bytes are on the disk; if not, the caller must `sync`
             the part before anything relies on it.
 
     Raises:
-        TransferError: no mirror gave the right bytes. Right or not yet known to be wrong, what came
-            is left in the part.
+        TransferError: no mirror gave the right bytes. Bytes that are not known to be wrong stay in
+            the part.
         StorageError: the disk is full or cannot be written.
         MissingExtraError: the package that reads such URLs is not installed.
     """
@@ -221,8 +221,8 @@ def fetch_object(
         left = list(mirrors)
         _fill(target, left, reasons, limiter, patience)
         if target.is_full:
-            # Wrong bytes may be those of any mirror that gave some, so then each has to give all;
-            # who gave none so far is asked first.
+            # Any mirror that gave some of the bytes may have given the wrong ones, so now each one
+            # has to give all of them. Mirrors that gave none so far are asked first.
             again = sorted(left, key=target.sources.__contains__)
             while not target.is_right and again:
                 mirror = again.pop(0)
@@ -247,13 +247,13 @@ def fetch_object(
 
 
 class _Part:
-    """The file that an object grows in, and the hash of what it holds.
+    """The file that an object is downloaded into, and the hash of the bytes it holds.
 
     Attributes:
         item: What is known of the object.
         size: Bytes that it holds.
-        total: Bytes that it will hold; None as long as nobody has said.
-        sources: Mirrors that bytes of it came from.
+        total: Bytes that it will hold; None as long as that is unknown.
+        sources: Mirrors that its bytes came from.
     """
 
     def __init__(self, path: Path, item: Expected, progress: Callable[[int], None]) -> None:
@@ -297,12 +297,12 @@ class _Part:
 
     @property
     def is_right(self) -> bool:
-        """Whether it has all bytes of the object, and they are as far as is known the right ones."""
+        """Whether it has all bytes of the object, and every known checksum matches."""
         return self.is_full and not self.difference
 
     @property
     def difference(self) -> str:
-        """How the sum of what it holds differs from the expected one; empty if it does not."""
+        """How its checksum differs from the expected one; empty if it does not."""
         for name, expected in self._expected.items():
             found = self._digests[name].hexdigest()
             if found != expected:
@@ -311,11 +311,11 @@ class _Part:
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 of what it holds."""
+        """Hex SHA-256 of the bytes it holds."""
         return str(self._digests["sha256"].hexdigest())
 
     def start_at(self, mirror: Mirror) -> int:
-        """Return the place in the file from which on a mirror is to be asked."""
+        """Return the position in the file from which to ask a mirror."""
         if not mirror.uses_ranges:
             return 0
         state = self._state
@@ -326,7 +326,7 @@ class _Part:
         """Check the mirror's response; discard held bytes that may not match.
 
         Raises:
-            Failure: it has another file, or does not begin where its bytes are needed.
+            Failure: it has another file, or does not start where bytes are needed.
         """
         expected = self.item.size_bytes
         if expected is not None and stream.total not in (None, expected):
@@ -346,7 +346,7 @@ class _Part:
             raise Failure("has other bytes than before; they are needed from the first on", wait=0)
 
     def end(self, stream: Stream) -> bool:
-        """Return whether a stream without a next byte has come to the end of the file."""
+        """Return whether a stream that gives no more bytes is at the end of the file."""
         if self.total is None and (self._expected or stream.ends_surely):
             self.total = self.size
         return self.is_full
@@ -362,7 +362,7 @@ class _Part:
         self.progress(len(data))
 
     def discard(self) -> None:
-        """Throw away what it holds."""
+        """Discard all bytes."""
         with storage_errors(self._path):
             self._file.truncate(0)
         self._digests = self._no_bytes()
@@ -377,7 +377,7 @@ class _Part:
             os.fsync(self._file.fileno())
 
     def _no_bytes(self) -> dict[str, Any]:
-        """Return hashes of nothing yet."""
+        """Return fresh hashes."""
         md5 = {"md5": hashlib.md5(usedforsecurity=False)} if self.item.md5 else {}
         return {"sha256": hashlib.sha256(), **md5}
 
@@ -391,7 +391,7 @@ class _Part:
             held = os.fstat(self._file.fileno()).st_size
         if not held:
             return
-        most = self.total if self._expected else 0  # without a checksum damage would go unnoticed
+        most = self.total if self._expected else 0  # else damage would go unnoticed
         with storage_errors(self._path):
             if most is not None and held > most:
                 self._file.truncate(0)
@@ -416,7 +416,7 @@ def _fill(
     limiter: Limiter | None,
     patience: Patience,
 ) -> None:
-    """Fetch until the part is full or no mirror is left; those given up are taken out of `left`."""
+    """Download until the part is full or no mirror is left; removes failed ones from `left`."""
     failures = dict.fromkeys(left, 0)
     failing_since: dict[Mirror, float] = {}
     again_at: dict[Mirror, float] = {}
@@ -429,14 +429,14 @@ def _fill(
             mirror.works()
         except Failure as failure:
             now = time.monotonic()
-            # A few bytes are none, or a server that gives one each time could be asked for days.
+            # Too few bytes do not count, or a server that gives one each time is asked for days.
             if target.size - max(before, furthest) >= SMALL_BLOCK_BYTES:
                 mirror.works()
                 failures[mirror] = 0
                 failing_since.pop(mirror, None)
             failures[mirror] += 1
             reasons[mirror] = f"{failure} ({times(failures[mirror])})"
-            # While it gives other objects to other threads, this one may come as well.
+            # While other threads still get data from this mirror, this object may succeed too.
             idle = now - max(mirror.moved_at, failing_since.setdefault(mirror, now))
             is_over = failures[mirror] >= patience.attempts and idle >= patience.idle
             if is_over and not failure.is_final:
@@ -445,7 +445,7 @@ def _fill(
                 left.remove(mirror)
             if not failure.is_final:
                 mirror.hold_off(failure, patience, began=began)
-                if not failure.is_overload:  # this object may be at fault: others need not wait
+                if not failure.is_overload:  # perhaps only this object fails: others need not wait
                     again_at[mirror] = now + pause_after(failure, failures[mirror], patience)
         finally:
             mirror.leave()
@@ -455,7 +455,7 @@ def _fill(
 def _free_mirror(
     mirrors: list[Mirror], again_at: Mapping[Mirror, float], progress: Callable[[int], None]
 ) -> Mirror:
-    """Return the first mirror that may be asked now, a request to it counted in; wait for one."""
+    """Wait for a mirror that may be asked; return the first one, with a request reserved."""
     while True:
         wait = SLEEP
         for mirror in mirrors:
@@ -472,14 +472,14 @@ def _free_mirror(
 def _go_on(
     target: _Part, mirror: Mirror, limiter: Limiter | None, patience: Patience, furthest: int
 ) -> None:
-    """Ask a mirror once for what is missing, and append what it gives; new is what is beyond."""
+    """Ask a mirror once for the missing bytes and append them; those past `furthest` are new."""
     start = target.start_at(mirror)
     most = limiter.block_bytes if limiter else BLOCK_BYTES
-    # A block is lost if the connection breaks in it, so they are small until they come quickly.
+    # A broken connection loses the current block, so blocks stay small until they arrive quickly.
     size = SMALL_BLOCK_BYTES
     with opened(mirror.url_of(target.item.path), start, patience) as stream:
         target.begin(mirror, stream)
-        # A server that does not know ranges gives what is here once more.
+        # A server that does not support ranges sends the held bytes once more.
         skip = target.size - stream.start
         while not target.is_full:
             began = time.monotonic()

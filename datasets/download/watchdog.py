@@ -1,7 +1,7 @@
 """Enforces a deadline on slow-dripping servers, which never trip a socket's timeout.
 
-One thread watches the sockets that others wait for, and shuts down those past their deadline. It
-ends by itself when there have been none for a while.
+One thread watches the sockets that other threads wait for, and shuts down those past their
+deadline. It ends by itself when there has been nothing to watch for a while.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ IDLE_PERIODS = 50
 
 @contextlib.contextmanager
 def ends_within(seconds: float, watched: socket.socket | None) -> Iterator[None]:
-    """Shut a socket down if what is done with it inside takes longer.
+    """Shut a socket down if the `with` block takes longer than `seconds`.
 
     Raises:
-        TimeoutError: it took longer; whatever else that led to is its cause.
+        TimeoutError: it took longer; the error that this led to is its cause.
     """
     if watched is None:
         yield
@@ -87,5 +87,5 @@ class _Watcher:
 
 
 @functools.cache
-def _watcher(process: int) -> _Watcher:  # noqa: ARG001 (a process that forked off has no thread)
+def _watcher(process: int) -> _Watcher:  # noqa: ARG001 (a forked process has no such thread)
     return _Watcher()

@@ -1,4 +1,4 @@
-"""A registry in an S3 bucket, through s3fs: writes on conditions, and sums that the service keeps."""
+"""A registry in an S3 bucket, through s3fs: conditional writes, and checksums stored by S3."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PART_BYTES = 32 * 2**20
 
 
 class BucketTarget(RemoteTarget):
-    """A registry in S3: it checks and keeps the SHA-256 of objects, and writes on conditions."""
+    """A registry in S3, which checks and stores the SHA-256 of objects and writes conditionally."""
 
     def holds(self, path: str, item: StoredObject, source: Path) -> bool:
-        """Compare the SHA-256 that the service keeps."""
+        """Compare with the SHA-256 that the service stores."""
         with target_errors(f"{self.url}/{path}"):
             try:
                 head = self._call("head_object", path, ChecksumMode="ENABLED")
@@ -32,7 +32,7 @@ class BucketTarget(RemoteTarget):
         if item.size_bytes <= PART_BYTES:
             return bool(head["ChecksumSHA256"] == _base64(bytes.fromhex(item.sha256)))
         parts = [hashlib.sha256(part).digest() for part in checked_blocks(source, item, PART_BYTES)]
-        # S3 has a SHA-256 of the parts' ones, with `-` and their number behind it.
+        # S3 stores the SHA-256 of the parts' SHA-256 sums, followed by `-` and the number of parts.
         whole = _base64(hashlib.sha256(b"".join(parts)).digest())
         return bool(head["ChecksumSHA256"].partition("-")[0] == whole)
 
@@ -62,7 +62,7 @@ class BucketTarget(RemoteTarget):
                     "complete_multipart_upload", path, MultipartUpload={"Parts": parts}, **upload
                 )
             except BaseException:
-                with contextlib.suppress(Exception):  # the first error is the one to tell
+                with contextlib.suppress(Exception):  # the first error is the one to report
                     self._call("abort_multipart_upload", path, **upload)
                 raise
 
@@ -105,7 +105,7 @@ def _base64(data: bytes) -> str:
 
 
 def _is_refused(error: OSError) -> bool:
-    """Return whether S3 did not write because a condition did not hold, or was being decided."""
+    """Return whether S3 refused a write: its condition failed, or another write was under way."""
     response = getattr(error.__cause__, "response", None) or {}
     code = response.get("Error", {}).get("Code")
     return code in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")

@@ -1,12 +1,12 @@
 """A registry in a repository of the Hugging Face Hub, which is written by commits.
 
-    1. `.publishing`, which claims the version       one commit
-    2. objects                                       one commit for up to 200 files or 256 MiB
-    3. manifest.json, its signature, the claim off   one commit
-    4. index.json and its signature                  one commit
+    1. add `.publishing`, which claims the version              one commit
+    2. add objects                                              one commit per 200 files or 256 MiB
+    3. add manifest.json and its signature, remove the claim    one commit
+    4. replace index.json and its signature                     one commit
 
-What must not have changed meanwhile is committed upon the commit that it was read from, which the
-Hub refuses once there is another. Commits are few since the Hub bounds how many there are an hour.
+A change that depends on what was read names the commit that was read as its parent; the Hub refuses
+it once there is a newer commit. Commits are few, since the Hub limits how many are made per hour.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONFLICTS = (409, 412)
 
 
 class HubTarget(RemoteTarget):
-    """A registry in a repository of the Hub; the tag of any file is the commit it was read from."""
+    """A registry in a repository of the Hub; a file's tag is the commit it was read from."""
 
     def __init__(self, system: Any, root: str, url: str) -> None:
         super().__init__(system, root, url)
@@ -65,7 +65,7 @@ class HubTarget(RemoteTarget):
         with _hub_errors(f"{self.url}/{path}"):
             newest = self._newest()
             try:
-                # Without blocks, so that the file is not looked up in listings kept before.
+                # Without blocks, so that the file is not looked up in cached listings.
                 with self.system.open(
                     f"{self._root}/{self._path(path)}", "rb", block_size=0, revision=newest
                 ) as file:
@@ -103,7 +103,7 @@ class HubTarget(RemoteTarget):
         jobs: int,
         progress: Callable[[int, int], None],
     ) -> None:
-        """Commit what is not there, and ask the Hub afterwards whether it has it all."""
+        """Commit the objects that are missing, then check that the Hub has all of them."""
         missing = self._missing(place, objects, folder)
         total = sum(item.size_bytes for item in objects)
         done = total - sum(item.size_bytes for item in missing)
@@ -129,7 +129,8 @@ class HubTarget(RemoteTarget):
         for item in batch:
             source = folder / item.path
             blocks = checked_blocks(source, item, BLOCK_BYTES)
-            # A file that is not held could change until it is sent; the Hub compares its SHA-256.
+            # A file that is not held in memory could change before it is sent; the Hub then
+            # notices, since it compares the SHA-256.
             content: bytes | Path = source
             if item.size_bytes <= LARGEST_HELD:
                 content = b"".join(blocks)
@@ -142,7 +143,7 @@ class HubTarget(RemoteTarget):
     def _commit(
         self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1
     ) -> bool:
-        """Commit, and return whether no other commit came before."""
+        """Commit; return False if another commit got in first."""
         from huggingface_hub.errors import HfHubHTTPError
 
         try:
@@ -193,7 +194,7 @@ class HubTarget(RemoteTarget):
 
 
 def _is_same(held: RepoFile | None, item: StoredObject, source: Path) -> bool:
-    """Return whether a file of the Hub has the bytes of an object, by the sum that the Hub tells."""
+    """Return whether a file on the Hub has the bytes of an object, by the Hub's checksum."""
     if held is None or held.size != item.size_bytes:
         return False
     if held.lfs is not None:
@@ -220,7 +221,7 @@ def _batches(objects: Iterable[StoredObject]) -> Iterator[list[StoredObject]]:
 
 @contextlib.contextmanager
 def _no_bars() -> Iterator[None]:
-    """Keep the bars of huggingface_hub out of what the caller shows."""
+    """Hide the progress bars of huggingface_hub."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -243,7 +244,7 @@ def _status(error: HfHubHTTPError) -> int | None:
 
 @contextlib.contextmanager
 def _hub_errors(where: str) -> Iterator[None]:
-    """Say what to do about what the Hub refuses."""
+    """Turn errors of the Hub into errors that say what to do."""
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     advice = "make it first, or name a token that may see it: hf auth login, or HF_TOKEN"

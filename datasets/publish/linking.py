@@ -1,4 +1,4 @@
-"""Lists files of others in a registry, where they stay at their own URLs."""
+"""Lists third-party files in a registry; the files stay at their own URLs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["foreign_entry", "link_foreign"]
 
 
 def foreign_entry(**said: str | int | None) -> ForeignEntry:
-    """Return an entry of what a user says of a file; the keys are its fields, None is not known.
+    """Return an index entry for a file from its fields; None stands for an unknown value.
 
     Raises:
         ValueError: a value makes no sense, or a field does not exist.
@@ -37,22 +37,22 @@ def link_foreign(
     sign_existing: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> str:
-    """List a file of others in the index of a registry, and return the registry's URL.
+    """List a third-party file in the index of a registry, and return the registry's URL.
 
-    Nothing is fetched: whether the file is there and is as stated shows when it is used.
+    Nothing is downloaded: the file is checked against the entry only when it is used.
 
     Args:
         target: The registry, as for `publish_dataset`.
-        name: Name and version that the file is to have, `NAME@VERSION`.
+        name: Name and version to list the file under, `NAME@VERSION`.
         entry: What is known of it.
         sign: Gives the signature of the index; a registry whose index is signed needs it.
         trusted: Public keys of others who sign the same registry.
-        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
         InvalidNameError: the name has no version, or is none.
-        VersionExistsError: the registry, or this machine, has the version otherwise.
+        VersionExistsError: the registry, or this machine, has this version with other content.
         SignatureError, ManifestError, StorageError, NotFoundError: as `publish_dataset`.
     """
     wanted = parse_name(name)

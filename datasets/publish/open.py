@@ -1,4 +1,4 @@
-"""Opens the place where versions are published, by its address."""
+"""Opens a publishing target by its address: a folder or a URL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_target(target: str) -> Target:
     import fsspec
 
     try:
-        # A fresh one: what is cached may know old credentials, servers and listings.
+        # A fresh one: a cached one may hold old credentials, servers and listings.
         system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
         raise missing_backend(url, error) from error

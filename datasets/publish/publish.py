@@ -4,10 +4,11 @@
     2. manifest.json.sig, then manifest.json      from here on readers see the version
     3. index.json.sig, then index.json            from here on it is listed
 
-So nobody ever sees half a version, and what was interrupted is run again to go on. A `.sig` file
-keeps the signatures of what it was beside before, so it fits at each instant. Two publishers of one
-version exclude each other before they send anything: by a file lock in a folder, by a file
-`.publishing` that only one can make in a bucket. Of two with other bytes one gets an error.
+So readers never see half a version, and running an interrupted call again continues it. A `.sig`
+file also keeps the signatures of the file that is being replaced, so it is valid at every instant.
+Two publishers of one version exclude each other before they send anything: in a folder by a file
+lock, in a bucket by a file `.publishing` that only one can create. If their bytes differ, one of
+them gets an error.
 """
 
 from __future__ import annotations
@@ -75,32 +76,33 @@ def publish_dataset(
 ) -> str:
     """Put one stored version into a registry and return the URL of its folder there.
 
-    What is there already and known to be right is not sent again, so the same call goes on where
-    an interrupted one stopped. A version that is published is never changed.
+    Objects that are already there and known to be right are not sent again, so the same call
+    continues where an interrupted one stopped. A published version never changes.
 
     Args:
-        folder: Folder of a stored version, with its manifest; or a dataset or its name. A view is
-            stored first, with `save_dataset`: what it leaves out must not be published with it.
+        folder: Folder of a stored version, with its manifest; or a dataset or its name. Store a
+            view with `save_dataset` first: what it leaves out must not be published with it.
         target: The registry: a folder, or a URL such as `s3://bucket/prefix` and
             `hf://datasets/USER/REPO`. Exclusive publishing needs a folder, a bucket with
             conditional writes, or the Hugging Face Hub; elsewhere let only one publish at a time.
-        sign: Gives the signature of a file; a registry whose index is signed needs it.
-        trusted: Public keys of others who sign the same registry. The index that is there is
-            signed again only if it carries a right signature by one of them or by the own key.
-        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        sign: Returns the signature of a file; required for a registry whose index is signed.
+        trusted: Public keys of others who sign the same registry. The existing index is signed
+            again only if it carries a valid signature by one of them or by your own key.
+        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         jobs: Objects that are sent at a time.
         progress: Called with bytes done and bytes in all.
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
         SchemaError: it is the file of a view.
-        ManifestError: the manifest in the folder, or the index or manifest of the registry, cannot
-            be read as right.
+        ManifestError: the manifest in the folder, or the index or manifest of the registry, is
+            malformed.
         IntegrityError: an object in the folder is not what the manifest says; it was not published.
-        VersionExistsError: the registry, another one that this machine knows and that answers, or
-            this machine has the version with another digest; or another publisher of it has begun.
+        VersionExistsError: the version exists with another digest: in the registry, in another
+            registry that this machine knows and can reach, or on this machine; or somebody else
+            has begun to publish it.
         SignatureError: the registry is signed and no `sign` was given, or its index is not signed
-            by a key that counts.
+            by a trusted key.
         FormatVersionError: the index was written by a newer orlog.
         MissingExtraError: the package that writes such URLs is not installed.
         NotFoundError: nothing writes URLs of that kind.
@@ -121,7 +123,7 @@ def publish_dataset(
     def manifest_changes() -> list[Change]:
         return _manifest_changes(registry, place, manifest, seal)
 
-    # What the index refuses is refused before anything is sent.
+    # If the index cannot take this version, fail before anything is sent.
     _read_index(registry, seal).index.with_version(manifest)
     if manifest_changes():
         with registry.sole_publisher(place, manifest.digest, told_to_wait):
@@ -148,15 +150,15 @@ def change_index(
     sign_existing: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> str:
-    """Change nothing but the index of a registry, and return the registry's URL.
+    """Change only the index of a registry, and return the registry's URL.
 
     Args:
-        target: The registry, as for `publish_dataset`; so are the others.
-        change: Gives the next index, or the same one if there is nothing to change; called again
-            when somebody else was quicker. What it raises ends it.
-        sign: Gives the signature of the index; a registry whose index is signed needs it.
+        target: The registry, as for `publish_dataset`.
+        change: Returns the next index, or the same one if there is nothing to change; called again
+            if somebody else changed the index first. Its exceptions are passed on.
+        sign: Returns the signature of the index; required for a registry whose index is signed.
         trusted: Public keys of others who sign the same registry.
-        sign_existing: Sign the index that is there whoever wrote it: everything in it.
+        sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
@@ -173,9 +175,9 @@ def change_index(
 
 
 def _check_registries(manifest: Manifest, target: str) -> None:
-    """Refuse a version that another registry of this machine lists with other bytes.
+    """Refuse a version that another registry known to this machine lists with other bytes.
 
-    One that does not answer now says nothing: publishing must not depend on all of them.
+    A registry that does not answer is skipped: publishing must not depend on all of them.
     """
     for registry in read_registries():
         if target in (registry.url, f"file://{registry.url}"):
@@ -194,7 +196,7 @@ def _check_registries(manifest: Manifest, target: str) -> None:
 
 
 class _Seal:
-    """Signs files, and knows whose signatures count besides."""
+    """Signs files, and knows which other keys are trusted."""
 
     def __init__(self, sign: Sign, trusted: Collection[str], sign_existing: bool) -> None:
         self.sign = sign
@@ -202,7 +204,7 @@ class _Seal:
         self.keys = frozenset({*trusted, *signers(sign(b"", "manifest"))})
 
     def is_right(self, data: bytes, kind: SignedKind, signature: bytes | None) -> bool:
-        """Return whether a signature is a right one by a key that counts."""
+        """Return whether a signature is valid and by a trusted key."""
         try:
             check_signature(data, kind, signature, self.keys, "")
         except SignatureError:
@@ -227,7 +229,7 @@ def _published(registry: Target, place: str, manifest: Manifest) -> tuple[bytes 
 def _manifest_changes(
     registry: Target, place: str, manifest: Manifest, seal: _Seal | None
 ) -> list[Change]:
-    """Return what is missing of the manifest and its signature."""
+    """Return the changes that add the manifest and its signature, as far as they are missing."""
     there, tag = _published(registry, place, manifest)
     path = f"{place}/{MANIFEST_FILE}"
     data = manifest.to_json().encode() if there is None else there
@@ -237,7 +239,7 @@ def _manifest_changes(
         signature = add_signature(seal.sign(data, "manifest"), old)
         changes.append(Change(path + SIGNATURE_SUFFIX, signature, old_tag))
     if there is None:
-        if seal is None and old is not None:  # of other bytes, by one who never finished
+        if seal is None and old is not None:  # for other bytes, by a publisher that never finished
             changes.append(Change(path + SIGNATURE_SUFFIX, None))
         changes += [Change(path, data, tag), *registry.closing_changes(place)]
     return changes
@@ -245,7 +247,7 @@ def _manifest_changes(
 
 @dataclasses.dataclass(frozen=True)
 class _IndexThere:
-    """The index that is there, its signatures, and whether one of them counts."""
+    """The existing index, its signatures, and whether one of them is by a trusted key."""
 
     index: Index
     data: bytes | None
@@ -258,7 +260,7 @@ class _IndexThere:
 def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
     where = f"{registry.url}/{INDEX_FILE}"
     data, tag = registry.read(INDEX_FILE, LARGEST_INDEX)
-    # Read after the index and written before, so there is a signature of what was read.
+    # Signatures are written before the index and read after it, so they cover the index just read.
     signature, signature_tag = registry.read(INDEX_FILE + SIGNATURE_SUFFIX, LARGEST_SIGNATURE)
     if seal is None and signature is not None:
         raise SignatureError(
@@ -281,7 +283,7 @@ def _read_index(registry: Target, seal: _Seal | None) -> _IndexThere:
 def _index_changes(
     registry: Target, change: Callable[[Index], Index], seal: _Seal | None
 ) -> list[Change]:
-    """Return what becomes of the index, and of its signature."""
+    """Return the changes to the index and its signature."""
     there = _read_index(registry, seal)
     data, new = there.data, change(there.index)
     changed = data if data is not None and new is there.index else new.to_json()
@@ -291,7 +293,7 @@ def _index_changes(
         )
     changes = []
     if seal is not None and not (there.is_signed and changed == data):
-        # The index that is there stays for a moment: so do its signatures.
+        # Until the new index is written, the old one stays, so its signatures are kept as well.
         signature = there.signature
         if data is not None and not there.is_signed:
             signature = add_signature(seal.sign(data, "index"), signature)
@@ -303,7 +305,7 @@ def _index_changes(
 
 
 def _once(call: Callable[[], None]) -> Callable[[], None]:
-    """Return what passes on the first call only."""
+    """Return a function that makes the call only the first time."""
     left = [call]
 
     def first_only() -> None:

@@ -1,7 +1,8 @@
 """Where versions are published: a folder, an S3 bucket, or whatever else fsspec writes.
 
-A target holds small files (manifest, index, signatures), which change under conditions, and the
-objects of versions, which are checked on their way. Paths in it are relative, with forward slashes.
+A target holds small files (manifest, index, signatures), which are written conditionally, and the
+objects of versions, which are checked as they are sent. Paths in a target are relative, with
+forward slashes.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ LARGEST_CLAIM = 2**10
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What becomes of a small file.
+    """One change to a small file.
 
     Attributes:
         path: Where it is.
-        data: What it holds then; None if it is to be removed.
-        tag: State that it must be in, as `Target.read` told it; None if any will do.
+        data: Its new content; None to remove it.
+        tag: State that the file must still be in, as `Target.read` returned it; None for any.
     """
 
     path: str
@@ -65,7 +66,7 @@ class Change:
 
 
 class Target(abc.ABC):
-    """A place that versions are published in.
+    """A place to publish versions in.
 
     Attributes:
         url: Its address, without a slash at the end.
@@ -76,38 +77,38 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
-        """Return the content of a small file, None if there is none, and a tag of this state."""
+        """Return the content of a small file (None if there is none) and a tag of this state."""
 
     @abc.abstractmethod
     def apply(self, changes: Sequence[Change]) -> bool:
-        """Make changes in their order, each in one step; False at the first with another tag.
+        """Make the changes in order, each atomically; stop and return False at a tag mismatch.
 
-        Folders rely on their locks instead of tags. A target that can makes all in one step.
+        Folders rely on their locks instead of tags. A target that can makes all changes at once.
         """
 
     @abc.abstractmethod
     def sole_publisher(
         self, place: str, digest: str, on_wait: Callable[[], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Hold the only right to publish a version, together with publishers of the same bytes."""
+        """Hold the right to publish a version, shared only with publishers of the same bytes."""
 
     def closing_changes(self, place: str) -> list[Change]:  # noqa: ARG002
-        """Return what goes with the manifest of a version, the last of its files."""
+        """Return the changes to make together with adding the manifest, a version's last file."""
         return []
 
     @abc.abstractmethod
     def sole_index_writer(
         self, on_wait: Callable[[], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Hold the only right to change the index, where that is possible."""
+        """Hold the exclusive right to change the index, where that is possible."""
 
     @abc.abstractmethod
     def holds(self, path: str, item: StoredObject, source: Path) -> bool:
-        """Return whether an object is there with content that is known to be right."""
+        """Return whether an object is there and its content is known to be right."""
 
     @abc.abstractmethod
     def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Write an object whose bytes are checked."""
+        """Write an object, checking its bytes on the way."""
 
     def send_objects(
         self,
@@ -140,10 +141,10 @@ class Target(abc.ABC):
 def apply_changes(
     target: Target, changes_now: Callable[[], Sequence[Change]], what_is_left: str
 ) -> None:
-    """Make the changes that are wanted right then, again for as long as others come before.
+    """Compute and make changes; start over if another writer got in first.
 
     Raises:
-        StorageError: others came before each time; the message says what is left to do.
+        StorageError: other writers got in first each time; the message says what is left to do.
     """
 
     def attempt() -> bool:
@@ -154,10 +155,10 @@ def apply_changes(
 
 
 def retried(attempt: Callable[[], bool], where: str) -> None:
-    """Attempt again what others came before, after waits that grow.
+    """Retry with growing pauses while other writers get in first (`attempt` returns False).
 
     Raises:
-        StorageError: it was never true.
+        StorageError: no attempt succeeded.
     """
     for number in range(ATTEMPTS):
         if attempt():
@@ -191,14 +192,14 @@ def checked_blocks(path: Path, item: StoredObject, block_bytes: int) -> Iterator
 
 
 class FolderTarget(Target):
-    """A registry in a folder of this machine. Each file is written beside its place and renamed."""
+    """A registry in a local folder. Each file is written under a temporary name, then renamed."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(f"file://{root.as_posix()}")
         self.root = root
 
     def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
-        """Read a file; states have no tags here, as a lock is held."""
+        """Read a file; its tag is always empty, since locks replace tags here."""
         with target_errors(self.root / path):
             try:
                 with (self.root / path).open("rb") as file:
@@ -241,7 +242,7 @@ class FolderTarget(Target):
         return self._locked(self.root / INDEX_FILE, on_wait, longest_wait=LONGEST_INDEX_WAIT)
 
     def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
-        """Hash what is there."""
+        """Hash the file that is there."""
         file = self.root / path
         with target_errors(file):
             return (
@@ -251,7 +252,7 @@ class FolderTarget(Target):
             )
 
     def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Write it beside its place and rename it."""
+        """Write it under a temporary name, then rename it."""
         self._replace(path, checked_blocks(source, item, BLOCK_BYTES))
 
     def send_objects(
@@ -262,7 +263,7 @@ class FolderTarget(Target):
         jobs: int,
         progress: Callable[[int, int], None],
     ) -> None:
-        """Write what is not there, and make files and folders durable."""
+        """Write the objects that are missing, and make files and folders durable."""
         super().send_objects(place, objects, folder, jobs, progress)
         with target_errors(self.root / place):
             sync_folders(self.root / place)
@@ -297,7 +298,7 @@ class FolderTarget(Target):
 
 
 class RemoteTarget(Target):
-    """A registry that fsspec writes, without promises about two publishers at once."""
+    """A registry written through fsspec, with no guarantees when two publish at the same time."""
 
     def __init__(self, system: Any, root: str, url: str) -> None:
         super().__init__(url)
@@ -323,11 +324,11 @@ class RemoteTarget(Target):
         return True
 
     def holds(self, path: str, item: StoredObject, source: Path) -> bool:  # noqa: ARG002
-        """Believe nothing: this system keeps no sums."""
+        """Return False: this system stores no checksums, so everything is sent again."""
         return False
 
     def send(self, path: str, item: StoredObject, source: Path) -> None:
-        """Send a file that was read and found right just before."""
+        """Check a file, then send it."""
         for _ in checked_blocks(source, item, BLOCK_BYTES):
             pass
         with target_errors(f"{self.url}/{path}"):
@@ -340,9 +341,10 @@ class RemoteTarget(Target):
         digest: str,
         on_wait: Callable[[], None],  # noqa: ARG002 (nobody waits)
     ) -> Iterator[None]:
-        """Claim the version; the claim outlives this process, so the same bytes can go on from it.
+        """Claim the version; the claim outlives this process, so a later call can continue.
 
-        It is removed once the manifest is there, which then says the same.
+        Only a publisher of the same bytes can. The claim is removed once the manifest is there,
+        which then protects the version.
         """
         (release,) = self.closing_changes(place)
         claim = release.path
@@ -380,7 +382,7 @@ class RemoteTarget(Target):
         return contextlib.nullcontext()
 
     def _write(self, path: str, data: bytes, tag: str | None) -> bool:
-        """Write a small file unless it has another tag; this system can only see whether it is."""
+        """Write a small file unless its tag differs; here tags only say whether it exists."""
         if tag == "":
             self.system.invalidate_cache()
             if self.system.exists(f"{self.root}/{path}"):
@@ -408,12 +410,12 @@ def check_size(size: int, largest: int, where: Path | str) -> None:
 
 @contextlib.contextmanager
 def target_errors(where: Path | str) -> Iterator[None]:
-    """Turn what goes wrong with a registry into a StorageError that names the file and says why."""
+    """Turn errors of a registry into a StorageError that names the file and the reason."""
     try:
         yield
     except OrlogError:
         raise
-    except Exception as error:  # each transport under fsspec has errors of its own
+    except Exception as error:  # each backend of fsspec has its own errors
         number = error.errno if isinstance(error, OSError) else None
         reason = str(error) or type(error).__name__
         if isinstance(error, PermissionError):

@@ -1,4 +1,4 @@
-"""Builds a dataset of the catalogue from its recipe, crash-safely, with any number of processes."""
+"""Builds a dataset of the catalogue from its recipe: crash-safe, with any number of processes."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def build_dataset(
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Build a dataset of the catalogue and return its folder; one that is there is left alone.
+    """Build a dataset of the catalogue and return its folder; an existing one is left alone.
 
     The bytes do not depend on `workers`. An interruption at any instant leaves nothing that looks
-    finished. Two processes that build the same dataset build it once.
+    finished. If two processes build the same dataset, it is built once.
 
     Args:
         name: Name, with or without version.
         workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
-        replace: Build again even if the version is there, and put the new one in its place, which
-            must have the same digest.
+        replace: Build again even if the version is there, and replace it; the new one must have
+            the same digest.
         progress: Called with steps done and steps in all.
         on_wait: Called once if another process is building the same version.
 
@@ -65,7 +65,7 @@ def build_dataset(
         MissingExtraError: the recipe's environment is not installed.
         StorageError: the disk is full.
         VersionExistsError: the version is here with another digest; it stays.
-        IntegrityError: a digest was asked for, and the recipe gave another one here.
+        IntegrityError: a digest was asked for, and the build on this machine has another one.
     """
     wanted = parse_name(as_name(name))
     entry = catalogue().get(wanted.name)
@@ -88,8 +88,8 @@ def build_dataset(
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
             store, manifest = _build(folder, wanted.name, entry, workers, progress)
-            # Other versions of packages give other bytes than the recorded ones. That is said, and
-            # such a build is of use here; but it is never published under this version.
+            # With other versions of packages the bytes may differ from the recorded build. Such a
+            # build is usable on this machine, but is never published under this version.
             accept = functools.partial(check_unchanged, shipped=False)
             finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
     found = read_manifest(destination / MANIFEST_FILE).digest
@@ -104,7 +104,7 @@ def build_dataset(
 
 
 def builds(wanted: DatasetName) -> bool:
-    """Return whether this orlog has a recipe for the version, or the digest, that is wanted."""
+    """Return whether this orlog has a recipe for the wanted version or digest."""
     entry = catalogue().get(wanted.name)
     if entry is None or wanted.version not in ("", entry.version):
         return False
@@ -195,7 +195,7 @@ def _with_progress(
 
 
 def compare_with_recorded(manifest: Manifest) -> str:
-    """Say in a line how a built dataset compares with the one that was recorded."""
+    """Return one line that compares a built dataset with the recorded build."""
     recorded = recorded_manifest(manifest.name, manifest.version)
     if recorded is None:
         return "no build of it is recorded"

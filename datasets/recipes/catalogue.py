@@ -1,4 +1,4 @@
-"""The catalogue: the datasets that orlog can build, found in the recipe modules of this package."""
+"""The catalogue: the datasets that orlog can build, collected from this package's modules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ INFRASTRUCTURE = frozenset({"build", "catalogue", "recipe"})
 
 
 def catalogue() -> dict[str, CatalogueEntry]:
-    """Return what each name of the catalogue stands for.
+    """Return the catalogue's entries by dataset name.
 
-    Modules are imported when this is called first. Two that declare the same name are an error.
+    Recipe modules are imported at the first call.
+
+    Raises:
+        ValueError: two modules declare the same name.
     """
     found: dict[str, CatalogueEntry] = {}
     for module in pkgutil.iter_modules(orlog.datasets.recipes.__path__):

@@ -1,14 +1,14 @@
 """Recipes of the `pointmaze/...` datasets: a waypoint controller visits random goals in a maze.
 
 This is the recipe of D4RL's maze2d (Fu et al. 2020, https://arxiv.org/abs/2004.07219, section 5)
-in Gymnasium-Robotics' PointMaze. The environment is the one that is scored: its goal lies in one
-fixed cell and its sparse reward is 1 while the ball is within 0.45 m of that goal. The behavior
-policy knows nothing of it. It draws goals of its own, drives to each along the shortest path over
-the cells, and draws the next one on arrival, so its actions say where *it* was going, never where
-the reward is: imitation alone cannot solve the task, values can.
+in Gymnasium-Robotics' PointMaze. Data are recorded in the environment that scores are measured in:
+its goal lies in one fixed cell, and its sparse reward is 1 while the ball is within 0.45 m of that
+goal. The behavior policy does not know this goal. It draws its own goals, drives to each along the
+shortest path over the cells, and draws the next one on arrival. Its actions thus show where *it*
+was going, never where the reward is: imitation alone cannot solve the task, learned values can.
 
-Every episode is a function of (recipe seed, episode index) only. Episodes can therefore be made in
-any order and by any number of processes, and the bytes are the same.
+Every episode depends on (recipe seed, episode index) only. Episodes can therefore be made in any
+order and by any number of processes, with the same bytes.
 
     episode i:  SeedSequence((seed, i)) -> reset seed, generator of private goals and action noise
 """
@@ -68,12 +68,12 @@ class PointMazeRecipe:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that decides the bytes besides the seed, as JSON."""
+        """Everything besides the seed that decides the bytes, as JSON."""
         return parameters_of(self)
 
     @property
     def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments of `gymnasium.make`: a fixed goal cell, and no end on arrival."""
+        """Arguments of `gymnasium.make`: the goal cell is fixed, and reaching it ends no episode."""
         codes: dict[str, int | str] = {"#": 1, "g": "g", "r": "r"}
         return {
             "maze_map": [[codes[cell] for cell in row] for row in self.maze],

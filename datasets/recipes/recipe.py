@@ -1,7 +1,7 @@
-"""What a recipe is: code that makes the episodes of a dataset, the same bytes each time.
+"""The protocol of recipes: code that makes the episodes of a dataset, the same bytes each time.
 
-Every module of this package that has a constant `DATASETS` (name -> `CatalogueEntry`) adds these
-datasets to the catalogue (`catalogue.py`); nothing else has to know about the module.
+A module of this package adds datasets to the catalogue (`catalogue.py`) by a constant `DATASETS`
+(name -> `CatalogueEntry`); it need not be registered anywhere else.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Policy: TypeAlias = Callable[[Any], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Expert:
-    """The policy whose mean return is the upper reference of an environment.
+    """The policy whose mean return is an environment's upper reference (a score of 100).
 
     Attributes:
-        name: What it is, in words, for the record.
+        name: Description, for the record of the references.
         policy: Returns the actions for a batch of observations.
     """
 
@@ -33,7 +33,7 @@ class Expert:
 
 
 class Recipe(Protocol):
-    """What builds a dataset; worker processes get it pickled."""
+    """Builds a dataset; it is pickled for worker processes."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Recipe(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised whenever the same parameters would give other bytes."""
+        """Number to raise whenever the same parameters would give other bytes."""
 
     @property
     def seed(self) -> int:
@@ -53,7 +53,7 @@ class Recipe(Protocol):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that decides the bytes besides the seed, as JSON."""
+        """Everything besides the seed that decides the bytes, as JSON."""
 
     @property
     def environment_id(self) -> str:
@@ -65,13 +65,13 @@ class Recipe(Protocol):
 
     @property
     def behavior_policy(self) -> str:
-        """What chose the actions, in words."""
+        """Description of the policy that chose the actions."""
 
     def lengths(self, limit: int) -> list[int]:
         """Return the number of steps of each episode if the environment truncates at `limit`."""
 
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`, each a function of the recipe and its position."""
+        """Yield episodes `first` to `last - 1`; each depends only on the recipe and its index."""
 
     def expert(self) -> Expert | None:
         """Return the expert for reference returns; None if there is none."""
@@ -79,13 +79,13 @@ class Recipe(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """What a name of the catalogue stands for.
+    """A dataset of the catalogue.
 
     Attributes:
         version: Content version that the recipe builds.
-        description: What the data are.
-        license: SPDX identifier of the data.
-        recipe: What builds them.
+        description: Short description of the data.
+        license: SPDX identifier of the data's license.
+        recipe: Recipe that builds the data.
     """
 
     version: str
@@ -95,7 +95,7 @@ class CatalogueEntry:
 
 
 def parameters_of(recipe: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass except `seed`, as JSON has them."""
+    """Return the fields of a dataclass except `seed`, as JSON values."""
     values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     del values["seed"]
     return {

@@ -1,8 +1,7 @@
-"""What ships recorded: reference returns of environments and baselines of algorithms.
+"""Finds and measures reference returns: those of a random and an expert policy.
 
-- `manifests/references/*.json`: returns of a random and an expert policy, with protocol.
-  They belong to an environment with its arguments, so all datasets of one share them.
-- `manifests/NAME/baselines/ALGO.json`: recorded per-seed returns, settings, digest and versions.
+They are recorded in `manifests/references/*.json`, with the protocol that measured them. They
+belong to an environment with its arguments, so all datasets of one environment share them.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ def measure_references(
     trust_environment: bool = False,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> ReferenceReturns:
-    """Run the random and the expert policy in a dataset's environment and return their returns.
+    """Run a random and an expert policy in a dataset's environment; return their returns.
 
-    The random policy draws uniformly from the action space with a generator of its own; the expert
-    is the one of the dataset's recipe.
+    The random policy draws uniformly from the action space with its own generator; the expert comes
+    from the dataset's recipe.
 
     Raises:
         NotFoundError: the dataset has no recipe with an expert, or an action space without a
@@ -98,7 +97,7 @@ def measure_references(
 
 
 def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:
-    """Return a policy that draws uniformly from an action space, by a generator of its own."""
+    """Return a policy that draws uniformly from an action space, with its own generator."""
     rng = np.random.Generator(np.random.PCG64(0))
     if isinstance(space, gymnasium.spaces.Discrete):
         first, end = int(space.start), int(space.start + space.n)
@@ -110,7 +109,7 @@ def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:
 
 
 def _rows(observations: Any) -> int:
-    """Return the number of observations in a batch, of whatever space."""
+    """Return the number of observations in a batch of any space."""
     while isinstance(observations, (dict, tuple)):
         parts = observations.values() if isinstance(observations, dict) else observations
         observations = next(iter(parts))
@@ -118,10 +117,10 @@ def _rows(observations: Any) -> int:
 
 
 def record_references(dataset: Given, references: References) -> Path:
-    """Write reference returns among those that ship with orlog; return the file.
+    """Add reference returns to those that ship with orlog; return the file.
 
     Raises:
-        StorageError: orlog is installed where it cannot be written; use a checkout.
+        StorageError: orlog's folder cannot be written; use a checkout.
     """
     dataset = load_dataset(dataset)
     protocol = references.protocol

@@ -50,16 +50,16 @@ Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a reproduction came to.
+    """The result of a reproduction.
 
     Attributes:
         record: The first seed's run: settings, digest, versions.
         evaluations: Evaluation of each seed.
-        updates_per_second: Of each seed, while others ran beside it.
-        references: Anchors of the score; None where none were recorded.
-        baseline: What was recorded; None where nothing was.
+        updates_per_second: Training speed of each seed, measured while other seeds also ran.
+        references: Reference returns that anchor the score; None if none were recorded.
+        baseline: The recorded baseline; None if there is none.
         verdict: The comparison; None without a baseline or references.
-        notes: What makes the comparison less than exact, in words.
+        notes: Differences from the recorded run that make the comparison less exact.
         folders: Folder of each seed's run.
     """
 
@@ -140,10 +140,10 @@ class Result:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run that is to be trained and evaluated.
+    """One run to train and evaluate.
 
     Attributes:
-        algorithm: Name of the algorithm, or module and class of one that is not orlog's.
+        algorithm: Name of the algorithm, or module and class of one from elsewhere.
         dataset: Folder of the dataset.
         seed: Training seed.
         folder: Folder of the run, which must be new unless `resume` is set.
@@ -151,7 +151,7 @@ class Job:
         episodes: Episodes of the evaluation.
         evaluations: Points of the learning curve.
         trust_environment: Consent to arguments of the environment that come with the data.
-        resume: Go on from the folder's checkpoint, if it has one.
+        resume: Continue from the folder's checkpoint, if it has one.
     """
 
     algorithm: str
@@ -182,15 +182,15 @@ class Executor(Protocol):
             function: Runs one job; it can be pickled, as jobs and results can.
             jobs: What to run.
             workers: How many to run at a time.
-            running: To be called now and then with each job that is running.
+            running: The executor calls this now and then with each job that is running.
         """
 
 
 def find_executor(name: str) -> Executor:
-    """Return the executor of a name: `execute` of the module `orlog.executors.NAME`.
+    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no executor of that name.
     """
     package = importlib.import_module("orlog.executors")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
@@ -268,14 +268,14 @@ def make_jobs(
     trust_environment: bool = False,
     resume: bool = False,
 ) -> list[Job]:
-    """Return one job for each seed; `steps` are those of the recipe unless they are given.
+    """Return one job for each seed; `steps` defaults to the recipe's.
 
     Raises:
         ValueError: no such algorithm.
-        NotFoundError: the dataset names no environment to score in, or there is neither a recipe nor
-            a baseline that says how many steps to take.
+        NotFoundError: the dataset names no environment to score in, or neither a recipe nor a
+            baseline says how many steps to take.
         SimulatorError: the environment needs consent, or cannot be made.
-        FileExistsError: there is a run in one of the folders already, and `resume` is not set.
+        FileExistsError: one of the folders already holds a run, and `resume` is not set.
     """
     dataset = load_dataset(dataset)
     if steps is None:
@@ -305,7 +305,7 @@ def make_jobs(
 
 
 def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
-    """Return the steps of the recipe, or of the baseline where there is no recipe."""
+    """Return the number of steps of the recipe, or of the baseline if there is no recipe."""
     make_config(algorithm, {})
     recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
     if (algorithm, name) in RECIPES:
@@ -320,7 +320,7 @@ def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
 
 
 def summarize(dataset: Given, jobs: Sequence[Job], results: Sequence[Outcome]) -> Result:
-    """Return the result of one algorithm's jobs, compared with what was recorded."""
+    """Return the result of one algorithm's jobs, compared with the recorded baseline."""
     dataset = load_dataset(dataset)
     record = results[0][0]
     evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
@@ -366,7 +366,7 @@ def reproduce(
 ) -> Result:
     """Train and score an algorithm by its recipe, and compare it with the recorded baseline.
 
-    `steps` replaces the recipe's; `resume` goes on with runs that were cut short.
+    `steps` replaces the recipe's; `resume` continues runs that were interrupted.
 
     Raises:
         NotFoundError: there is neither recipe nor baseline, and `steps` is not given.
@@ -398,7 +398,7 @@ def _notes(
     baseline: Baseline | None,
     references: References | None,
 ) -> list[str]:
-    """Say where this run differs from what was recorded, apart from its scores."""
+    """Return notes on how this run differs from the recorded one, apart from its scores."""
     notes = []
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset")

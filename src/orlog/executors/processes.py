@@ -1,4 +1,4 @@
-"""Runs jobs in processes of this machine, a few at a time."""
+"""Runs jobs in processes on this machine, a few at a time."""
 
 from __future__ import annotations
 
