@@ -1,17 +1,17 @@
-"""Which environments that data name may be made: an argument can make one do anything.
+"""Consent to environments that datasets name, since their arguments can make them do anything.
 
-A simulator reads the files that its arguments name, compiles models, and grows with the maps it is
-given. So an environment with arguments other than those that its id registers is made only if
+A simulator reads the files that its arguments name, compiles models, and takes memory for any map
+it is given. So an environment with arguments other than those registered for its id is made only if
 
 - the user consents (`--trust-environment`, `trust_environment=True`),
 - the version, or an environment with these arguments, ships with orlog,
-- a registry of this machine gave the version, signed by one of that registry's keys, or
-- data were recorded on this machine in an environment with these arguments:
+- the version came from a registry of this machine, signed by one of that registry's keys, or
+- data were recorded on this machine in an environment with these arguments, noted in
 
     $ORLOG_HOME/environments/SHA-256.json      {"id": .., "kwargs": {..}}, whose SHA-256 names it
 
-Even then no path is taken from data, and no id that wraps environments of other libraries, since
-their arguments name modules to import.
+Even then, two things are refused: arguments that hold paths, and ids that wrap environments of
+other libraries, since their arguments name modules to import.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 
 __all__ = ["check_environment", "note_environment"]
 
-# `gymnasium.make` has such ids for environments of old Gym, dm_control, bsuite and others.
+# Such ids of `gymnasium.make` wrap environments of old Gym, dm_control, bsuite and others.
 _WRAPS_OTHERS = re.compile(r"GymV[0-9]+|compatibility", re.IGNORECASE)
-# Separators of paths and of modules, a home, and the suffix of a file.
+# Separators of paths and modules, `~` for a home folder, and file suffixes.
 _PATH = re.compile(r"[/\\:]|^~|\.[A-Za-z][A-Za-z0-9]{1,4}$")
 
 
@@ -46,13 +46,13 @@ def check_environment(
     *,
     trust_environment: bool = False,
 ) -> EnvironmentRecord:
-    """Return the environment that a dataset names, if it may be made.
+    """Return the environment that a dataset names, if making it is allowed.
 
     Args:
         name: Name of the dataset, for messages.
         record: The environment.
         versions: Manifest and folder of each stored version that the dataset is made of.
-        trust_environment: The user consents to its arguments.
+        trust_environment: Whether the user consents to its arguments.
 
     Raises:
         NotFoundError: the dataset names no environment, or Gymnasium does not know it.
@@ -84,7 +84,7 @@ def check_environment(
 
 
 def note_environment(record: EnvironmentRecord) -> None:
-    """Note that an environment was made on this machine by its user, who recorded in it.
+    """Note that the user of this machine recorded data in an environment.
 
     Raises:
         StorageError: the note cannot be written.
@@ -101,7 +101,7 @@ def _note(record: EnvironmentRecord) -> Path:
 
 
 def _is_trusted(record: EnvironmentRecord, versions: Iterable[tuple[Manifest, Path]]) -> bool:
-    """Return whether orlog, a trusted signer or the user of this machine named it."""
+    """Return whether orlog, a trusted signer or the user of this machine vouches for it."""
     recorded = (manifest.environment for manifest in recorded_manifests())
     ships = any(
         one is not None and (one.id, one.kwargs) == (record.id, record.kwargs) for one in recorded
@@ -114,7 +114,7 @@ def _is_trusted(record: EnvironmentRecord, versions: Iterable[tuple[Manifest, Pa
 
 
 def _vouched(manifest: Manifest, folder: Path) -> bool:
-    """Return whether a version ships with orlog, or a registry of this machine signed it."""
+    """Return whether a version ships with orlog, or is signed by a registry of this machine."""
     shipped = recorded_manifest(manifest.name, manifest.version)
     if shipped is not None and shipped.digest == manifest.digest:
         return True

@@ -1,4 +1,4 @@
-"""Tells a version that was deleted while it was read from one that is damaged."""
+"""Distinguishes a version that was deleted while it was being read from a damaged one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["FolderSeen", "unless_deleted"]
 
 
 class FolderSeen:
-    """Remembers which folder lay at a path, so that its deletion is known later.
+    """Remembers which folder was at a path, so that its deletion can be detected later.
 
-    Versions are deleted, and put in their place, by renaming their folder. So whoever finds a file
-    missing asks whether the folder is still the one that was opened: another one may be there.
+    Versions are deleted, and put in their place, by renaming their folder. So if a file is missing,
+    the folder may no longer be the one that was opened.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class FolderSeen:
         self._identity = _identity(folder)
 
     def check(self, cause: BaseException | None = None) -> None:
-        """Raise NotFoundError if the folder was deleted or replaced since, with what came of it."""
+        """Raise NotFoundError, caused by `cause`, if the folder was deleted or replaced since."""
         if self._identity is None or _identity(self.folder) != self._identity:
             raise NotFoundError(
                 f"{self.folder} is not there any more: the version was deleted while it was read; "
@@ -34,7 +34,7 @@ class FolderSeen:
 
 @contextlib.contextmanager
 def unless_deleted(folder: Path) -> Iterator[None]:
-    """Raise NotFoundError in place of an integrity error if the folder was deleted meanwhile."""
+    """Turn an integrity error inside into NotFoundError if the folder was deleted by then."""
     seen = FolderSeen(folder)
     try:
         yield
@@ -44,9 +44,9 @@ def unless_deleted(folder: Path) -> Iterator[None]:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from another one at the same path; None if there is none."""
+    """Return what identifies the folder at a path; None if there is none."""
     try:
-        # A part that is complete goes file by file, its record first.
+        # A part whose version is complete is removed file by file, its record first.
         if is_partial(folder):
             (folder / PARTIAL_FILE).stat()
         found = folder.stat()

@@ -3,13 +3,13 @@
     $ORLOG_HOME/datasets/pointmaze/umaze-v1/1.0.0/manifest.json
                                                   zarr.json, observations/, actions/, ...
 
-A folder appears whole or not at all: it is written beside its place, made durable, and renamed.
-Who writes a version holds its lock, so a second process waits, and what it then finds under the
-unfinished name was left by one that died.
+A folder appears whole or not at all: it is written next to its place, made durable, and renamed.
+A process that writes a version holds its lock, so a second one waits; an unfinished folder that it
+then finds was left by a process that died.
 
-ORLOG_SHARED names further homes, such as one that an administrator keeps for a group. What is not
-in one's own is looked for there; nothing is ever written to them. Equal files of all versions and
-names are kept once, as links to each other.
+ORLOG_SHARED names further homes, such as one that an administrator keeps for a group. Versions that
+are not in the user's own home are looked for there; nothing is ever written to them. Equal files of
+all versions and names are stored once, as hard links.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 def datasets_folder() -> Path:
     """Return `$ORLOG_HOME/datasets`; ORLOG_HOME is `~/.cache/orlog` unless it is set.
 
-    The folder is not made here.
+    The folder is not created.
     """
     home = os.environ.get("ORLOG_HOME")
     if home:
@@ -49,9 +49,9 @@ def datasets_folder() -> Path:
 
 
 def dataset_folders() -> list[Path]:
-    """Return the folders that datasets are looked for in: one's own first, then shared ones.
+    """Return the folders in which datasets are looked for: the user's own first, then shared ones.
 
-    ORLOG_SHARED lists homes, separated as in PATH; those that cannot be read are passed over.
+    ORLOG_SHARED lists homes, separated as in PATH; those that cannot be read are skipped.
     """
     shared = os.environ.get("ORLOG_SHARED", "").split(os.pathsep)
     homes = [Path(home).expanduser().absolute() / "datasets" for home in shared if home.strip()]
@@ -78,7 +78,7 @@ def installed_names() -> list[str]:
 
 
 def stored_versions(name: str) -> list[str]:
-    """Return the versions whose folders are here, newest first, though a manifest may be missing."""
+    """Return the versions whose folders are here, newest first; a manifest may be missing."""
     found: set[str] = set()
     for root in dataset_folders():
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def installed_versions(name: str) -> list[str]:
 
 
 def version_folder(name: str, version: str) -> Path:
-    """Return the folder that a version is in, or would be put in if it is not on this machine."""
+    """Return the folder of a version; if it is not on this machine, where it would be put."""
     folders = [root / name / version for root in dataset_folders()]
     return next(filter(_holds_manifest, folders), folders[0])
 
@@ -104,14 +104,14 @@ def version_folder(name: str, version: str) -> Path:
 def _holds_manifest(folder: Path) -> bool:
     try:
         return (folder / MANIFEST_FILE).is_file()
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # no permission to look into the folder
         return False
 
 
 def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
-    """Replace files of a new version by links to equal ones of any other; return the bytes.
+    """Replace files of a new version by links to equal files of others; return the bytes saved.
 
-    Files are compared byte by byte first, so damage elsewhere cannot come in.
+    Files are compared byte by byte first, so damage to the others does not spread.
     """
     saved = 0
     ours: dict[str, list[Path]] = {}
@@ -127,7 +127,7 @@ def share_objects(folder: Path, objects: Iterable[StoredObject]) -> int:
 def stored_objects() -> Iterator[tuple[Path, StoredObject]]:
     """Yield the objects of all versions on this machine, each with the folder of its version.
 
-    Where two layers have a version, both count. Manifests that cannot be read are passed over.
+    If several homes hold a version, each counts. Manifests that cannot be read are skipped.
     """
     for name in installed_names():
         for version in stored_versions(name):
@@ -140,7 +140,7 @@ def stored_objects() -> Iterator[tuple[Path, StoredObject]]:
 
 
 def _share(path: Path, candidate: Path) -> int:
-    """Let a file be another name of an equal one; return the bytes that this saved."""
+    """Replace a file by a link to `candidate` if they are equal; return the bytes saved."""
     if (
         path.samefile(candidate)
         or candidate.is_symlink()

@@ -1,8 +1,8 @@
-"""Removes versions from this machine's home: what is unused, or what the user deletes.
+"""Removes versions from the user's home: unused ones, or those that the user deletes.
 
-    $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    being removed; any later collector completes it
+    $ORLOG_HOME/datasets/NAME/.VERSION.deleted/    being removed; any later collection completes it
 
-The collector removes only versions that can be downloaded again. A version is removed in one step,
+`collect_garbage` removes only versions that can be downloaded again. Each is removed in one step,
 under its lock: a process that opens it finds all of it or nothing. Shared homes (ORLOG_SHARED) are
 listed and never changed.
 """
@@ -81,20 +81,20 @@ _TO_PUT_BACK = "is put back: a process was killed while it put another folder in
 
 
 def total_bytes() -> int:
-    """Return the bytes of all versions in one's own home, each file counted once."""
+    """Return the bytes of all versions in the user's own home, each file counted once."""
     return Room(list(all_holdings(datasets_folder()))).size_bytes
 
 
 def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> list[DatasetName]:
-    """Return the versions in one's own home that a name means: all, or the one that it pins.
+    """Return the versions in the user's own home that a name means: all, or the one it pins.
 
     Args:
         name: Name, perhaps with version or digest.
-        kinds: What there must be of a version.
+        kinds: Kinds of entries that count (`CachedVersion.kind`).
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
-        NotFoundError: there is none; the message says what there is instead.
+        NotFoundError: there is none; the message says what exists instead.
     """
     wanted = parse_name(name)
     folder = datasets_folder() / wanted.name
@@ -106,7 +106,7 @@ def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> l
 
 
 def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda: None) -> None:
-    """Keep `collect_garbage` from removing a version, or a part of one, in one's own home.
+    """Keep `collect_garbage` from removing a version, or a part of one, in the user's own home.
 
     Waits while another process writes the version, after one call of `on_wait`.
 
@@ -124,7 +124,7 @@ def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda
 
 
 def unpin_version(name: str, version: str) -> bool:
-    """Let `collect_garbage` remove a version; return whether it was pinned.
+    """Let `collect_garbage` remove a version again; return whether it was pinned.
 
     Raises:
         StorageError: the home cannot be written.
@@ -139,23 +139,23 @@ def unpin_version(name: str, version: str) -> bool:
 def collect_garbage(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
 ) -> GarbageReport:
-    """Remove what killed processes left in one's own home, and what is asked for; say what went.
+    """Remove leftovers of killed processes in the user's own home, and unused versions on request.
 
     Never removed: what cannot be downloaded again, pinned versions, those that the `orlog.lock` of
     the working folder pins, those of names with an interrupted recording, and what another process
     is writing. Versions opened within the last day stay too, unless `unused_days` is 0.
 
     Args:
-        unused_days: Also remove downloaded versions that were not opened for so many days, and
-            interrupted downloads and files moved aside that were not changed for so long.
+        unused_days: Also remove downloaded versions not opened for this many days, and interrupted
+            downloads and files moved aside that have not changed for that long.
         max_bytes: Then remove downloaded versions, the least recently opened first, until all
-            versions take no more than this.
+            versions together take at most this.
         dry_run: Only report what would be removed. Nothing is written, and locks are not checked.
 
     Raises:
         ValueError: a negative number.
         ManifestError: `orlog.lock` is malformed, so it is not known what it pins.
-        StorageError: something could not be removed; all else was.
+        StorageError: something could not be removed; everything else was.
     """
     check_limits(unused_days, max_bytes)
     items = list(all_holdings(datasets_folder()))
@@ -198,7 +198,7 @@ def collect_garbage(
 
 
 def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion], int]:
-    """Return what `delete_version` would remove of some versions, and the bytes this would free."""
+    """Return what `delete_version` would remove for these versions, and the bytes it would free."""
     wanted = {(one.name, one.version) for one in versions}
     items = list(all_holdings(datasets_folder()))
     chosen = [
@@ -209,7 +209,7 @@ def plan_deletion(versions: Iterable[DatasetName]) -> tuple[list[CachedVersion],
 
 
 def check_deletable(name: str, version: str) -> None:
-    """Raise as `delete_version` does for what can be said beforehand; nothing is changed."""
+    """Raise the errors of `delete_version` that can be known beforehand; nothing is changed."""
     folder = _own_folder(name, version)
     if not _deletable(folder):
         raise NotFoundError(_why_none(DatasetName(name, version)))
@@ -223,9 +223,9 @@ def check_deletable(name: str, version: str) -> None:
 
 
 def delete_version(name: str, version: str) -> int:
-    """Remove a version from one's own home and all that lies beside it; return the bytes freed.
+    """Remove a version, and all files about it, from the user's own home; return the bytes freed.
 
-    A version of a shared home stays, and so does an interrupted recording.
+    A version in a shared home stays, and so does an interrupted recording.
 
     Raises:
         NotFoundError: it is not there.
@@ -250,7 +250,7 @@ def delete_version(name: str, version: str) -> int:
 
 
 def _own_folder(name: str, version: str) -> Path:
-    """Return where a version lies in one's own home; InvalidNameError where these are no names."""
+    """Return a version's folder in the user's own home; InvalidNameError if the name is invalid."""
     wanted = parse_name(f"{name}@{version}")
     return datasets_folder() / wanted.name / wanted.version
 
@@ -270,7 +270,7 @@ def _is_meant(wanted: DatasetName, folder: Path) -> bool:
 
 
 def _why_none(wanted: DatasetName) -> str:
-    """Return why there is nothing of a version in one's own home that could be meant."""
+    """Return why the user's own home holds nothing that a name could mean."""
     others = [
         item
         for root in dataset_folders()
@@ -289,12 +289,12 @@ def _why_none(wanted: DatasetName) -> str:
     return f"{wanted} is not on this machine; orlog cache list shows what is"
 
 
-# --- what goes
+# --- deciding what to remove, and removing it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Shelter:
-    """What keeps versions beside their own pins."""
+    """What keeps versions, apart from their own pins."""
 
     lock_file: Path | None
     locked: Mapping[str, LockedDataset]
@@ -311,12 +311,12 @@ def _make_shelter(items: Iterable[Holding]) -> _Shelter:
 
 
 def _refusal(item: Holding, seconds: float, shelter: _Shelter) -> str:
-    """Return why an item is not to be removed, or nothing.
+    """Return why an item must stay, or nothing.
 
     Args:
         item: The item.
-        seconds: How long it must not have been opened or changed.
-        shelter: What keeps it.
+        seconds: For how long it must not have been opened or changed.
+        shelter: What keeps versions.
     """
     if not os.path.lexists(item.path):
         return GONE
@@ -353,7 +353,7 @@ def _strangers(folder: Path) -> list[str]:
 
 
 def _remove(item: Holding, seconds: float, shelter: _Shelter) -> str:
-    """Remove an item, its lock being held, unless something speaks against it; return what does."""
+    """Remove an item, whose lock is held, unless it must stay; return why it stays."""
     refusal = _refusal(item, seconds, shelter)
     if refusal == _TO_PUT_BACK:
         item.path.rename(item.folder)
@@ -364,9 +364,9 @@ def _remove(item: Holding, seconds: float, shelter: _Shelter) -> str:
 
 
 def _discard(item: Holding, seconds: float = 0.0) -> bool:
-    """Remove an item in one step, its lock being held; return whether it is gone.
+    """Remove an item, whose lock is held, in one step; return whether it is gone.
 
-    It stays if it was opened or changed less than so many seconds ago.
+    It stays if it was opened or changed less than `seconds` ago.
     """
     if item.kind == "leftover":
         erase(item.path)
@@ -382,7 +382,7 @@ def _discard(item: Holding, seconds: float = 0.0) -> bool:
 
 
 def _deletable(folder: Path) -> list[Holding]:
-    """Return all that goes with a version. Leftovers go first: one of them could be put back."""
+    """Return all items to delete with a version, leftovers first: one of them could be put back."""
     items = holdings_of(datasets_folder(), folder.parent)
     found = [one for one in items if one.version == folder.name and one.kind != "recording"]
     return sorted(found, key=lambda item: item.kind != "leftover")
@@ -393,12 +393,12 @@ class _Record(msgspec.Struct):
 
 
 def _forget_records(*, dry_run: bool) -> list[Removed]:
-    """Remove what was remembered of verified folders that are gone."""
+    """Remove the verification records of folders that are gone."""
     forgotten = []
     for path in sorted((datasets_folder().parent / "verified").glob("[0-9a-f]*.json")):
         with contextlib.suppress(OSError, ValueError):
             folder = convert_json(parse_json(read_small_file(path)), _Record).folder
-            # A name of bytes that are no text cannot be told from the record.
+            # A path that is not valid text cannot be recovered from its record.
             is_name = hashlib.sha256(os.fsencode(folder)).hexdigest().startswith(path.stem)
             if is_name and not os.path.lexists(folder):
                 size = path.stat().st_size

@@ -1,12 +1,12 @@
-"""What became known of a dataset's versions after they were made: superseded or yanked, and why.
+"""The status of a dataset's versions, given after they were made: superseded or yanked, and why.
 
     $ORLOG_HOME/datasets/NAME/versions.json      statuses set on this machine; they take precedence
     manifests/NAME/versions.json                 what ships with orlog
 
     {"history_version": 1, "versions": {"1.0.0": {"status": "yanked", "reason": "..", "use": ".."}}}
 
-Manifests never change, so this stands beside them. A superseded version is sound, but there is a
-better one. A yanked version should not be used; it still opens when it is asked for by version.
+Manifests never change, so this is a separate file. A superseded version is sound, but there is a
+better one. A yanked version should not be used; it still opens if its version is given.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HISTORY_FILE = "versions.json"
 
 
 def read_history(name: str) -> dict[str, VersionStatus]:
-    """Return what became of the versions of a dataset; versions that are not in it are fine.
+    """Return the status of a dataset's versions; those without one are fine.
 
     Raises:
         InvalidNameError: the name does not follow the grammar, or has a version in it.
@@ -50,13 +50,13 @@ def read_history(name: str) -> dict[str, VersionStatus]:
 
 
 def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
-    """Return each version that is here, in part too, or ships with orlog, newest first.
+    """Return each version that is here, even in part, or ships with orlog, newest first.
 
     Returns:
         Manifest, and the folder that the version or a part of it is in; None if it is not here.
 
     Raises:
-        ManifestError: a manifest cannot be read as right.
+        ManifestError: a manifest is malformed.
     """
     shipped = [path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)]
     folders: dict[str, Path | None] = dict.fromkeys(shipped)
@@ -87,7 +87,7 @@ def set_status(
 
     Raises:
         InvalidNameError: the name, or `use`, does not follow the grammar.
-        ValueError: a wrong version or status, a missing reason, or a version to be used in place
+        ValueError: an invalid version or status, a missing reason, or a version to be used in place
             of itself.
         ManifestError: the file that is there is malformed; it stays.
         StorageError: the file cannot be written.
@@ -105,7 +105,7 @@ def clear_status(name: str, version: str) -> None:
     """Remove the status set on this machine; the one that ships with orlog applies again.
 
     Raises:
-        NotFoundError: nothing was noted here about this version.
+        NotFoundError: no status of this version was set on this machine.
         InvalidNameError: the name does not follow the grammar.
         ManifestError: the file that is there is malformed; it stays.
         StorageError: the file cannot be written.
@@ -118,7 +118,7 @@ def clear_status(name: str, version: str) -> None:
 
 
 def choose_version(versions: list[str], history: Mapping[str, VersionStatus]) -> str | None:
-    """Return the first version that is not yanked, of versions newest first; None if all are."""
+    """Return the newest version that is not yanked, of versions newest first; None if all are."""
     for version in versions:
         if version not in history or history[version].status != "yanked":
             return version
@@ -126,7 +126,7 @@ def choose_version(versions: list[str], history: Mapping[str, VersionStatus]) ->
 
 
 def status_message(name: str, version: str, history: Mapping[str, VersionStatus]) -> str | None:
-    """Return a line that says what became of a version and what to use; None if it is fine."""
+    """Return a line with a version's status and what to use instead; None if it has none."""
     entry = history.get(version)
     if entry is None:
         return None

@@ -1,6 +1,6 @@
-"""What homes hold of versions: whole ones, parts, interrupted downloads, what killed processes left.
+"""What homes hold: versions, parts of them, interrupted downloads, leftovers of killed processes.
 
-$ORLOG_HOME/datasets/NAME/VERSION/            its time of change says when it was last opened
+$ORLOG_HOME/datasets/NAME/VERSION/            its modification time: when it was last opened
                           .VERSION.KIND       what else belongs to a version
                           .VERSION.pin        `orlog cache gc` keeps the version
 """
@@ -45,7 +45,7 @@ __all__ = [
 
 Kind: TypeAlias = Literal["version", "partial", "download", "recording", "strange", "leftover"]
 
-# What stands behind the version in the name of a file or folder, and what that is.
+# What follows the version in the name of a file or folder, and its kind.
 KINDS: Mapping[str, Kind] = {
     "": "version",
     "partial": "partial",
@@ -71,16 +71,17 @@ class CachedVersion:
     Attributes:
         name: Dataset's name.
         version: Content version.
-        kind: `version`: all of it. `partial`: some episodes or columns. `download`: what came of a
-            download that was interrupted. `recording`: one that was interrupted; nothing here ever
-            removes it. `strange`: files that `orlog repair` moved aside. `leftover`: left by a
-            process that was killed, or being written now.
+        kind: `version`: all of it. `partial`: some episodes or columns. `download`: an interrupted
+            download. `recording`: an interrupted recording; nothing here ever removes it.
+            `strange`: files that `orlog repair` moved aside. `leftover`: left by a process that
+            was killed, or being written now.
         folder: Where it lies.
-        home: The home's folder of datasets: one's own, or a shared one.
+        home: The home's folder of datasets: the user's own, or a shared one.
         size_bytes: Bytes of its files, links to one file counted once.
-        shared_bytes: Bytes of those that other entries link to, which stay if only this goes.
-        came_from: Where it is from, for people.
-        again: Command that brings it again; empty where none is known.
+        shared_bytes: Bytes of the files that other entries link to, which removing this one does
+            not free.
+        came_from: Where it is from, in words.
+        again: Command that restores it; empty if none is known.
         last_used: When it was last opened (version, partial) or changed, in UTC.
         is_pinned: Whether `orlog cache gc` keeps it.
     """
@@ -99,7 +100,7 @@ class CachedVersion:
 
 
 def cached_versions() -> list[CachedVersion]:
-    """Return all that homes hold of versions: one's own home first, then shared ones.
+    """Return all that homes hold of versions: the user's own home first, then shared ones.
 
     Sorted by name, newest version first.
     """
@@ -108,9 +109,9 @@ def cached_versions() -> list[CachedVersion]:
 
 
 def mark_used(folder: Path) -> None:
-    """Note that a version, or a part of one, is being opened; call it before its files are read.
+    """Mark a version, or a part of one, as used; call it before its files are read.
 
-    Only folders in one's own home are marked; where that cannot be written nothing is.
+    Only folders in the user's own home are marked, and only if that can be written.
     """
     if str(folder).startswith(f"{datasets_folder()}{os.sep}"):
         with contextlib.suppress(OSError):
@@ -130,12 +131,12 @@ class Holding:
 
     @property
     def folder(self) -> Path:
-        """Where the version lies if all of it is here."""
+        """The version's own folder, whether it exists or not."""
         return self.root / self.name / self.version
 
 
 class Room:
-    """Counts bytes of items, files that several of them link to once."""
+    """Counts the bytes of items; files that several of them link to count once."""
 
     def __init__(self, items: Sequence[Holding]) -> None:
         self._links = collections.Counter(file for item in items for file in item.files)
@@ -144,7 +145,7 @@ class Room:
         )
 
     def remove(self, item: Holding) -> int:
-        """Return the bytes that are free without the item."""
+        """Take the item out, and return the bytes that this frees."""
         freed = 0
         for file, size in item.files.items():
             self._links[file] -= 1
@@ -158,7 +159,7 @@ class Room:
 
 
 def all_holdings(root: Path) -> Iterator[Holding]:
-    """Yield all that belongs to versions below a home's folder of datasets, sorted by name."""
+    """Yield all items in a home's folder of datasets, sorted by name."""
     names = []
     for folder, below, _ in os.walk(root):
         below[:] = [one for one in below if not (one.startswith(".") or is_version(one))]
@@ -169,7 +170,7 @@ def all_holdings(root: Path) -> Iterator[Holding]:
 
 
 def holdings_of(root: Path, folder: Path) -> Iterator[Holding]:
-    """Yield what belongs to versions of one name, newest first."""
+    """Yield the items of one name's versions, newest version first."""
     found: dict[str, list[tuple[str, Path]]] = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.iterdir()):
@@ -192,7 +193,7 @@ def _is_name(text: str) -> bool:
 
 
 def parse_entry(entry: str) -> tuple[str, str]:
-    """Return the version that an entry of a name's folder belongs to, and what stands behind it."""
+    """Return the version that an entry of a name's folder belongs to, and the rest of its name."""
     if is_version(entry):
         return entry, ""
     *numbers, rest = entry.lstrip(".").split(".", 3)
@@ -201,7 +202,7 @@ def parse_entry(entry: str) -> tuple[str, str]:
 
 
 def is_orphan(folder: Path, rest: str) -> bool:
-    """Return whether a file says something about a version that is not here."""
+    """Return whether a file is about a version that is not here."""
     if rest == "origin.json":
         return not folder.is_dir()
     if rest == "partial.origin.json":
@@ -225,7 +226,7 @@ def _files_below(path: Path) -> Iterator[str]:
 
 
 def _was_last_used(path: Path, kind: Kind) -> float:
-    """Return when a version was opened, or anything else changed, in seconds since the epoch."""
+    """Return when a version was opened, or another kind changed, in seconds since the epoch."""
     paths = [str(path)]
     if kind not in ("version", "partial"):
         paths += [*(folder for folder, _, _ in os.walk(path)), *_files_below(path)]
@@ -237,12 +238,12 @@ def _was_last_used(path: Path, kind: Kind) -> float:
 
 
 def seconds_unused(path: Path, kind: Kind) -> float:
-    """Return the seconds since; a time to come, where a clock was set back, is just now."""
+    """Return the seconds since the last use; 0 if that is in the future (a changed clock)."""
     return max(0.0, time.time() - _was_last_used(path, kind))
 
 
 def is_downloaded(item: Holding) -> bool:
-    """Return whether what is here is what was downloaded, and so can be had again."""
+    """Return whether an item is unchanged since its download, and so can be downloaded again."""
     if item.kind == "partial":
         return True
     if item.kind != "version" or item.path.is_symlink():
@@ -256,7 +257,7 @@ def is_downloaded(item: Holding) -> bool:
 
 
 def described(items: Iterable[Holding], among: Sequence[Holding]) -> list[CachedVersion]:
-    """Return what people want to know of items, files shared among others counted as such."""
+    """Return items as `CachedVersion`; files that they share with `among` count as shared."""
     room = Room(among)
     return [
         CachedVersion(
@@ -278,7 +279,7 @@ def described(items: Iterable[Holding], among: Sequence[Holding]) -> list[Cached
 
 
 def _history_of(item: Holding) -> tuple[str, str]:
-    """Return where an item is from, and the command that brings it again or nothing."""
+    """Return where an item is from, and the command that restores it, or nothing."""
     if item.kind not in ("version", "partial"):
         return "", ""
     if is_downloaded(item):
@@ -308,5 +309,5 @@ def _find_origin(folder: Path) -> Origin | None:
 
 
 def pin_file(folder: Path) -> Path:
-    """Return the file whose presence pins a version, whose own folder is given."""
+    """Return the file whose presence pins the version with this folder."""
     return folder.with_name(f".{folder.name}.pin")

@@ -1,7 +1,7 @@
-"""One name and version means one digest, wherever a version enters a home or a registry.
+"""Checks that a name and version mean one digest only, when a version enters a home or registry.
 
-What a name and version mean is known from the homes of this machine, where versions lie whole or in
-part, from what ships with orlog, and from `orlog.lock`.
+What a name and version mean is known from the homes of this machine, which hold whole versions or
+parts, from what ships with orlog, and from `orlog.lock`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Meaning:
 def known_manifests(
     name: str, version: str, *, shipped: bool = True
 ) -> Iterator[tuple[str, Manifest]]:
-    """Yield where a version is known from, and its manifest there; unreadable ones say nothing."""
+    """Yield (where a version is known from, its manifest); unreadable manifests are skipped."""
     for root in dataset_folders():
         folder = root / name / version
         for place in (folder, partial_folder(folder)):
@@ -48,10 +48,10 @@ def known_manifests(
 
 
 def check_unused(name: str, version: str) -> None:
-    """Refuse a name and version that mean something already, before new data are written for it.
+    """Refuse a name and version that are already in use, before new data are written for them.
 
     Raises:
-        VersionExistsError: they do.
+        VersionExistsError: they are.
     """
     for where, known in known_manifests(name, version):
         raise VersionExistsError(
@@ -71,7 +71,7 @@ def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
 
     Args:
         manifest: The version.
-        shipped: Whether what ships with orlog counts too.
+        shipped: Whether manifests that ship with orlog count too.
 
     Raises:
         VersionExistsError: they do.
@@ -103,7 +103,7 @@ def check_offered(manifest: Manifest) -> None:
 
 
 def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
-    """Refuse to list a file by a name and version that mean something else on this machine.
+    """Refuse to list a file under a name and version that mean something else on this machine.
 
     Raises:
         VersionExistsError: they do.
@@ -127,7 +127,7 @@ def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
 
 
 def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
-    """Return another meaning that the name and version of a manifest have, if they have one."""
+    """Return what else a manifest's name and version mean, or None."""
     name, version = manifest.name, manifest.version
     for where, known in known_manifests(name, version, shipped=shipped):
         if known.digest != manifest.digest:
@@ -144,6 +144,6 @@ def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
 
 
 def _shipped_file(name: str, version: str) -> ForeignEntry | None:
-    """Return the foreign file that orlog itself lists by a name and version, if it lists one."""
+    """Return the foreign file that orlog itself lists under a name and version, or None."""
     entries = [shipped_index(one).foreign.get(name, {}).get(version) for one in SHIPPED]
     return next((entry for entry in entries if entry is not None), None)

@@ -1,8 +1,8 @@
-"""Where a version on this machine was downloaded from, kept beside its folder.
+"""Where a version on this machine was downloaded from, kept next to its folder.
 
     $ORLOG_HOME/datasets/NAME/.VERSION.origin.json
 
-`orlog repair` asks these places first, and only versions with such a file can be downloaded again.
+`orlog repair` tries these places first. Only versions with such a file count as downloadable again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where a version was downloaded from.
 
     Attributes:
-        digest: Digest of its manifest then.
+        digest: Digest of its manifest at that time.
         mirrors: URLs of the version's folder.
         registry: Registry that offered it; empty if it was given by URL.
-        signed_by: Key that signed the manifest; empty where none was asked for.
+        signed_by: Key that signed the manifest; empty where none was required.
     """
 
     origin_version: Literal[1]
@@ -44,7 +44,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def origin_file(folder: Path) -> Path:
-    """Return the file about a version's folder, which need not be there."""
+    """Return the file for a version's folder; it need not exist."""
     return folder.with_name(f".{folder.name}.origin.json")
 
 
@@ -54,10 +54,10 @@ def was_downloaded(folder: Path) -> bool:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return where a version was downloaded from; None if it came otherwise.
+    """Return where a version was downloaded from; None if it was not downloaded.
 
     Raises:
-        ManifestError: the file about it is malformed.
+        ManifestError: the file is malformed.
         FormatVersionError: it was written by a newer orlog.
     """
     path = origin_file(folder)
@@ -90,8 +90,8 @@ class Source:
     Attributes:
         manifest: What it is.
         mirrors: URLs of the version's folder, in the order in which they are tried.
-        registry: Which registry offers it; empty for one that was given by URL.
-        signed_by: Key that signed the manifest; empty where none was asked for.
+        registry: Registry that offers it; empty if it was given by URL.
+        signed_by: Key that signed the manifest; empty where none was required.
     """
 
     manifest: Manifest

@@ -1,9 +1,9 @@
-"""Which objects of a version are here, where only some were downloaded.
+"""Which objects of a version are here, if only some were downloaded.
 
     $ORLOG_HOME/datasets/NAME/.VERSION.partial/     manifest.json and the objects
                                                 partial.json, which lists them
 
-The folder's name is hidden, so whatever does not ask for a part of a version never sees one.
+The folder's name is hidden, so code that does not look for parts of versions never sees one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARTIAL_FILE = "partial.json"
 
 
 class PartialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What of a version is here.
+    """What is here of a version.
 
     Attributes:
         digest: Digest of the version's manifest.
@@ -57,19 +57,19 @@ class PartialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def partial_folder(folder: Path) -> Path:
-    """Return where the part of a version lies, beside the version's own folder."""
+    """Return where a part of a version lies, next to the version's own folder."""
     return folder.with_name(f".{folder.name}.partial")
 
 
 def version_folder_of(folder: Path) -> Path:
-    """Return the version's own folder, for it or for the one that a part of it lies in."""
+    """Return the version's own folder, given that folder or the one of its part."""
     if is_partial(folder):
         return folder.with_name(folder.name.removeprefix(".").removesuffix(".partial"))
     return folder
 
 
 def is_partial(folder: Path) -> bool:
-    """Return whether a folder is one that a part of a version lies in, by its name."""
+    """Return whether a folder's name is that of a part of a version."""
     return folder.name.startswith(".") and folder.name.endswith(".partial")
 
 
@@ -120,12 +120,12 @@ def read_partial(folder: Path, manifest: Manifest) -> PartialRecord | None:
 
 
 def write_partial(folder: Path, record: PartialRecord) -> None:
-    """Note what is here, in one step.
+    """Record what is here, in one step.
 
     Raises:
         StorageError: the disk cannot be written.
     """
-    # Written beside the folder, so that a process that is killed leaves nothing in it.
+    # Written next to the folder, so that a process that is killed leaves nothing in it.
     unfinished = folder.with_name(f"{folder.name}.record")
     with storage_errors(unfinished):
         write_durably(unfinished, msgspec.json.encode(record))
@@ -146,7 +146,7 @@ def present_objects(folder: Path, manifest: Manifest) -> list[StoredObject]:
 
 
 def is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Return whether every object of the version is here, as far as what is noted tells.
+    """Return whether every object of the version is here, according to the record.
 
     Raises as `read_partial` does.
     """
@@ -154,7 +154,7 @@ def is_whole(folder: Path, manifest: Manifest) -> bool:
 
 
 def how_much(folder: Path, manifest: Manifest) -> str:
-    """Say whether the version is here, or how much of it is.
+    """Return a text that says whether the whole version is here, or how much of it.
 
     Raises as `read_partial` does.
     """
@@ -165,7 +165,7 @@ def how_much(folder: Path, manifest: Manifest) -> str:
 
 
 def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
-    """Return the files of a part that may be objects of the version, by SHA-256; unchecked."""
+    """Return the files of a part that may be objects of the version, by SHA-256, unchecked."""
     if not is_partial(folder) or not folder.is_dir():
         return {}
     return {
@@ -176,9 +176,9 @@ def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:
 
 
 def discard_part(folder: Path) -> None:
-    """Remove a part of a version that is whole now; what cannot be removed stays as a leftover."""
+    """Remove a version's part once the version is whole; files that stay are leftovers."""
     with contextlib.suppress(OSError):
-        # The record goes first: without it nobody takes what is left for a part.
+        # The record is removed first: without it, nothing takes the rest for a part.
         (folder / PARTIAL_FILE).unlink()
         sync(folder)
     shutil.rmtree(folder, ignore_errors=True)

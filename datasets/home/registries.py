@@ -1,10 +1,11 @@
-"""Where datasets are fetched from: the registries of this machine, and what was seen of each.
+"""The registries of this machine, from which datasets are fetched, and what was seen of each.
 
     $ORLOG_HOME/registries.json         {"registries": [{"name", "url", "mirrors", "keys"}, ..]}
-    $ORLOG_HOME/registries-seen.json    the newest index of each, so that no older one is taken
+    $ORLOG_HOME/registries-seen.json    the newest index of each, so that older ones are refused
 
-A registry is a folder or URL; a mirror is another place with the same files. Registries are asked
-in order, and the first that has a dataset gives it. One with keys signs its index and manifests.
+A registry is a folder or URL; a mirror is another place with the same files. Registries are tried
+in order, and the first that has a dataset serves it. If a registry has keys, its index and
+manifests must be signed by one of them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A place that datasets are fetched from.
 
     Attributes:
-        name: What it is called on this machine.
+        name: Its name on this machine.
         url: URL of its folder, or an absolute path; no slash at the end.
         mirrors: Other places with the same files, to be tried in this order after `url`.
-        keys: Public keys. If there are any, its index and manifests are signed by one of them.
+        keys: Public keys. If there are any, one of them must sign its index and manifests.
     """
 
     name: str
@@ -58,10 +59,10 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense.
+        """Refuse invalid fields.
 
         Raises:
-            ValueError: the name, a URL or a key is not written as it should be, or is repeated.
+            ValueError: the name, a URL or a key is malformed or repeated.
         """
         if _NAME.fullmatch(self.name) is None:
             raise ValueError(
@@ -100,17 +101,17 @@ class _Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def registries_file() -> Path:
-    """Return the file that lists the registries of this machine; it need not be there."""
+    """Return the file that lists the registries of this machine; it need not exist."""
     return datasets_folder().parent / "registries.json"
 
 
 def seen_file() -> Path:
-    """Return the file that remembers the newest index of each registry; it need not be there."""
+    """Return the file that remembers the newest index of each registry; it need not exist."""
     return datasets_folder().parent / "registries-seen.json"
 
 
 def read_registries() -> list[Registry]:
-    """Return the registries of this machine, in the order in which they are asked.
+    """Return the registries of this machine, in the order in which they are tried.
 
     Raises:
         ManifestError: the file is malformed.
@@ -132,20 +133,20 @@ def add_registry(
     keys: Iterable[str] = (),
     first: bool = False,
 ) -> Registry:
-    """Return a registry that is new to this machine, after it was noted.
+    """Add a registry to the list of this machine, and return it.
 
-    Nothing is fetched: that it can be reached shows when it is used.
+    Nothing is fetched: whether it can be reached shows on first use.
 
     Args:
-        name: What to call it here, a simple word.
+        name: Its name on this machine, a simple word.
         url: A URL that fsspec knows (https, http, file, s3, hf, ..), or an existing folder.
         mirrors: Other places with the same files.
         keys: Public keys, one of which signs its index and manifests.
-        first: Ask it before those that are there, not after them.
+        first: Try it before the existing registries, not after them.
 
     Raises:
-        ValueError: an argument makes no sense, or the name or URL is there already.
-        NotFoundError: a folder is not there.
+        ValueError: an argument is invalid, or the name or URL is listed already.
+        NotFoundError: a folder does not exist.
         ManifestError: the file of the registries is malformed; it stays.
         FormatVersionError: it was written by a newer orlog; it stays.
         StorageError: the file cannot be written.
@@ -170,9 +171,10 @@ def add_registry(
 
 
 def remove_registry(name: str) -> Registry:
-    """Return a registry, after it was taken off the list of this machine.
+    """Remove a registry from the list of this machine, and return it.
 
-    Fetched datasets stay. The serial seen stays too: added again, an older index is still refused.
+    Fetched datasets stay. So does the serial seen: if the registry is added again, an older index
+    is still refused.
 
     Raises:
         NotFoundError: there is none of that name.
@@ -191,18 +193,18 @@ def remove_registry(name: str) -> Registry:
 def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
     """Refuse an index that is older than one seen before; remember this one.
 
-    Call it when the index is known to be the registry's own: when its signature was checked, if
-    it has one. Several processes may call it at once. Where the memory cannot be written, this
-    warns and goes on.
+    Call it when the index is known to be the registry's own: after checking its signature, if it
+    has one. Several processes may call it at once. If the file of seen indexes cannot be written,
+    this only warns.
 
     Args:
-        registry: Where the index came from, by whatever mirror.
+        registry: Where the index came from, through any of its mirrors.
         serial: Serial number that the index states.
         index_sha256: Hex SHA-256 of its bytes.
 
     Raises:
         SignatureError: its serial is smaller than one seen, equal with other bytes, or absurd.
-        ManifestError: the memory is malformed; it stays.
+        ManifestError: the file of seen indexes is malformed; it stays.
         FormatVersionError: it was written by a newer orlog; it stays.
     """
     if not 0 <= serial <= LARGEST_SERIAL:
@@ -231,7 +233,7 @@ def check_serial(registry: Registry, serial: int, index_sha256: str) -> None:
 def _refuse_older(
     registry: Registry, index: _SeenIndex, seen: dict[str, _SeenIndex]
 ) -> _SeenIndex | None:
-    """Return what was seen of a registry before, if the index is not older than that."""
+    """Return the index seen before, or None; raise if the given one is older or differs from it."""
     before = seen.get(registry.url)
     if before is None or index.serial > before.serial or index == before:
         return before
@@ -278,7 +280,7 @@ def _read_seen(path: Path) -> dict[str, _SeenIndex]:
 
 
 def _normal_url(text: str) -> str:
-    """Return a URL, or the absolute path of a folder, in the form that is kept."""
+    """Return a URL, or the absolute path of a folder, in the form that is stored."""
     import fsspec
 
     _check_text(text)
@@ -305,7 +307,7 @@ def _normal_url(text: str) -> str:
 
 
 def _check_url(url: str) -> None:
-    """Refuse what is neither a URL nor an absolute path in the form that is kept."""
+    """Refuse anything but a URL or an absolute path in the form that is stored."""
     _check_text(url)
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -325,7 +327,7 @@ def _check_url(url: str) -> None:
 
 def _check_web_url(url: str) -> None:
     if "@" in url.split("/")[2]:
-        # Not repeated in the message, as it would hold the password.
+        # The message does not repeat the URL, which holds the password.
         raise ValueError(
             "leave user and password out of the URL: URLs are kept in "
             f"{registries_file()} and shown in messages"

@@ -1,4 +1,4 @@
-"""Removes folders of a home in one step, and reports what went: the part that all collectors share."""
+"""Removes a home's folders in one step and reports it: what all collectors of garbage share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPENED_NOW = "was opened or changed just now"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed (or would be): why, and how many bytes this freed."""
+    """A path that was removed (or would be), why, and how many bytes this freed."""
 
     path: Path
     why: str
@@ -45,7 +45,7 @@ class Removed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """What was due to be removed, and why it was not."""
+    """A path that was due for removal, and why it was kept."""
 
     path: Path
     why: str
@@ -53,7 +53,7 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What a collector removed and kept, and the bytes that are left in one's own home."""
+    """What a collector removed and kept, and the bytes that are left in the user's own home."""
 
     removed: list[Removed]
     kept: list[Kept]
@@ -62,7 +62,7 @@ class GarbageReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collection:
-    """What a collector has removed and kept so far, and what the disk refused to remove."""
+    """What a collector has removed and kept so far, and the errors of failed removals."""
 
     removed: list[Removed] = dataclasses.field(default_factory=list)
     kept: list[Kept] = dataclasses.field(default_factory=list)
@@ -71,13 +71,13 @@ class Collection:
     def attempt(
         self, path: Path, why: str, remove: Callable[[], str], free: Callable[[], int]
     ) -> int:
-        """Remove a path and note what came of it; return the bytes that this freed.
+        """Remove a path and record the outcome; return the bytes that this freed.
 
         Args:
             path: What to remove.
             why: Why it is due.
-            remove: Removes it, or returns why not; `GONE` where somebody else removed it.
-            free: Called once it is gone; returns the bytes that are free without it.
+            remove: Removes it, or returns why not; `GONE` if another process removed it.
+            free: Called once it is gone; returns the bytes that this freed.
         """
         try:
             refusal = remove()
@@ -104,7 +104,7 @@ def check_limits(unused_days: int | None, max_bytes: int | None) -> None:
 
 
 def remove_unless_busy(folder: Path, remove: Callable[[], str]) -> str:
-    """Call `remove` with the only right to write a folder; return why it was not removed, or nothing.
+    """Call `remove` while holding the folder's lock; return why it was not removed, or nothing.
 
     Raises:
         StorageError: the disk cannot be written.
@@ -121,14 +121,14 @@ def remove_in_one_step(
 ) -> bool:
     """Remove a folder by renaming it to `trash` and erasing that; return whether it is gone.
 
-    Call it inside `sole_access`. Whoever opens the folder finds all of it or nothing. `is_due` is
-    asked about the renamed folder, which goes back where it is not: a process that marked it as
-    used before the rename has opened it, and a later one does not find it.
+    Call it inside `sole_access`. Other processes find the whole folder or nothing. `is_due` checks
+    the renamed folder, which is put back if it is not due: a process that marked it as used before
+    the rename has opened it, and a later one does not find it.
     """
     erase(trash)
     try:
         path.rename(trash)
-    except FileNotFoundError:  # somebody else removed it
+    except FileNotFoundError:  # another process removed it
         return True
     if not is_due(trash):
         trash.rename(path)

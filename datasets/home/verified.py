@@ -1,13 +1,13 @@
-"""Files that earlier verifications found intact, so that a quick one need not read them again.
+"""Files that earlier verifications found intact, which a quick verification need not read again.
 
     $ORLOG_HOME/verified/KEY.json       KEY: the start of the SHA-256 of the store's path
 
     {"verified_version": 1, "folder": "/..", "digest": "sha256:..",
      "files": {"rewards/c.0": [size, mtime_ns, ctime_ns, inode], ..}}
 
-Each file listed was read and had the SHA-256 that the manifest of this digest gives it. A change gives
-a file other times or another inode, except shortly after an earlier change, since clocks of file
-systems are coarse. So files younger than two seconds are not recorded.
+Each file listed was read and had the SHA-256 that the manifest with this digest states. A changed
+file gets other times or another inode, except right after an earlier change, since file systems'
+clocks are coarse. So files younger than two seconds are not recorded.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class _Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
-    """Return what changes when a file does."""
+    """Return the properties that change when a file does."""
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def is_settled(stamp: Stamp, now_ns: int) -> bool:
-    """Return whether a file was old enough at a time for any later change to show in its stamp."""
+    """Return whether a file was old enough at `now_ns` for any later change to alter its stamp."""
     _, modified, changed, _ = stamp
     return max(modified, changed) <= now_ns - SETTLED_NS
 
 
 def remembered_files(folder: Path, digest: str) -> dict[str, Stamp]:
-    """Return the stamps of files that were found right, by path inside the store.
+    """Return the stamps of files that were found intact, by path inside the store.
 
-    Nothing is remembered of a manifest with another digest, or where the record is damaged.
+    There are none if the record is damaged or belongs to a manifest with another digest.
     """
     with contextlib.suppress(OrlogError, RuntimeError):
         path = _record(folder)
@@ -71,7 +71,7 @@ def remembered_files(folder: Path, digest: str) -> dict[str, Stamp]:
 def remember_files(folder: Path, digest: str, files: Mapping[str, Stamp]) -> None:
     """Replace the record of verified files; a read-only home is not an error.
 
-    The stamps are those from before the files were read, and settled then.
+    The stamps must be from before the files were read, and settled (`is_settled`) at that time.
     """
     if len(files) > MOST_FILES:
         return
@@ -88,11 +88,11 @@ def remember_files(folder: Path, digest: str, files: Mapping[str, Stamp]) -> Non
 
 
 def _record(folder: Path) -> Path:
-    """Return the file about a store; RuntimeError where the system knows no home."""
+    """Return the record of a store; RuntimeError if the system knows no home folder."""
     key = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
     return datasets_folder().parent / "verified" / f"{key[:32]}.json"
 
 
 def _text(folder: Path) -> str:
-    """Return the store's path as text, bytes that are no UTF-8 escaped."""
+    """Return the store's path as text, with bytes that are not UTF-8 escaped."""
     return os.fsencode(folder.resolve()).decode("utf-8", "backslashreplace")
