@@ -5,6 +5,7 @@
 A registry names such a file with what upstream says of it (`ForeignEntry`). Where that is no
 checksum, the first download is trusted: its SHA-256 is kept, a file that differs later is refused,
 and the version says so. The lineage of a version names the SHA-256 of the file it was read from.
+What formats there are is known in `datasets/formats/` only.
 """
 
 from __future__ import annotations
@@ -21,17 +22,16 @@ from msgspec import Meta
 from orlog.datasets.download.objects import download_folder
 from orlog.datasets.download.sources import ForeignSource, shipped_horizon
 from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience, fetch_object
+from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.recording.finishing import finish_version, make_manifest
-from orlog.datasets.store.container import WrittenPart
-from orlog.errors import FormatVersionError, IntegrityError
+from orlog.datasets.recording.finishing import finish_version
+from orlog.errors import IntegrityError
 from orlog.files import unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
-from orlog.manifests.names import did_you_mean
 
-__all__ = ["bring_foreign", "check_format", "first_downloads_file"]
+__all__ = ["bring_foreign", "first_downloads_file"]
 
 SOURCE_FILE = "source.part"
 
@@ -81,8 +81,8 @@ def bring_foreign(
         MissingExtraError: a package that reads it is not installed.
         StorageError: the disk is full.
     """
-    check_format(f"{source.name}@{source.version}", source.entry.format)
-    read = FORMATS[source.entry.format]()
+    file_format = find_format(source.entry.format, f"{source.name}@{source.version}")
+    file_format.check()
     here = version_folder(source.name, source.version)
     if (here / MANIFEST_FILE).is_file() and not replace:
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
@@ -94,7 +94,7 @@ def bring_foreign(
             try:
                 sha256 = _fetch(source, file, limiter, progress, patience)
                 on_read()
-                _bring(source, read, file, sha256, folder / "store", destination)
+                _bring(source, file_format, file, sha256, folder / "store", destination)
             finally:
                 # Nothing could go on from a file of which no sum is known.
                 if not _has_checksum(source):
@@ -107,36 +107,6 @@ def bring_foreign(
 def first_downloads_file() -> Path:
     """Return the file that keeps what was trusted at first; it need not be there."""
     return datasets_folder().parent / "first-downloads.json"
-
-
-Reader = Callable[[Path, Path, str, str, int | None], tuple[WrittenPart, str]]
-
-
-def check_format(name: str, file_format: str) -> None:
-    """Refuse a format that no reader here reads.
-
-    Raises:
-        FormatVersionError: there is none of that name.
-    """
-    if file_format not in FORMATS:
-        raise FormatVersionError(
-            f"{name}: no format {file_format!r} is known{did_you_mean(file_format, FORMATS)}; this "
-            f"orlog reads {', '.join(sorted(FORMATS))}; run: pip install --upgrade orlog"
-        )
-
-
-def _d4rl() -> Reader:
-    """Return the reader of D4RL's files, all that it needs being there."""
-    from orlog.datasets.formats.d4rl import read_d4rl
-    from orlog.datasets.store.hdf5 import import_h5py
-
-    import_h5py()
-    return lambda file, folder, name, where, horizon: read_d4rl(
-        file, folder, name, where=where, horizon=horizon
-    )
-
-
-FORMATS: dict[str, Callable[[], Reader]] = {"d4rl-hdf5": _d4rl}
 
 
 def _fetch(
@@ -166,7 +136,12 @@ def _fetch(
 
 
 def _bring(
-    source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path, destination: Path
+    source: ForeignSource,
+    file_format: Format,
+    file: Path,
+    sha256: str,
+    store: Path,
+    destination: Path,
 ) -> None:
     """Put the version that the file holds in its place."""
     is_checked = _has_checksum(source)
@@ -179,32 +154,31 @@ def _bring(
         if not is_checked:  # not before: an error page that came instead is no file to be trusted
             _remember_first(source, file, sha256)
 
-    manifest = _convert(source, read, file, sha256, store)
+    manifest = _convert(source, file_format, file, sha256, store)
     finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
 
 
-def _convert(source: ForeignSource, read: Reader, file: Path, sha256: str, store: Path) -> Manifest:
+def _convert(
+    source: ForeignSource, file_format: Format, file: Path, sha256: str, store: Path
+) -> Manifest:
     """Write the objects of the version that the file holds, and return its manifest."""
     entry = source.entry
-    horizon = entry.horizon or shipped_horizon(source.name)
-    written, remarks = read(file, store, f"{source.name}@{source.version}", entry.url, horizon)
     operation = f"read {entry.format} from {entry.url}"
     trust = ""
     if not _has_checksum(source):
         operation += " (upstream publishes no checksum: first download trusted)"
         trust = f"Upstream publishes no checksum: the first download (sha256 {sha256}) was trusted."
-    return make_manifest(
-        written.schema,
-        [written.part],
-        written.objects,
+    return read_version(
+        file_format,
+        [file],
+        store,
         name=source.name,
         version=source.version,
-        container="zarr",
-        non_finite=written.non_finite,
-        outside=written.outside,
-        description=" ".join(filter(None, (entry.description, trust, remarks))),
-        license=entry.license or "",
+        sources=[entry.url],
         lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
+        horizon=entry.horizon or shipped_horizon(source.name),
+        description=" ".join(filter(None, (entry.description, trust))),
+        license=entry.license or "",
     )
 
 

@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import math
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Block, Schema
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["read_d4rl"]
+__all__ = ["FORMAT", "read_d4rl"]
 
 BLOCK_BYTES = 2**24
 CACHE_BYTES = 2**26
@@ -93,8 +94,9 @@ def read_d4rl(
         elif horizon is None:
             raise SchemaError(
                 f"{where}: has neither timeouts nor next_observations, so nothing says where the time "
-                "limit ended an episode; list it with the environment's limit (more than the longest "
-                "episode has, if there is none): orlog registry link .. --horizon STEPS"
+                "limit ended an episode; give the environment's limit (more than the longest episode "
+                "has, if there is none) when it is imported or listed: orlog import .. --horizon "
+                "STEPS, orlog registry link .. --horizon STEPS"
             )
         schema = Schema(
             observation_space=_space(
@@ -451,3 +453,29 @@ def _reading(where: str) -> Iterator[None]:
     except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         text = str(error.args[0] if error.args else error).partition("\n")[0]
         raise IntegrityError(f"{where}: cannot be read as HDF5: {text}", file=where) from error
+
+
+def _read(
+    files: Sequence[Path],
+    folder: Path,
+    name: str,
+    *,
+    sources: Sequence[str],
+    horizon: int | None,
+    progress: Callable[[int, int], None],
+) -> tuple[WrittenPart, str]:
+    """Read the only file of a dataset, as `Format.read` does."""
+    if len(files) != 1:
+        raise SchemaError(
+            f"{name}: a dataset in D4RL's layout is one file, and {len(files)} are given; import "
+            "each as a dataset of its own"
+        )
+    return read_d4rl(files[0], folder, name, where=sources[0], horizon=horizon, progress=progress)
+
+
+FORMAT = Format(
+    name="d4rl-hdf5",
+    read=_read,
+    extensions=(".hdf5", ".h5"),
+    check=lambda: import_h5py(),
+)

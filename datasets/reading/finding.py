@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from pathlib import Path
 
@@ -277,9 +278,7 @@ def refuse_hdf5(path: Path) -> None:
         raise NotFoundError(f"{path}: a file of the dataset in {path.parent}; give that folder.")
     raise NotFoundError(
         f"{path}: an HDF5 file, no dataset yet. If it has D4RL's layout (observations, actions, "
-        "rewards, terminals), list it in a registry, here a folder, and download it: orlog registry "
-        f"link REGISTRY lab/NAME-v1@1.0.0 file://{path} --format d4rl-hdf5; orlog registry add lab "
-        "REGISTRY; orlog download lab/NAME-v1"
+        f"rewards, terminals), import it: orlog import {shlex.quote(str(path))} lab/NAME-v1 --format d4rl"
     )
 
 

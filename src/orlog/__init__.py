@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode as Episode
     from orlog.datasets.download.download import download_dataset as download_dataset
     from orlog.datasets.download.download import repair_dataset as repair_dataset
+    from orlog.datasets.importing import import_dataset as import_dataset
     from orlog.datasets.loading import load_dataset as load_dataset
     from orlog.datasets.publish.publish import publish_dataset as publish_dataset
     from orlog.datasets.reading.combining import combine_datasets as combine_datasets
@@ -80,6 +81,7 @@ _HOMES = {
     "episodes": "orlog.loaders.episodes",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",
+    "import_dataset": "orlog.datasets.importing",
     "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",
     "preferences": "orlog.loaders.preferences",

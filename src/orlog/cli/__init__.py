@@ -11,6 +11,7 @@ from rich.markup import escape
 from orlog.cli import (
     building,
     cache,
+    imports,
     listing,
     quickstart,
     registries,
@@ -31,7 +32,7 @@ __all__ = ["app", "main"]
 # The panels of `orlog --help` and the modules of their commands, in the order in which they are shown.
 PANELS = {
     "Datasets": (listing, showing, building, verifying),
-    "Download and publish": (transfers,),
+    "Download and publish": (transfers, imports),
     "Versions and views": (versions, views),
     "Disk space": (cache,),
     "Training and scores": (training, scoring, quickstart),

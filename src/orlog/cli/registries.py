@@ -137,11 +137,11 @@ def link(
     """
     import functools
 
-    from orlog.datasets.download.foreign import check_format
+    from orlog.datasets.formats.formats import find_format
     from orlog.datasets.publish.linking import foreign_entry, link_foreign
     from orlog.manifests import signatures
 
-    check_format(name, file_format)
+    find_format(file_format, name)
     entry = foreign_entry(
         url=url,
         format=file_format,

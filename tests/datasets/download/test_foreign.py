@@ -21,6 +21,7 @@ from orlog.datasets.download import foreign
 from orlog.datasets.download.foreign import bring_foreign, first_downloads_file
 from orlog.datasets.download.sources import ForeignSource, find_source
 from orlog.datasets.download.transfer import Patience
+from orlog.datasets.formats import formats
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.registries import add_registry, remove_registry
 from orlog.datasets.loading import load_dataset
@@ -179,23 +180,21 @@ def test_the_horizon_of_a_file_is_what_its_registry_says_or_d4rl(
 def test_showing_an_hdf5_file_says_how_to_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message's commands are run as they are printed."""
+    """The message's command is run as it is printed."""
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     body = rows_of([False, False, True] * 5, None, next_observations=True)
     file = write(tmp_path / "below" / "my.hdf5", body)
-    commands: list[str] = []
+    command = ""
     for name in ("my.hdf5", "../below/my.hdf5", file):
         with pytest.raises(NotFoundError, match="an HDF5 file") as caught:
             load_dataset(name)
         assert str(caught.value).startswith(f"{file}: ")
-        commands = str(caught.value).partition("download it: ")[2].split("; ")
-    assert len(commands) == 3
-    for command in commands:
-        words = command.replace("REGISTRY", "../registry").replace("NAME", "my").split()[1:]
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
-        assert ".." not in done.output
+        command = str(caught.value).partition("import it: ")[2]
+    assert command == f"orlog import {file} lab/NAME-v1 --format d4rl"
+    done = CliRunner().invoke(app, command.replace("NAME", "my").split()[1:])
+    assert done.exit_code == 0, done.output
+    assert ".." not in done.output
     check(load_dataset("lab/my-v1"), body)
 
 
@@ -265,7 +264,7 @@ def test_a_missing_package_is_named_before_anything_is_asked(
     def no_h5py() -> Any:
         raise MissingExtraError("h5py", extra="hdf5")
 
-    monkeypatch.setattr("orlog.datasets.store.hdf5.import_h5py", no_h5py)
+    monkeypatch.setattr("orlog.datasets.formats.d4rl.import_h5py", no_h5py)
     source = upstream.checked()
     asked = len(upstream.server.requests)
     with pytest.raises(MissingExtraError):
@@ -376,7 +375,8 @@ def _bring_and_wait(source: ForeignSource, step: str) -> None:
         time.sleep(600)
 
     if step:
-        setattr(foreign if hasattr(foreign, step) else finishing, step, stop)
+        places = (foreign, formats, finishing)
+        setattr(next(place for place in places if hasattr(place, step)), step, stop)
     bring_foreign(source, patience=QUICK)
 
 

@@ -1,0 +1,153 @@
+"""A format is one file: it is listed, imported and linked without a change anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import orlog
+import orlog.datasets.formats
+from orlog.datasets.formats.formats import choose_format, find_format, formats
+from orlog.errors import (
+    FormatVersionError,
+    IntegrityError,
+    NotFoundError,
+    SchemaError,
+    VersionExistsError,
+)
+from tests.command_line import orlog as run
+
+FORMAT = """
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.errors import SchemaError
+
+
+def read(files, folder, name, *, sources, horizon, progress):
+    space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    schema = Schema(observation_space=space, action_space=space)
+    writer = EpisodeWriter(folder, schema, name)
+    try:
+        for file, source in zip(files, sources, strict=True):
+            try:
+                rows = np.loadtxt(file, ndmin=1)
+            except ValueError as error:
+                raise SchemaError(f"{source}: expected a number a line.") from error
+            progress(0, len(rows))
+            ends = np.arange(len(rows)) == len(rows) - 1
+            writer.add_episode(
+                Episode(
+                    observations=np.concatenate((rows, rows[-1:]))[:, None],
+                    actions=rows[:, None],
+                    rewards=rows,
+                    terminations=np.zeros(len(rows), bool),
+                    truncations=ends,
+                    infos={},
+                    seed=None,
+                )
+            )
+        return writer.finish(), "Numbers."
+    finally:
+        writer.close()
+
+
+FORMAT = Format(name="numbers-text", read=read, extensions=(".numbers",))
+"""
+
+
+@pytest.fixture(autouse=True)
+def format_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put the format into a folder on the package's path, and two files to read here."""
+    folder = tmp_path / "more"
+    folder.mkdir()
+    (folder / "numbers.py").write_text(FORMAT, "utf-8")
+    path = [*orlog.datasets.formats.__path__, str(folder)]
+    monkeypatch.setattr(orlog.datasets.formats, "__path__", path)
+    monkeypatch.chdir(tmp_path)
+    Path("a.numbers").write_text("1\n2\n3\n", "utf-8")
+    Path("b.numbers").write_text("4\n5\n", "utf-8")
+    yield
+    sys.modules.pop("orlog.datasets.formats.numbers", None)
+
+
+def test_it_is_listed() -> None:
+    assert list(formats()) == ["d4rl", "numbers"]
+    found = find_format("numbers-text", "lab/x")
+    assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
+    assert choose_format([Path("a.numbers")], None, "lab/x") is found
+    with pytest.raises(ValueError, match=r"choose one: --format d4rl\|numbers"):
+        choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
+    with pytest.raises(FormatVersionError, match="d4rl-hdf5, numbers-text"):
+        find_format("other", "lab/x")
+
+
+def test_several_files_are_imported_as_one_version() -> None:
+    folder = orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
+    dataset = orlog.load_dataset("lab/numbers-v1")
+    assert (dataset.folder, dataset.total_episodes) == (folder, 2)
+    np.testing.assert_array_equal(dataset[1].rewards, [4, 5])
+    assert dataset.manifest.description == "Numbers."
+    assert [parent.digest for parent in dataset.lineage] == [
+        f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
+        for name in ("a.numbers", "b.numbers")
+    ]
+    assert {parent.operation for parent in dataset.lineage} == {"read numbers-text"}
+    assert orlog.verify_store(folder)[1] == []
+
+
+def test_the_command_line_imports_it() -> None:
+    done = run("import", "a.numbers", "b.numbers", "lab/numbers-v1", "--format", "numbers")
+    assert "lab/numbers-v1@1.0.0" in done.stdout
+    assert orlog.load_dataset("lab/numbers-v1").total_steps == 5
+
+
+def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:
+    (tmp_path / "registry").mkdir()
+    url = f"file://{tmp_path}/a.numbers"
+    run("registry", "link", "registry", "lab/numbers-v1@1.0.0", url, "--format", "numbers-text")
+    run("registry", "add", "lab", "registry")
+    run("download", "lab/numbers-v1")
+    dataset = orlog.load_dataset("lab/numbers-v1")
+    assert dataset.lineage[0].operation.startswith(f"read numbers-text from {url}")
+
+
+def test_a_version_is_imported_once_and_only_from_files_that_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest = orlog.load_dataset(orlog.import_dataset("a.numbers", "lab/numbers-v1")).digest
+    with pytest.raises(VersionExistsError):
+        orlog.import_dataset("b.numbers", "lab/numbers-v1")
+    Path("link.numbers").symlink_to("a.numbers")
+    monkeypatch.setenv("ORLOG_HOME", str(Path("other").absolute()))
+    folder = orlog.import_dataset(Path("link.numbers"), "lab/numbers-v1@1.0.0")
+    assert orlog.load_dataset(folder).digest == digest  # of the content, wherever it was
+    for files, error, message in (
+        ([], ValueError, "no file"),
+        (["gone.numbers"], NotFoundError, "no such file"),
+        (["bad.numbers"], SchemaError, "a number a line"),
+    ):
+        Path("bad.numbers").write_text("none\n", "utf-8")
+        with pytest.raises(error, match=message):
+            orlog.import_dataset(files, "lab/other-v1")
+
+    def change(_done: int, _total: int) -> None:
+        Path("a.numbers").write_text("1\n2\n3\n4\n", "utf-8")
+
+    with pytest.raises(IntegrityError, match="changed while it was read"):
+        orlog.import_dataset("a.numbers", "lab/other-v1", progress=change)
+    assert not Path("other/datasets/lab/other-v1/1.0.0").exists()
+
+
+def test_d4rl_is_one_file() -> None:
+    with pytest.raises(SchemaError, match=r"is one file, and 2 are given"):
+        orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1", format="d4rl")
