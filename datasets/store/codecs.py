@@ -1,8 +1,8 @@
 """How the bytes of a chunk are compressed: one entry of `CODECS` for each codec.
 
-An entry is all that a codec takes. Encodings name it, shards are written and read with it, and its
-`metadata` is what Zarr's `zarr.json` says of it, by which readers recognize it. The entries here are
-part of store format 1: what they write and say never changes.
+To add a codec, add an entry. Encodings name it, shards are written and read with it, and its
+`metadata` is its description in Zarr's `zarr.json`, by which readers recognize it. The entries here
+are part of store format 1: the bytes they write and their metadata never change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numcodecs import blosc
 
 __all__ = ["CODECS", "Blosc", "Codec", "Uncompressed"]
 
-# Blosc's own threads are one pool for the process, which a fork breaks; ours run chunks instead.
+# A fork breaks Blosc's own pool of threads; orlog's threads work on several chunks instead.
 blosc.use_threads = False
 
 BLOCK_BYTES = 2**19
@@ -24,7 +24,7 @@ _BLOSC_SIZES = struct.Struct("<4xI4xI")  # of the decoded bytes, and of the chun
 
 
 class Codec(Protocol):
-    """Turns the values of a chunk into bytes and back without loss."""
+    """Turns the values of a chunk into bytes and back, losslessly."""
 
     def encode(self, values: np.ndarray, *, bit_shuffle: bool) -> bytes:
         """Return the bytes of contiguous little-endian values; equal values give equal bytes."""
@@ -34,12 +34,12 @@ class Codec(Protocol):
         """Decode the bytes of a chunk into a contiguous array of its size.
 
         Raises:
-            ValueError, RuntimeError: the bytes are no chunk of this size.
+            ValueError, RuntimeError: the bytes are not a chunk of this size.
         """
         ...
 
     def metadata(self, dtype: np.dtype[Any], *, bit_shuffle: bool) -> list[dict[str, Any]]:
-        """Return Zarr's description: the codecs from bytes to bytes, without the checksum."""
+        """Return Zarr's description: its bytes-to-bytes codecs, without the checksum."""
         ...
 
 
@@ -48,7 +48,7 @@ class Blosc:
     """One of Blosc's compressors.
 
     Attributes:
-        compressor: Blosc's name of it.
+        compressor: Blosc's name for it.
     """
 
     compressor: str
@@ -60,7 +60,7 @@ class Blosc:
         return bytes(blosc.compress(values, self.compressor.encode(), level, shuffle, block))
 
     def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
-        """Decode one Blosc buffer; sizes are compared first, since Blosc trusts its header."""
+        """Decode one Blosc buffer; its sizes are checked first, since Blosc trusts the header."""
         sizes = _BLOSC_SIZES.unpack_from(data) if len(data) >= _BLOSC_SIZES.size else (0, 0)
         if sizes != (out.nbytes, len(data)):
             raise ValueError(
@@ -82,7 +82,7 @@ class Blosc:
         return [{"name": "blosc", "configuration": configuration}]
 
     def _level_and_block(self, bit_shuffle: bool) -> tuple[int, int]:
-        """Return the level, and the bytes compressed at once; 0 leaves these to Blosc."""
+        """Return the compression level and the block size in bytes; 0 leaves the size to Blosc."""
         return (1, BLOCK_BYTES) if self.compressor == "zstd" and bit_shuffle else (3, 0)
 
 

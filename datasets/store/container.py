@@ -16,14 +16,14 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """A part that is on the disk.
+    """A part that is on disk.
 
     Attributes:
         schema: Its columns.
         part: Totals, and rows and BLAKE3 of each column.
         objects: Its files, by path inside its folder.
-        non_finite: How many numbers of a column are not finite, where any are.
-        outside: Which numbers of a column are outside of their Box, where any are.
+        non_finite: How many numbers of a column are not finite; columns without any are left out.
+        outside: Which numbers of a column are outside their Box; columns without any are left out.
     """
 
     schema: Schema
@@ -35,15 +35,15 @@ class WrittenPart:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumn:
-    """A column that is on the disk.
+    """A column that is on disk.
 
     Attributes:
         spec: Name, dtype and row shape.
         rows: Number of rows.
         blake3: Hex BLAKE3 of all values, row by row, little-endian.
         non_finite: How many of its numbers are infinite or not a number.
-        outside: Its numbers outside of their bounds; None where there are none.
-        objects: Its files, paths relative to the container's folder.
+        outside: Its numbers outside their bounds; None if there are none.
+        objects: Its files, with paths inside the container's folder.
     """
 
     spec: ColumnSpec

@@ -1,9 +1,9 @@
-"""Finds which column and which episodes an object of a store holds values of.
+"""Finds the column and the episodes whose values an object of a store holds.
 
     parts/1/rewards/c.3     shard 3 of rewards in part 1: rows 3 x shard_rows, .. of that part
                             -> steps -> by the part's episodes/lengths -> episodes
 
-Only undamaged objects are read to find out, so an answer is either right or "not known".
+Only undamaged objects are read for this, so an answer is either right or "not known".
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def column_of(path: str) -> str | None:
 
 
 class DamageFinder:
-    """Finds what the objects of one store hold, as far as its undamaged objects show."""
+    """Finds what the objects of one store hold, as far as undamaged objects show it."""
 
     def __init__(self, folder: Path, manifest: Manifest, damaged: Collection[str]) -> None:
-        """Keep the paths of everything in the store that differs from the manifest."""
+        """Prepare for a store; `damaged` are the paths of all that differs from its manifest."""
         self._folder = folder
         self._container = manifest.container
         self._parts = parts_of(manifest)
@@ -58,13 +58,13 @@ class DamageFinder:
         self._ends = functools.lru_cache(BLOCKS_KEPT)(self._read_ends)
 
     def find(self, path: str) -> tuple[str | None, tuple[int, int] | None]:
-        """Return the column, and the first and last episode, that an object holds values of.
+        """Return the column, and the first and last episode, whose values an object holds.
 
         Args:
             path: An object, or a column of a part: `parts/1/rewards`.
 
         Returns:
-            None for the column if it holds no column or all of them; None for the episodes if it
+            None for the column if it holds none or several; None for the episodes if it
             holds no values or they are not known. Metadata of a column count as all its values.
         """
         match = _PATH.fullmatch(path)

@@ -1,13 +1,13 @@
-"""The second container: the columns of a part in one HDF5 file, which any HDF5 reader opens.
+"""The HDF5 container: the columns of a part in one file, which any HDF5 reader opens.
 
     FOLDER/data.h5              attributes {"orlog_format": 1}
-        /observations           a dataset (rows, ..), or a group where the space is a Dict or Tuple
+        /observations           a dataset (rows, ..), or a group if the space is a Dict or Tuple
         /episodes/lengths
 
-Chunks hold the rows that they hold in the Zarr container: one frame, or up to 1 MiB of numbers.
-Each is shuffled, compressed by gzip and summed by Fletcher-32: filters that every HDF5 has. The
-file's own records carry sums too (format of HDF5 1.10), so that a damaged one is no missing chunk.
-gzip's levels 1 to 4 differ by a hundredth in size; the second is as fast as the first.
+Chunks hold the same rows as in the Zarr container: one frame, or up to 1 MiB of numbers. Each is
+shuffled, compressed by gzip and checksummed by Fletcher-32: filters that every HDF5 has. The file's
+own records have checksums too (format of HDF5 1.10), so damage to one does not look like a missing
+chunk. gzip's levels 1 to 4 differ by 1 % in size; level 2 is as fast as level 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Hdf5Reader", "import_h5py", "write_hdf5"]
 DATA_FILE = "data.h5"
 FORMAT = ("v110", "v110")
 GZIP_LEVEL = 2
-# What h5py raises about a file that is damaged or strange.
+# Errors of h5py about a file that is damaged or not as expected.
 _UNREADABLE = (OSError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -50,12 +50,12 @@ def write_hdf5(
 ) -> list[StoredObject]:
     """Copy a part from the Zarr container into `target/data.h5`, in bounded memory.
 
-    The file is read again and compared with the part's SHA-256 before it counts as written. Equal
-    rows give equal bytes as long as h5py and HDF5 stay the same.
+    The file is read back and compared with the BLAKE3 of the part's columns before it counts as
+    written. Equal rows give equal bytes as long as h5py and HDF5 stay the same.
 
     Args:
         source: Folder of the Zarr container.
-        target: Folder of the file; made if it is not there.
+        target: Folder of the file; created if it does not exist.
         written: What the Zarr container holds.
         progress: Called with the number of bytes of rows written since its last call.
 
@@ -88,13 +88,13 @@ def write_hdf5(
 
 
 class Hdf5Reader:
-    """Reads the columns of `data.h5`; HDF5 checks the sum of every chunk before it is decoded.
+    """Reads the columns of `data.h5`; HDF5 checks every chunk's checksum before decoding it.
 
-    Safe in threads, after a fork, and to pickle: each process opens the file for itself.
+    Safe in threads, after a fork and when pickled: each process opens the file for itself.
     """
 
     def __init__(self, folder: Path, rows: Mapping[ColumnSpec, int]) -> None:
-        """Open the file and check that every column is there as it should be.
+        """Open the file and check that every column has the expected form.
 
         Args:
             folder: Where `data.h5` lies.
@@ -103,7 +103,7 @@ class Hdf5Reader:
         Raises:
             MissingExtraError: h5py is not installed.
             IntegrityError: the file is missing or damaged, a column has another dtype, shape or
-                filters, or its values lie outside of the file.
+                filters, or its values lie outside the file.
         """
         self.path = folder / DATA_FILE
         self._columns = {spec.name: (spec, count) for spec, count in rows.items()}
@@ -156,8 +156,8 @@ class Hdf5Reader:
         return out
 
     def _dataset(self, name: str) -> Any:
-        """Return the open dataset of a column, checked when this process first asks for it."""
-        # No lock, which a fork could leave locked: two threads may both open, and one is kept.
+        """Return the open dataset of a column, checked on its first use in this process."""
+        # No lock, as a fork could leave it locked: two threads may both open the file, one is kept.
         opened = self._opened
         if opened is None or opened[0] != os.getpid():
             opened = self._opened = (os.getpid(), self._open(), {})
@@ -218,7 +218,7 @@ def import_h5py() -> ModuleType:
 
 
 def _create(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int, encoding: Encoding) -> Any:
-    """Return a new dataset; without values it has no chunks, as HDF5 allows none of size 0."""
+    """Return a new dataset; without values it has no chunks, since HDF5 allows none of size 0."""
     dtype = h5py.h5t.py_create(spec.dtype.newbyteorder("<"), logical=True)
     storage: dict[str, Any] = {}
     if count and 0 not in spec.shape:
@@ -235,7 +235,7 @@ def _create(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int, encoding:
 
 
 def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
-    """Return the dataset of a column, everything about it checked before a value is read.
+    """Return the dataset of a column, after checking it before any value is read.
 
     Raises:
         ValueError, TypeError, KeyError: it is not one that format 1 writes.
@@ -243,7 +243,7 @@ def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
     h5py = import_h5py()
     node = file
     for key in spec.name.split("/"):
-        # Asked of the link alone: even looking through one could open a file elsewhere.
+        # Only the link is examined: following it could open a file elsewhere.
         link = node.id.links.get_info(key.encode()) if isinstance(node, h5py.Group) else None
         if link is None or link.type != h5py.h5l.TYPE_HARD:
             raise ValueError(f"{key!r} is a link, or lies in no group")
@@ -276,7 +276,7 @@ def _check_chunks(h5py: ModuleType, dataset: Any, stored: Any) -> None:
 
 
 def _compare(reader: Hdf5Reader, written: WrittenPart) -> None:
-    """Compare what lies in a file with the BLAKE3 of what should."""
+    """Compare the values in a file with the BLAKE3 of those written."""
     for name, spec in written.schema.columns().items():
         column = written.part.columns[name]
         found = hash_values(reader, spec, column.rows)
@@ -293,7 +293,7 @@ def _compare(reader: Hdf5Reader, written: WrittenPart) -> None:
 
 @contextlib.contextmanager
 def _hdf5_errors() -> Iterator[None]:
-    """Turn what HDF5 says about a full disk when it closes a file into an OSError."""
+    """Turn HDF5's error about a full disk, raised when it closes a file, into an OSError."""
     try:
         yield
     except RuntimeError as error:
@@ -301,5 +301,5 @@ def _hdf5_errors() -> Iterator[None]:
 
 
 def _text(error: Exception) -> str:
-    """Return an error's first line: HDF5 adds its own addresses."""
+    """Return an error's first line; HDF5 adds memory addresses after it."""
     return str(error.args[0] if error.args else error).partition("\n")[0]

@@ -2,11 +2,12 @@
 
     chunk 0 | crc32c | chunk 1 | crc32c | ... | (offset, size) x chunks, uint64 | crc32c of the index
 
-Written and read here rather than by Zarr's own pipelines, though the files are theirs (tests read
-them with zarr-python and zarrs): the order of bytes, and so the digest, then depends on nothing
-that is installed but numcodecs; a random row costs microseconds instead of about a millisecond; and
-each chunk's checksum is compared before the chunk is decoded, which the zarrs pipeline (0.2.3) skips
-in shards that are not full. NumPy and Blosc do the work, without the interpreter's lock.
+The files are ordinary Zarr (tests read them with zarr-python and zarrs), but they are written and
+read here rather than by Zarr's own pipelines, for three reasons. The order of bytes, and so the
+digest, depends on no installed package other than numcodecs. A random row costs microseconds
+instead of about a millisecond. And each chunk's checksum is compared before the chunk is decoded,
+which the zarrs pipeline (0.2.3) skips in shards that are not full. NumPy and Blosc do the work,
+without holding the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
 
 SAMPLED_CHUNKS = 16
 PIECE_BYTES = 2**21
-TOGETHER_BYTES = 2**22  # of rows that are decoded together: with more they leave the cache
+TOGETHER_BYTES = 2**22  # of rows decoded together; more would not fit the cache
 _CRC_BYTES = 4
 _INDEX_BYTES = 16
 _RESIDUE = 0x48674BC7
@@ -46,10 +47,10 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
     """Yield the bytes of a shard with these rows, at most `encoding.shard_rows`, in pieces.
 
     The last chunk is padded with zeros, as Zarr does. The first one is decoded again and compared,
-    so that a faulty codec is found before its bytes are kept.
+    so a faulty codec is found before its bytes are kept.
 
     Raises:
-        IntegrityError: the chunk did not decode to what was given.
+        IntegrityError: the chunk did not decode to the values given.
     """
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     rows = encoding.chunk_rows
@@ -76,10 +77,10 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
 
 
 def choose_for_images(frames: np.ndarray, encoding: Encoding) -> Encoding:
-    """Return the encoding that stores these frames smaller: the given one, or zstd alone.
+    """Return the encoding that makes these frames smaller: the given one, or zstd alone.
 
-    Differences with LZ4HC suit the noise of sensors; zstd finds the exactly repeated colors of
-    renderers. Up to 16 evenly spread chunks are tried, so equal frames get equal encodings.
+    Differences with LZ4HC suit sensor noise; zstd finds the exactly repeated colors of rendered
+    frames. Up to 16 evenly spread chunks are tried, so equal frames get equal encodings.
     """
     plain = dataclasses.replace(
         encoding, compression="zstd", bit_shuffle=False, difference_axis=None
@@ -99,11 +100,11 @@ def decode_chunk(
 ) -> None:
     """Decode a chunk, without its checksum, into a contiguous array.
 
-    With `undo=False` the caller undoes differences by `undo_difference`, which is faster for many
-    frames at once than for each.
+    With `undo=False` the caller has to call `undo_difference`, which is faster for many frames at
+    once than for each.
 
     Raises:
-        ValueError, RuntimeError: the bytes are no chunk of this size.
+        ValueError, RuntimeError: the bytes are not a chunk of this size.
     """
     CODECS[encoding.compression].decode(data, out)
     if undo and encoding.difference_axis is not None:
@@ -151,7 +152,7 @@ class Shard:
     """One open shard file; reads and checks single chunks. Safe in threads and after a fork.
 
     Attributes:
-        name: What errors call it.
+        name: Its name in errors.
     """
 
     def __init__(self, path: Path, chunks: int, size_bytes: int, *, name: str) -> None:
@@ -211,9 +212,9 @@ class Shard:
         self._decode(chunk, self.read(chunk), out, encoding, undo=undo)
 
     def decode_many(self, first: int, out: np.ndarray, encoding: Encoding) -> None:
-        """Read, check and decode chunks, starting at `first`, into a contiguous array of their rows.
+        """Read, check and decode chunks from `first` on into a contiguous array of their rows.
 
-        For small chunks this is faster than one at a time: neighbors in the file are read at once,
+        For small chunks this is faster than one by one: neighbors in the file are read at once,
         and differences are undone for many frames together while they are in the cache.
 
         Raises:
@@ -236,7 +237,7 @@ class Shard:
             chunk += len(places)
 
     def _neighbors(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return (offset, size) of chunks, starting at `first`, that lie next to each other."""
+        """Return (offset, size) of the chunks from `first` on that lie next to each other."""
         places = [self._place(first)]
         for chunk in range(first + 1, end):
             offset, size = self._index[chunk].tolist()
@@ -279,12 +280,12 @@ class Shard:
 
 def _is_sound(data: bytes) -> bool:
     """Compare the CRC-32C at the end of `data` with that of the bytes before it."""
-    # The CRC over data and their own CRC is a constant: one pass, and no copy.
+    # The CRC over data and their own CRC is a constant, so one pass without a copy is enough.
     return len(data) >= _CRC_BYTES and google_crc32c.value(data) == _RESIDUE
 
 
 def _damage(data: bytes, what: str, name: str) -> IntegrityError:
-    """Return the error about bytes that differ from their checksum."""
+    """Return the error for bytes that differ from their checksum."""
     if len(data) < _CRC_BYTES:
         return IntegrityError(f"{what}: too short to hold a checksum", file=name)
     stored = int.from_bytes(data[-_CRC_BYTES:], "little")

@@ -1,4 +1,4 @@
-"""Re-checks every byte of a store against its manifest, and every value that the bytes hold."""
+"""Checks every byte of a store, and every decoded value, against its manifest."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class _Stopped(Exception):  # noqa: N818 (no error: it ends a thread whose resul
 
 
 class Reader(Protocol):
-    """What a container offers: rows of a column, checked as they are read."""
+    """Reads a container's columns, checking rows as they are read."""
 
     def read(
         self, name: str, start: int, stop: int, *, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column, in `out` where it is given."""
+        """Return rows `start` to `stop - 1` of a column, in `out` if it is given."""
         ...
 
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
@@ -67,15 +67,15 @@ class Reader(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """One object, or one column's values, that are not what the manifest says.
+    """One object, or the values of one column, that differ from the manifest.
 
     Attributes:
         file: Path inside the store.
-        kind: What is wrong with it. `unreadable`: the system gives no bytes of it.
-        expected: Size, SHA-256 or BLAKE3 of the manifest.
+        kind: What is wrong with it. `unreadable`: the system cannot read it.
+        expected: Size, SHA-256 or BLAKE3 in the manifest.
         found: What is there instead.
-        column: Column whose rows or metadata it holds; None of a file that holds no single one.
-        episodes: First and last episode that it holds values of; None where that is not known.
+        column: Column whose rows or metadata it holds; None if it holds none or several.
+        episodes: First and last episode whose values it holds; None if that is not known.
     """
 
     file: str
@@ -142,7 +142,7 @@ def verify_folder(
 
 
 def locate(folder: Path, manifest: Manifest, problems: list[Problem]) -> list[Problem]:
-    """Return problems of a store with the columns and episodes that they hit, where known."""
+    """Return a store's problems with the columns and episodes that they affect, where known."""
     finder = DamageFinder(folder, manifest, {problem.file for problem in problems})
     located = []
     for problem in problems:
@@ -160,7 +160,7 @@ def make_objects(folder: Path) -> list[StoredObject]:
 
 
 def find_link(folder: Path, path: str) -> Path | None:
-    """Return the first link on the way to an object: it could show bytes from outside the folder."""
+    """Return the first link in an object's path: it could lead outside the folder."""
     here = folder
     for part in path.split("/"):
         here /= part
@@ -170,7 +170,7 @@ def find_link(folder: Path, path: str) -> Path | None:
 
 
 def check_place(folder: Path, item: StoredObject) -> Problem | None:
-    """Return what is wrong with an object as far as it shows without reading it."""
+    """Return what is wrong with an object, without reading its bytes."""
     path = folder / item.path
     link = find_link(folder, item.path)
     if link is not None:
@@ -186,7 +186,7 @@ def check_place(folder: Path, item: StoredObject) -> Problem | None:
 
 
 def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
-    """Return the first problem that shows without reading objects: quick for thousands of them."""
+    """Return the first problem found without reading objects; quick for thousands of them."""
     folders: set[str] = set()
     root = str(folder)
     for item in items:
@@ -207,7 +207,7 @@ def check_places(folder: Path, items: Iterable[StoredObject]) -> Problem | None:
 
 
 def check_bytes(folder: Path, item: StoredObject) -> Problem | None:
-    """Return what is wrong with the bytes of a small object whose place was checked already."""
+    """Return what is wrong with the bytes of a small object that passed `check_places`."""
     try:
         with open(f"{folder}/{item.path}", "rb") as file:  # noqa: PTH123 (a path object costs more)
             found = hashlib.sha256(file.read(item.size_bytes + 1)).hexdigest()
@@ -221,7 +221,7 @@ def check_bytes(folder: Path, item: StoredObject) -> Problem | None:
 def check_object(
     folder: Path, item: StoredObject, progress: Callable[[int], None] = lambda _: None
 ) -> Problem | None:
-    """Return what is wrong with an object, every byte of it read."""
+    """Return what is wrong with an object, after reading every byte."""
     try:
         problem = check_place(folder, item)
     except OSError as error:
@@ -261,7 +261,7 @@ def _check_all(
     progress: Callable[[int], None],
 ) -> dict[str, Problem | None]:
     """Return what is wrong with each object, by path; a thread for each core reads them."""
-    # The largest go first, so that none is left for one thread alone in the end.
+    # The largest are read first, so that no thread is left alone with a large one at the end.
     waiting = collections.deque(sorted(items, key=lambda item: item.size_bytes, reverse=True))
     threads = max(1, min(THREADS, len(items)))
     counts = [0] * threads
@@ -314,7 +314,7 @@ def hash_values(
     """
     digest = blake3.blake3()
     row_bytes = max(1, spec.dtype.itemsize * math.prod(spec.shape))
-    # A power of two, as the rows of chunks are, so that blocks seldom share one.
+    # A power of two, like the rows of a chunk, so that few chunks are decoded for two blocks.
     step = 1 << max(0, (VALUES_AT_ONCE // row_bytes).bit_length() - 1)
     for start in range(0, rows, step):
         values = reader.read(spec.name, start, min(rows, start + step))
@@ -324,9 +324,9 @@ def hash_values(
 
 
 def _list(folder: Path) -> dict[str, os.stat_result | None]:
-    """Return all that is in a folder but folders, by path inside it; links are not followed.
+    """Return everything in a folder except folders, by path inside it; links are not followed.
 
-    A folder that cannot be listed is there too, as None.
+    A folder that cannot be listed is included, as None.
     """
     found: dict[str, os.stat_result | None] = {}
     unlisted = [""]
@@ -349,7 +349,7 @@ def _list(folder: Path) -> dict[str, os.stat_result | None]:
 def _find_strangers(
     manifest: Manifest, present: Mapping[str, os.stat_result | None]
 ) -> list[Problem]:
-    """Return what is in a store's folder and not in its manifest, sorted by path."""
+    """Return a problem for each file in a folder that is not in the manifest, sorted by path."""
     known = {item.path for item in manifest.objects} | {MANIFEST_FILE, SIGNATURE_FILE}
     problems = []
     for path, found in sorted(present.items(), key=lambda pair: pair[0]):

@@ -1,4 +1,4 @@
-"""A stored version of a dataset, opened: its manifest, its columns, and its parts read as one."""
+"""A stored version of a dataset, opened for reading; columns of several parts read as one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from orlog.manifests.manifest import (
 
 __all__ = ["StoredVersion", "schema_of_manifest"]
 
-GAP_BYTES = 2**18  # a gap between two ranges up to which both are read at once
+GAP_BYTES = 2**18  # ranges with at most this gap between them are read at once
 WINDOW_BYTES = 2**26
 
 
 class StoredVersion:
-    """One version of a dataset in its folder, whole or downloaded in part.
+    """One version of a dataset in its folder, whole or only partly downloaded.
 
-    Opening checks the manifest's digest, place and size of every object, the bytes of all
+    Opening checks the manifest's digest, path and size of every object, the bytes of all
     metadata, and that columns, spaces, totals and lengths agree. Rows are checked as they are read.
 
     Attributes:
@@ -46,7 +46,7 @@ class StoredVersion:
     """
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
-        """Open the version in `folder`; its manifest may have been read before.
+        """Open the version in `folder`; pass its manifest if it has been read already.
 
         Raises:
             IntegrityError: an object is missing, cut or altered, or columns do not agree.
@@ -71,7 +71,7 @@ class StoredVersion:
             column.name: _first_rows(self.manifest, column) for column in self.manifest.columns
         }
         present = present_objects(folder, self.manifest)
-        # Of a partial download, rows between two wanted ones may be missing.
+        # In a partial download, rows in the gap between two ranges may be missing.
         self._gap_bytes = GAP_BYTES if len(present) == len(self.manifest.objects) else 0
         _check_objects(folder, present)
         self._readers = [self._open_part(part) for part in range(max(1, len(self.manifest.parts)))]
@@ -149,12 +149,12 @@ class StoredVersion:
     def read_episodes(
         self, name: str, episodes: np.ndarray, *, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the rows of some episodes, one after the other; offsets count from their first.
+        """Return the rows of some episodes, one after the other; offsets are rebased onto them.
 
         Args:
             name: The column.
             episodes: Which episodes.
-            out: Where rows that are no offsets go; a new array by default.
+            out: Where rows go, unless they are offsets; a new array by default.
 
         Raises:
             IntegrityError: an object is damaged, or offsets do not count the values.
@@ -186,11 +186,12 @@ class StoredVersion:
     def check_values(self, progress: Callable[[int], None] = lambda _: None) -> list[Problem]:
         """Decode every value and compare each column with its BLAKE3 in the manifest.
 
-        Finds what checksums of files cannot: values that a codec or the memory changed before they
-        were stored. Memory is constant. `progress` is called with bytes of values since its last call.
+        This finds what files' checksums cannot: values that a codec or faulty memory changed before
+        they were stored. It takes constant memory. `progress` is called with the bytes of values
+        checked since its last call.
 
         Returns:
-            What is wrong, by column of each part; nothing if all is right.
+            The problems, by column of each part; empty if there are none.
         """
         problems = []
         for number, (part, reader) in enumerate(
@@ -213,7 +214,7 @@ class StoredVersion:
         return problems
 
     def _row_ranges(self, name: str, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first row of each episode in a column, and the row after its last one."""
+        """Return, for each episode in a column, its first row and the row after its last."""
         offsets = offsets_of(name)
         if offsets is not None:
             starts, stops = self._row_ranges(offsets, episodes)
@@ -235,7 +236,7 @@ class StoredVersion:
         return starts, stops
 
     def _end_before(self, offsets: str, rows: np.ndarray) -> np.ndarray:
-        """Return where the values before some rows of offsets end."""
+        """Return where the values end that precede each of these rows of an offsets column."""
         ends = self.read_rows(offsets, np.maximum(rows - 1, 0)) if rows.any() else rows
         return np.where(rows > 0, ends, 0)
 
@@ -310,7 +311,7 @@ class StoredVersion:
     def _check_lengths(self) -> None:
         steps = self.manifest.total_steps
         lengths = self.lengths
-        # No single length above the total: sums of larger ones could wrap around to it.
+        # Each length is compared too, since a sum of larger ones could wrap around to the total.
         if (lengths < 1).any() or (lengths > steps).any() or int(lengths.sum()) != steps:
             raise IntegrityError(
                 f"{self.folder}: column episodes/lengths: expected at least one step in each "
@@ -322,7 +323,7 @@ class StoredVersion:
 
 
 class _named:  # noqa: N801 (reads as a statement)
-    """Add the folder, and the command to run, to integrity errors; report deletion instead."""
+    """Add the folder and the command to run to integrity errors; a deletion is reported instead."""
 
     def __init__(self, seen: FolderSeen, part: int) -> None:
         self.seen = seen
@@ -348,10 +349,10 @@ def _spec(column: Column) -> ColumnSpec:
 
 
 def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
-    """Return the schema of a version, having compared columns with spaces and totals.
+    """Return the schema of a version, after comparing columns with spaces and totals.
 
     Raises:
-        ManifestError: they do not agree; `folder` is named.
+        ManifestError: they do not agree; the message names `folder`.
     """
     for column in manifest.columns:
         if offsets_of(column.name) is not None:
@@ -378,7 +379,7 @@ def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
 
 
 def _first_rows(manifest: Manifest, column: Column) -> list[int]:
-    """Return the first row of each part in a column, followed by the number of all rows."""
+    """Return the first row of each part in a column, followed by the total number of rows."""
     firsts = [0]
     for part in manifest.parts:
         firsts.append(firsts[-1] + part.columns[column.name].rows)
@@ -386,7 +387,7 @@ def _first_rows(manifest: Manifest, column: Column) -> list[int]:
 
 
 def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> list[np.ndarray]:
-    """Group ranges that lie near each other; returns positions of ranges, in order of starts."""
+    """Group ranges that lie near each other; return groups of their indexes, ordered by start."""
     order = np.argsort(starts, kind="stable")
     windows: list[np.ndarray] = []
     first = 0
@@ -401,7 +402,7 @@ def _windows(starts: np.ndarray, stops: np.ndarray, gap: int, longest: int) -> l
 
 
 def _check_objects(folder: Path, objects: Sequence[StoredObject]) -> None:
-    """Check that every object is there with its size, and the bytes of Zarr's metadata."""
+    """Check the existence and size of every object, and the bytes of Zarr's metadata."""
     problem = check_places(folder, objects)
     metadata = [item for item in objects if item.path.endswith("zarr.json")]
     for item in metadata:

@@ -1,8 +1,8 @@
-"""The codec `orlog.difference` for Zarr itself, registered by an entry point, to read images.
+"""The codec `orlog.difference`, with which Zarr itself reads images; registered by an entry point.
 
     stored[i] = values[i] - values[i - 1]   along one axis, modulo 256; values[-1] = 0
 
-orlog does not need this module, nor Zarr: `shards.py` reads and writes the same bytes.
+orlog itself needs neither this module nor Zarr: `shards.py` reads and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DifferenceCodec"]
 
 @dataclasses.dataclass(frozen=True)
 class DifferenceCodec(ArrayArrayCodec):
-    """Replaces each uint8 by its difference to the one before it along an axis, modulo 256.
+    """Replaces each uint8 by its difference from the previous one along an axis, modulo 256.
 
     Attributes:
         axis: Axis of the chunk.
@@ -30,7 +30,7 @@ class DifferenceCodec(ArrayArrayCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> DifferenceCodec:
-        """Return the codec of its JSON form."""
+        """Return the codec with this JSON form."""
         return cls(axis=int(data["configuration"]["axis"]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class DifferenceCodec(ArrayArrayCodec):
         return {"name": "orlog.difference", "configuration": {"axis": self.axis}}
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:  # noqa: ARG002 (Zarr's signature)
-        """Return the size of what comes out: that of what goes in."""
+        """Return the size of the output, which is that of the input."""
         return input_byte_length
 
     async def _encode_single(self, chunk_array: NDBuffer, chunk_spec: ArraySpec) -> NDBuffer:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The metadata that Zarr v3 keeps of arrays and groups, written and read back exactly."""
+"""The metadata of Zarr v3 arrays and groups, written for format 1 and compared on reading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shard_path(spec: ColumnSpec, shard: int) -> str:
 
 
 def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str, Any]:
-    """Return what the `zarr.json` of a column says, in zarr-python's order."""
+    """Return the content of a column's `zarr.json`, in zarr-python's order."""
     dtype = spec.dtype
     little: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
     number_codec = little if dtype.itemsize > 1 else {"name": "bytes"}
@@ -93,10 +93,10 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
 
 
 def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
-    """Return which codec is described like that, and whether it shuffles bits.
+    """Return the name of the codec with this description, and whether it shuffles bits.
 
     Raises:
-        ValueError: none is.
+        ValueError: no codec has it.
     """
     for name, codec in CODECS.items():
         for bit_shuffle in (True, False):
@@ -111,6 +111,6 @@ def to_bytes(body: dict[str, Any]) -> bytes:
 
 
 def group_metadata(columns: list[str]) -> list[str]:
-    """Return the folders that hold arrays or other groups, the container's own, "", first."""
+    """Return the folders that hold arrays or other groups; first "", the container itself."""
     parents = {parent.as_posix() for name in columns for parent in PurePosixPath(name).parents}
     return sorted({"", *(f"{parent}/" for parent in parents if parent != ".")})

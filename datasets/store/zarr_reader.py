@@ -1,11 +1,8 @@
-"""The default container: columns as Zarr v3 arrays in a folder, a shard to a file.
+"""Reads the default container: columns as Zarr v3 arrays in a folder, one file per shard.
 
-    FOLDER/zarr.json                   the group; attributes {"orlog_format": 1}
-    FOLDER/observations/zarr.json      an array, or a group where the space is a Dict or Tuple
-    FOLDER/observations/c.0.0          its shards
-
-Writing is a stream with bounded memory: rows fill a shard per column, full shards are compressed,
-hashed and made durable by a few threads. Equal rows give equal bytes, however they came.
+FOLDER/zarr.json                   the group; attributes {"orlog_format": 1}
+FOLDER/observations/zarr.json      an array, or a group if the space is a Dict or Tuple
+FOLDER/observations/c.0.0          its shards
 """
 
 from __future__ import annotations
@@ -40,20 +37,20 @@ THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 SMALL_CHUNK_BYTES = 2**16
 OPEN_SHARDS = 128
-# Of all readers together, since the number of open files is limited for the whole process.
+# Shared by all readers, since the number of open files is limited per process.
 _open_shards: dict[tuple[object, str], Shard] = {}
 
 
 class ZarrReader:
     """Reads the columns of a container; every chunk is checked before it is decoded.
 
-    Safe in threads, after a fork, and to pickle: open files are not pickled.
+    Safe in threads, after a fork and when pickled: open files are not pickled.
     """
 
     def __init__(
         self, folder: Path, rows: Mapping[ColumnSpec, int], sizes: Mapping[str, int]
     ) -> None:
-        """Remember what there is; nothing is opened yet.
+        """Remember columns and files; nothing is opened yet.
 
         Args:
             folder: Where the container lies.
@@ -78,7 +75,7 @@ class ZarrReader:
         """Return how a column is stored.
 
         Raises:
-            IntegrityError: its metadata are not those of format 1, or do not fit the manifest.
+            IntegrityError: its metadata do not follow format 1, or do not fit the manifest.
         """
         if name not in self._encodings:
             path = self.folder / name / "zarr.json"
@@ -94,7 +91,7 @@ class ZarrReader:
         return self._encodings[name]
 
     def check_shards(self, name: str) -> None:
-        """Compare the number of rows with the shards there are, before anything is allocated.
+        """Compare the number of rows with the existing shards, before anything is allocated.
 
         Raises:
             IntegrityError: shards are missing from the manifest, or there are too many.
@@ -123,7 +120,7 @@ class ZarrReader:
             name: The column.
             start: First row.
             stop: Row after the last one.
-            out: Where they go, contiguous and of their shape and type; a new array by default.
+            out: Where they go, contiguous and of their shape and dtype; a new array by default.
 
         Raises:
             IntegrityError: an object is missing, cut or damaged.
@@ -178,7 +175,7 @@ class ZarrReader:
     def _read_small(
         self, spec: ColumnSpec, encoding: Encoding, out: np.ndarray, start: int, stop: int
     ) -> None:
-        """Decode many small chunks in row, most of them whole."""
+        """Decode many small neighboring chunks, most of them whole."""
         rows = encoding.chunk_rows
         first, last = -(-start // rows), stop // rows
         for chunk in {start // rows, (stop - 1) // rows}:
@@ -230,7 +227,7 @@ class ZarrReader:
         if name not in self._sizes:
             raise IntegrityError(f"{name}: not in the manifest", file=name)
         opened = Shard(self.folder / name, encoding.chunks_per_shard, self._sizes[name], name=name)
-        # Without a lock, since a fork would copy a held one; single steps of a dict are whole.
+        # No lock, since a fork would copy a held one; single operations of a dict are atomic.
         if len(_open_shards) >= OPEN_SHARDS:
             _open_shards.pop(next(iter(list(_open_shards))), None)
         _open_shards[self._key, name] = opened

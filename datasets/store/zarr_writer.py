@@ -1,4 +1,8 @@
-"""Writes columns as Zarr v3 arrays in a folder, a shard to a file, in bounded memory."""
+"""Writes columns as Zarr v3 arrays in a folder, one file per shard, in bounded memory.
+
+Rows fill a shard per column; a few threads compress full shards, hash them and make them durable.
+Equal rows give equal bytes, however they are split over calls.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +65,12 @@ class ZarrWriter:
         encodings: Mapping[str, Encoding] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        """Make the folder, if it is not there.
+        """Create the folder, if it does not exist.
 
         Args:
             folder: Where the container will lie.
-            encodings: How to store some columns; the rule of `choose_encoding` holds for others.
-            bounds: Of some columns; what lies outside is written and counted.
+            encodings: How to store some columns; `choose_encoding` decides for the rest.
+            bounds: Bounds of some columns; numbers outside are written and counted.
         """
         self._bounds = dict(bounds or {})
         self.folder = folder
@@ -103,7 +107,7 @@ class ZarrWriter:
             try:
                 for name, rows in block.items():
                     self.columns[name].append(rows)
-            except BaseException:  # Ctrl-C too: some columns may have the rows and others not
+            except BaseException:  # Ctrl-C too: only some columns may have the rows
                 self._torn = True
                 raise
 
@@ -115,7 +119,7 @@ class ZarrWriter:
             self._workers.wait_for_disk()
 
     def finish(self) -> tuple[list[WrittenColumn], list[StoredObject]]:
-        """Write what is left, and the metadata.
+        """Write the remaining rows, and the metadata.
 
         Returns:
             The columns sorted by name, and the metadata files of the groups they lie in.
@@ -163,7 +167,7 @@ class ZarrWriter:
 
 
 class _Workers:
-    """Threads that write shards, threads that wait for the disk, and memory to be used again."""
+    """Threads that write shards, threads that wait for the disk, and memory for reuse."""
 
     def __init__(self) -> None:
         self.writing = concurrent.futures.ThreadPoolExecutor(THREADS, "orlog-write")
@@ -173,19 +177,19 @@ class _Workers:
         self._spare: list[np.ndarray] = []
 
     def take_memory(self, size_bytes: int) -> np.ndarray:
-        """Return memory for the rows of a shard; new pages would cost as much as a copy."""
+        """Return memory for the rows of a shard, reused if possible: new pages cost a copy."""
         for position, memory in enumerate(self._spare):
             if memory.nbytes >= size_bytes:
                 return self._spare.pop(position)
-        # Not `np.empty`: it asks for huge pages, and the kernel then stops us to make room for them.
+        # Not `np.empty`: it requests huge pages, and the kernel then stalls us to make room.
         return np.zeros(max(size_bytes, SHARD_BYTES), np.uint8)
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Keep memory for the next shard, of whatever column."""
+        """Keep memory for the next shard of any column."""
         self._spare.append(memory)
 
     def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
-        """Write a file of a folder; it is not durable before `wait_for_disk`."""
+        """Write a file into a folder; it is durable only after `wait_for_disk`."""
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
@@ -210,7 +214,7 @@ class _Workers:
             self._open_files.release()
 
     def wait_for_disk(self, unfinished: int = 0) -> None:
-        """Wait until all files written so far are durable, but for the last `unfinished`."""
+        """Wait until all files written so far are durable, except the last `unfinished`."""
         while len(self._synced) > unfinished:
             self._synced.popleft().result()
 
@@ -220,7 +224,7 @@ class _Workers:
         self._syncing.shutdown()
 
 
-# Numbers of a shard that are not finite, and those outside of their bounds by column.
+# How many numbers of a shard are not finite, and those outside their bounds, by column.
 _Counts: TypeAlias = tuple[int, dict[str, Outside]]
 
 
@@ -232,12 +236,12 @@ class _Handed(NamedTuple):
 
 
 class ColumnWriter:
-    """The shards of one column; `ZarrWriter` makes it.
+    """Writes the shards of one column; `ZarrWriter` creates it.
 
     Attributes:
         spec: Name, dtype and row shape.
-        encoding: How rows are stored; of images it is chosen when the first shard is full.
-        frames_decide: Whether that choice is still open to be made, and made again.
+        encoding: How rows are stored; for images it is chosen when the first shard is full.
+        frames_decide: Whether the frames of the first shard choose the encoding.
         handed_rows: Rows in shards that the threads write or have written.
     """
 
@@ -272,11 +276,11 @@ class ColumnWriter:
 
     @property
     def pending(self) -> np.ndarray:
-        """Rows that are in no full shard yet."""
+        """Rows that are not in a full shard yet."""
         return self._buffer[: self._filled]
 
     def restore(self, full_shards: int, pending: np.ndarray) -> None:
-        """Continue after full shards that are on the disk, with the rows that follow them.
+        """Continue after full shards that are on disk, with the rows that follow them.
 
         Raises:
             IntegrityError: a shard is missing or damaged.
@@ -291,7 +295,7 @@ class ColumnWriter:
         self.append(pending)
 
     def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
-        """Return the first rows of a shard on the disk, and its record.
+        """Return the first rows of a shard on disk, and its `StoredObject`.
 
         Raises:
             IntegrityError: it is missing or damaged.
@@ -331,7 +335,7 @@ class ColumnWriter:
                 self._submit()
 
     def write_rest(self) -> None:
-        """Hand over the rows that fill no shard, and write the metadata."""
+        """Hand over the rows of the last, unfilled shard, and write the metadata."""
         if self._filled:
             self._submit()
         metadata = to_bytes(array_metadata(self.spec, self.rows, self.encoding))
@@ -339,12 +343,12 @@ class ColumnWriter:
         self._written.append(self._workers.write(self._folder, name, [metadata]))
 
     def wait(self) -> None:
-        """Wait until every shard that was handed over is written, if not on the disk yet."""
+        """Wait until every shard that was handed over is written, but not until it is durable."""
         while self._running:
             self._collect()
 
     def finish(self) -> WrittenColumn:
-        """Return what became of the column, after `write_rest`."""
+        """Wait for all shards and describe the column; call it after `write_rest`."""
         self.wait()
         return WrittenColumn(
             spec=self.spec,
@@ -363,7 +367,7 @@ class ColumnWriter:
 
     def _submit(self) -> None:
         values = self.pending
-        if values.nbytes == 0:  # rows without numbers take no shards
+        if values.nbytes == 0:  # rows without numbers need no shards
             self.handed_rows, self._filled = self.rows, 0
             return
         if self.frames_decide and self.handed_rows == 0:
@@ -403,6 +407,6 @@ def _count_non_finite(values: np.ndarray) -> int:
     if values.dtype.kind != "f":
         return 0
     with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(values.sum()):  # much quicker, and rarely wrong: only if sums overflow
+        if math.isfinite(values.sum()):  # much quicker; finite rows rarely overflow
             return 0
     return values.size - int(np.count_nonzero(np.isfinite(values)))
