@@ -1,4 +1,4 @@
-"""The batches that loaders give and algorithms take."""
+"""The batches that loaders yield and algorithms take."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orlog.datasets.columns.summaries import fields_summary
 
 __all__ = ["Batch", "NStepBatch", "StructuredBatch", "Tensors"]
 
-# Not Self, which runtime checks of shapes by jaxtyping do not take.
+# Not Self, which jaxtyping's runtime checks of shapes do not support.
 TensorsT = TypeVar("TensorsT", bound="Tensors")
 
 
 class Tensors:
-    """What batches of every kind can do: go to another device as a whole."""
+    """Base of all batches: its methods apply to every tensor of a batch, as `.to(device)` does."""
 
     __slots__ = ()
 
@@ -36,11 +36,11 @@ class Tensors:
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self: TensorsT) -> TensorsT:  # noqa: PYI019
-        """Return the batch in page-locked memory; `DataLoader(pin_memory=True)` asks for it."""
+        """Return the batch in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
         return self.map(lambda tensor: tensor.pin_memory())
 
     def map(self: TensorsT, change: Callable[[Tensor], Tensor]) -> TensorsT:  # noqa: PYI019
-        """Return the batch with each of its tensors changed, those of dicts too."""
+        """Return the batch with a function applied to each tensor, also inside dicts."""
         changed: dict[str, Any] = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # all batches are dataclasses
             value = getattr(self, field.name)
@@ -94,11 +94,11 @@ class NStepBatch(Batch):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StructuredBatch(Tensors):
-    """Transitions of spaces that are not one flat vector of floats.
+    """Transitions whose observations or actions are not one flat vector of floats.
 
     Attributes:
-        observations: A tensor by key of the observation space, or one tensor where it has no keys:
-            float32, uint8 images as stored, or integers, `[batch, ...]`.
+        observations: A dict with a tensor for each key of the observation space, or one tensor if
+            it has no keys: float32, uint8 images as stored, or integers, `[batch, ...]`.
         actions: float32 `[batch, act]`, or int64 `[batch]` or `[batch, parts]`.
         rewards: As in `Batch`, `[batch]`; so are `terminations` and `truncations`.
         next_observations: As `observations`.

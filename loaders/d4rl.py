@@ -1,23 +1,25 @@
-"""D4RL's arrays and functions (Fu et al. 2020), for results that must compare with theirs.
+"""D4RL's arrays and functions (Fu et al. 2020), for results comparable with published ones.
 
     d4rl_arrays           observations [N, ..], actions, rewards, terminals, timeouts, infos/..
-    qlearning_dataset     what D4RL's function of that name gives, bit for bit, of the same arrays
-    sequence_dataset      what D4RL's function of that name gives, bit for bit, of the same arrays
-    transitions_dataset   the transitions that happened
+    qlearning_dataset     the same, bit for bit, as D4RL's function of that name
+    sequence_dataset      the same, bit for bit, as D4RL's function of that name
+    transitions_dataset   the transitions that really happened
 
-D4RL's arrays do not hold what followed the last step of an episode. `qlearning_dataset` therefore
-leaves out the last step of each episode that timed out, also where a file knows better; with
-`terminate_on_end` it keeps it, with the first observation of the next episode as the one that
-followed and no sign that the episode ended. It always leaves out the last row of the file, and
-where a step both terminates and times out, the termination is left out. Rewards become float32.
+D4RL's arrays do not hold the observation after the last step of an episode. `qlearning_dataset`
+therefore leaves out the last step of each episode that timed out, even where a file holds that
+observation. With `terminate_on_end` it keeps the step, takes the first observation of the next
+episode as the next observation, and does not mark the end of the episode. It always leaves out the
+last row of the file, and it leaves out terminations at steps that also time out. Rewards become
+float32.
 
 A D4RL file without `next_observations` becomes a dataset without the last step of each episode that
-timed out; its observation is the final one of that episode. `qlearning_dataset` gives of such a
-dataset what D4RL's gives of the file, with two exceptions: episodes of one step that timed out are
-not in the dataset, and where a file has no `timeouts` D4RL counts some episodes a step short, which
-is not done here. With `terminate_on_end`, and in `sequence_dataset`, D4RL has those last steps, which
-the dataset has not: they are left out with a warning. Nor does a dataset tell whether the end of the
-file cut its last episode off: D4RL's `sequence_dataset` leaves such a rest out, here it is yielded.
+timed out; the observation of that step is the episode's final one. From such a dataset,
+`qlearning_dataset` returns what D4RL's returns from the file, with two exceptions: episodes of one
+step that timed out are not in the dataset, and if a file has no `timeouts`, D4RL counts some
+episodes a step short, which is not done here. With `terminate_on_end`, and in `sequence_dataset`,
+D4RL has those last steps, which the dataset does not have: they are left out with a warning. A
+dataset also does not record whether the end of the file cut off its last episode: D4RL's
+`sequence_dataset` leaves out such an episode, here it is yielded.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def d4rl_arrays(dataset: Given) -> dict[str, np.ndarray]:
     """Return a dataset as D4RL's flat arrays, one row a step; final observations are left out.
 
     Values keep their dtypes; parts of Dict spaces are flattened side by side, keys sorted, as float32.
-    `timeouts` is true at the last step of an episode that did not terminate, also where the data
-    just stop, since D4RL's arrays know episodes by their flags only.
+    `timeouts` is true at the last step of an episode that did not terminate, even if the data just
+    stop there, since D4RL's arrays mark episodes by their flags only.
 
     Raises:
         SchemaError: a space whose values are no numbers of a fixed shape.
@@ -73,14 +75,14 @@ def qlearning_dataset(
     *,
     max_episode_steps: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return what `d4rl.qlearning_dataset` gives for the same arrays, bit for bit.
+    """Return the same as `d4rl.qlearning_dataset` for the same arrays, bit for bit.
 
-    Of a dataset that was read from a D4RL file without `next_observations`, it is what D4RL's gives
-    for the file; `terminate_on_end` keeps what is not in the dataset, so that these steps are missing
-    and a warning says how many.
+    For a dataset that was read from a D4RL file without `next_observations`, this is what D4RL's
+    returns for the file. With `terminate_on_end` D4RL keeps steps that such a dataset does not
+    have: they are missing, and a warning says how many.
 
-    That is observations, actions, next_observations and rewards as float32, and terminals as bool;
-    see the top of this file for what is wrong with them, and `transitions_dataset` for what is not.
+    The result has observations, actions, next_observations and rewards as float32, and terminals as
+    bool. The top of this file says what is wrong with them; `transitions_dataset` is right.
 
     Args:
         data: A dataset, its name or path; or D4RL's arrays (`d4rl_arrays`).
@@ -101,7 +103,7 @@ def qlearning_dataset(
     if not is_known[kept].all():
         _warn(int(np.count_nonzero(~is_known[kept])))
         kept = kept[is_known[kept]]
-    if not len(kept):  # an empty list becomes an array of this kind
+    if not len(kept):  # NumPy makes such an array of D4RL's empty lists
         names = ("observations", "actions", "next_observations", "rewards", "terminals")
         return {name: np.array([]) for name in names}
     return {
@@ -118,9 +120,9 @@ def sequence_dataset(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield what `d4rl.sequence_dataset` yields for the same arrays, bit for bit.
 
-    Each is an episode with all of the arrays. Steps after the last flag are left out. A dataset that
-    was read from a D4RL file without `next_observations` lacks the last step of each episode that
-    timed out; a warning says how many.
+    Each item is one episode of all the arrays. Steps after the last flag are left out. A dataset
+    that was read from a D4RL file without `next_observations` lacks the last step of each episode
+    that timed out; a warning says how many.
 
     Args:
         data: A dataset, its name or path; or D4RL's arrays (`d4rl_arrays`).
@@ -143,9 +145,9 @@ def sequence_dataset(
 
 
 def transitions_dataset(dataset: Given) -> dict[str, np.ndarray]:
-    """Return every transition as plain arrays, with what really followed, one row a step.
+    """Return every transition as plain arrays, with the real next observations, one row a step.
 
-    Memory: observations are there twice; `orlog.transitions` gives the same without.
+    This holds observations in memory twice; `orlog.transitions` gives the same without that.
 
     Returns:
         `observations`, `actions`, `rewards`, `next_observations` (the real one, also after the last
@@ -170,7 +172,7 @@ def transitions_dataset(dataset: Given) -> dict[str, np.ndarray]:
 def _ends(
     arrays: Mapping[str, np.ndarray], limit: int | None, *, first_after_timeout: int
 ) -> np.ndarray:
-    """Return where D4RL takes an episode to have timed out."""
+    """Return the steps at which D4RL takes an episode to have timed out."""
     if "timeouts" in arrays:
         return arrays["timeouts"].astype(np.bool_)
     if limit is None:
@@ -193,7 +195,7 @@ def _ends(
 def _checked(
     data: Given | Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return D4RL's arrays, and which of their rows are known: all, but for what a reader left out."""
+    """Return D4RL's arrays, and which of their rows are known: all but those a reader left out."""
     if isinstance(data, str | Path | Dataset):
         return _arrays_of_file(as_dataset(data))
     if not isinstance(data, Mapping):
@@ -229,7 +231,7 @@ def _arrays_of_file(dataset: Dataset) -> tuple[dict[str, np.ndarray], np.ndarray
     ends = np.cumsum(lengths + lost)
     is_known = np.ones(dataset.total_steps + np.count_nonzero(lost), np.bool_)
     is_known[ends[lost] - 1] = False
-    # Which observations are rows of the file: not the zeros that stand for what followed a terminal.
+    # Which observations are rows of the file; the zeros after a terminal step are not.
     finals = np.cumsum(lengths + 1) - 1
     observations = np.delete(_flat(dataset, "observations"), finals[~lost], axis=0)
     found = {}

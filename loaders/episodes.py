@@ -1,11 +1,11 @@
-"""Random whole episodes as an endless stream of batches: padded to the longest, or packed.
+"""Random whole episodes in an endless stream of batches, padded to the longest or packed.
 
     padded                      packed
     | o0 o1 o2 o3 o4 |          | o0 o1 o2 o3 | o0 o1 |        offsets 0, 4, 6
     | o0 o1 o2  0  0 |          final observations: o4, o2
 
-Packed batches hold no padding: attention over sequences of different lengths takes `offsets` as its
-cumulative lengths.
+Packed batches hold no padding; `offsets` are the cumulative lengths that attention over sequences
+of different lengths takes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class EpisodeBatch(Tensors):
     The tensors may be strided views of one gathered block.
 
     Attributes:
-        observations: float32 `[batch, longest + 1, obs]`, the final observation with them;
-            flattened as `gymnasium.spaces.flatten` does. Where the space is not one flat vector of
-            floats, `[batch, longest + 1, ...]` by key, or one tensor where it has no keys.
+        observations: float32 `[batch, longest + 1, obs]`, including the final observation, and
+            flattened as `gymnasium.spaces.flatten` does. If the space is not one flat vector of
+            floats: `[batch, longest + 1, ...]` by key, or one tensor if it has no keys.
         actions: float32 `[batch, longest, act]`, or integers `[batch, longest, ...]`.
         rewards: In the environment's unit.
         terminations: 1 where the task ended at a step.
@@ -94,7 +94,7 @@ class EpisodeSampler:
         """Prepare the choice.
 
         Raises:
-            ValueError: a layout or weighting of another name.
+            ValueError: an unknown layout or weighting.
         """
         check_choice("layout", layout, ("padded", "packed"))
         check_choice("weighting", weighting, ("uniform", "steps"))
@@ -139,7 +139,7 @@ class EpisodeSampler:
         def pad(values: Tensor) -> Tensor:
             return values.index_fill_(0, outside, 0).view(*shape, *values.shape[1:])
 
-        # All but observations is zero in the row of a final observation already.
+        # In the row of a final observation, everything but the observation is already zero.
         observations, actions, ends = self._columns(rows)
         rewards, terminations, truncations = pad(ends)[:, :-1].unbind(2)
         return EpisodeBatch(
@@ -183,7 +183,7 @@ class EpisodeSampler:
 
 
 def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
-    """Return how episodes are chosen as `arrays.mixture` says it of steps."""
+    """Return how to choose episodes, following how `arrays.mixture` weights steps."""
     choice = arrays.mixture
     if choice is None:
         return None
@@ -191,7 +191,7 @@ def _choice_of_episodes(arrays: Arrays) -> Mixture | AliasTable | None:
         first = arrays.lengths.cumsum() - arrays.lengths
         return alias_table(np.add.reduceat(choice.probabilities, first) / arrays.lengths)
     numbers = arrays.step_table.take(choice.steps) - choice.steps
-    # Steps of an episode follow each other, and an episode is of one component only.
+    # The steps of an episode are consecutive, and an episode belongs to one component only.
     is_first = np.diff(numbers, prepend=-1) != 0
     component = np.repeat(np.arange(len(choice.sizes)), choice.sizes)
     sizes = np.bincount(component[is_first], minlength=len(choice.sizes))
@@ -215,16 +215,17 @@ def episodes(
 
     Batches are `EpisodeBatch`, or `PackedEpisodeBatch` with `layout="packed"`; both choose the same
     episodes. Components of a weighted mixture (`orlog.combine_datasets`) keep their weights, and
-    `weighting` holds inside of them. Where steps have weights (`orlog.loaders.weights`), those of an
-    episode are averaged ("uniform") or summed ("steps").
+    `weighting` applies inside each component. If steps have weights (`orlog.loaders.weights`),
+    those of an episode are averaged ("uniform") or summed ("steps").
 
     Args:
         data: What to sample from.
         batch_size: Episodes in a batch, of all ranks together.
         seed: Seed of the stream.
         start: First batch, to continue where a run stopped.
-        layout: Padded to the longest episode of a batch, or one after the other.
-        weighting: Each episode as likely as any other, or as likely as its number of steps says.
+        layout: "padded" to the longest episode of a batch, or "packed" one after the other.
+        weighting: "uniform": all episodes are equally likely; "steps": in proportion to their
+            number of steps.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
@@ -232,7 +233,7 @@ def episodes(
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
         IntegrityError: an object is damaged.
-        ValueError: a number is out of range, or a layout or weighting of another name.
+        ValueError: a number is out of range, or an unknown layout or weighting.
         TypeError: a number is no integer.
     """
     arrays = as_arrays(data)

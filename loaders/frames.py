@@ -1,14 +1,14 @@
-"""Random transitions of images whose frames are stacked as they are gathered; each is stored once.
+"""Random transitions with stacks of image frames, built on the fly: each frame is stored once.
 
     slot         0    1    2    3    4         stack = 4, step s of an episode that begins at b:
     row of       b    b    b   s=b  s+1        before its beginning, its first frame is repeated
                  |-- observation ---|
                       |- next observation -|   one gather of stack + 1 frames, two views of it
 
-Over n steps the next observation ends at row s + n, or at the episode's final observation, and is a
-gather of its own. Stacks of the last frames are from DQN (Mnih et al. 2015, "Human-level control
-through deep reinforcement learning"), those over n steps from Rainbow (Hessel et al. 2018, "Rainbow:
-Combining improvements in deep reinforcement learning").
+For n steps the next observation ends at row s + n, or at the episode's final observation, and is
+gathered separately. Frame stacks are from DQN (Mnih et al. 2015, "Human-level control through deep
+reinforcement learning"), n steps with them from Rainbow (Hessel et al. 2018, "Rainbow: Combining
+improvements in deep reinforcement learning").
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class FrameSampler:
         n_steps: int = 1,
         discount: float = 0.99,
     ) -> None:
-        """Find what to stack, and sum the rewards: 4 bytes a step.
+        """Find what to stack, and sum the rewards, which takes 4 bytes a step.
 
         Raises:
-            ValueError: a stack below 1, less than one step, a discount outside [0, 1], or a key that
-                is not there.
+            ValueError: a stack below 1, less than one step, a discount outside [0, 1], or an
+                unknown key.
             SchemaError: no observation is an image, and no key is named.
         """
         stack, n_steps = as_integer("stack", stack), as_steps(n_steps, discount)
@@ -70,7 +70,7 @@ class FrameSampler:
         self._transitions = NStepSampler(arrays, n_steps, discount)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
-        """Return of each item: the rows of its step, of its next observation, and of its first frame."""
+        """Return for each item the rows of its step, its next observation, and its first frame."""
         steps = self.arrays.choose_steps(uniform)
         items = self._transitions.items_of(steps)
         first_rows = np.take(self.arrays.first_rows, items[:, 0].numpy() - steps)
@@ -84,7 +84,7 @@ class FrameSampler:
         observations: dict[str, Tensor] = {}
         following: dict[str, Tensor] = {}
         stack_rows = torch.maximum(rows.unsqueeze(1) + self._slots, first_rows.unsqueeze(1))
-        if self._is_one_step:  # the next stack has but one frame that this one has not
+        if self._is_one_step:  # the next stack shares all but one of its frames
             for key, leaf in self._stacked.items():
                 frames = _frames(arrays, leaf, stack_rows)
                 observations[key], following[key] = frames[:, :-1], frames[:, 1:]
@@ -182,16 +182,16 @@ def frame_stacks(
     rank: int = 0,
     ranks: int = 1,
 ) -> Batches[StructuredBatch]:
-    """Return an endless stream of random transitions whose images are stacks of the last frames.
+    """Return an endless stream of random transitions whose images are stacks of recent frames.
 
     Images in observations and next observations are `[batch, stack, height, width, channels]`, the
     newest last, as stored (uint8 stays uint8). A stack never reaches into another episode: before
-    an episode's beginning its first frame is repeated. What is no image is given as it is. Of one step
-    the observations and next observations share the memory of the frames that both have, so copy them
-    before changing one in place.
+    an episode's beginning its first frame is repeated. Other parts are given without stacking.
+    With `n_steps=1`, observations and next observations share the memory of their common frames, so
+    copy them before changing one in place.
 
     Over several steps (`n_steps=3` as in Rainbow) rewards, ends, discounts and next observations are
-    as in `NStepBatch`: those of `n_steps` steps, or of as many as the episode has left.
+    as in `NStepBatch`: over `n_steps` steps, or as many as the episode has left.
 
     Args:
         data: What to sample from.
@@ -199,9 +199,9 @@ def frame_stacks(
         stack: Frames in an observation.
         seed: Seed of the stream.
         start: First batch, to continue where a run stopped.
-        keys: Which parts of an observation are stacked, all images by default. The key of a nested
-            part is as in a batch, and that of a space without keys is empty.
-        n_steps: Steps that an item goes over.
+        keys: Which parts of an observation to stack; all images by default. Keys are those of a
+            batch; a space without keys has the empty key.
+        n_steps: Steps that an item spans.
         discount: Discount of a step.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
@@ -210,8 +210,8 @@ def frame_stacks(
         SchemaError: no image to stack, values that are no numbers of a fixed shape, or numbers that
             are not finite.
         IntegrityError: an object is damaged.
-        ValueError: a number is out of range, or no part of observations has that key.
-        TypeError: a number is no integer, or keys are no list.
+        ValueError: a number is out of range, or no part of the observations has that key.
+        TypeError: a number is not an integer, or keys are not a list.
     """
     arrays = as_arrays(data)
     return Batches(

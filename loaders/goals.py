@@ -9,22 +9,23 @@
         final        s3, the last goal of its episode
         random       the state of any step of the dataset
 
-Value goals and actor goals are chosen apart, each from its own mixture, as OGBench does (Park et
+Value goals and actor goals are chosen separately, each from its own mixture, as in OGBench (Park et
 al. 2025, "OGBench: Benchmarking offline goal-conditioned RL"). `trajectory`, `final` and `random`
-are also the strategies of hindsight experience replay (Andrychowicz et al. 2017), there called
+are also the strategies of hindsight experience replay (Andrychowicz et al. 2017), which calls them
 "future", "final" and "random".
 
 The last goal of an episode is the state of its last step, as in OGBench: an item at s3 has s3 itself
-as its later goal, with mask 0, which teaches V(s3, s3) = 0. A final observation is never the state of
-an item, so V(s4, s4) is never taught that: where s4 is a goal, each item's target follows from a value
-that nothing fixes. GCIVL, GCIQL and HIQL learn from rewards and masks and need what is fixed; CRL
-takes the pair of s3 with itself as a positive one; of GCBC and QRL only the policy's goals differ.
+as its later goal, with mask 0, which teaches V(s3, s3) = 0. A final observation is never the state
+of an item, so V(s4, s4) = 0 is never taught: if s4 were a goal, every item's target would derive
+from a value that no target fixes. GCIVL, GCIQL and HIQL learn from rewards and masks and need this
+fixed value; CRL takes the pair of s3 with itself as a positive one; for GCBC and QRL only the
+policy's goals differ.
 
-`final_goals=True` makes s4 the last goal. Take it with `reward`, as in hindsight experience replay:
+`final_goals=True` makes s4 the last goal. Use it with `reward`, as in hindsight experience replay:
 there the reward is for what a step achieved, so the step to s4 is rewarded for the goal s4.
 
-One thing differs from OGBench's code: its uniform goals take the nearest and the farthest state half
-as often as those between, because it rounds; here all are alike.
+One thing differs from OGBench's code: because it rounds, its uniform goals take the nearest and the
+farthest state half as often as those between; here all are equally likely.
 """
 
 from __future__ import annotations
@@ -57,17 +58,17 @@ GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Values: TypeAlias = Tensor | dict[str, Tensor]
 
 _BELOW_ONE = 1 - 2.0**-53
-_BLOCK_ITEMS = 2**14  # chosen at once: what is in between then stays in the processor's cache
+_BLOCK_ITEMS = 2**14  # chosen at once: few enough that temporary arrays stay in the cache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GoalMixture:
-    """How often a goal is of which kind; the probabilities sum to 1.
+    """The probability of each kind of goal; they sum to 1.
 
     Attributes:
         current: Probability of the state that the item is at.
-        trajectory: Probability of a later state of the same episode; of its last goal for an item
-            that is there.
+        trajectory: Probability of a later state of the same episode; for an item at the episode's
+            last goal, of that goal.
         final: Probability of the last goal of the same episode: the state of its last step, or with
             `final_goals` its final observation.
         random: Probability of the state of a random step of the dataset.
@@ -91,7 +92,7 @@ class GoalMixture:
 
     @property
     def up_to(self) -> tuple[float, ...]:
-        """Sums of the probabilities up to and with each kind, in the order above."""
+        """Cumulative sums of the probabilities, in the order above."""
         sums = itertools.accumulate((self.current, self.trajectory, self.final, self.random))
         # Not 0.9999999999999999, which would leave a sliver for a kind of probability 0.
         return tuple(1.0 if math.isclose(one, 1) else one for one in sums)
@@ -112,10 +113,10 @@ class GoalBatch(Tensors):
         observations: The state of the item.
         actions: In the environment's unit, as in `Batch` or `StructuredBatch`.
         next_observations: The real next observation, also after the last step of an episode.
-        value_goals: Goals for the value function: observations, or their part of `goal_key`.
+        value_goals: Goals for the value function: observations, or the part `goal_key` of them.
         actor_goals: Goals for the policy.
         rewards: For `value_goals`: 0 where the item's state is the goal itself and -1 elsewhere,
-            or 1 and 0; with `reward` what that returned.
+            or 1 and 0; with `reward`, what that function returned.
         masks: 0 where the item's state is the value goal itself and 1 elsewhere; with `reward` 0
             where the task ended at this step.
         terminations: 1 where the environment's own task ended at this step.
@@ -132,7 +133,7 @@ class GoalBatch(Tensors):
 
 
 class GoalSampler:
-    """Chooses steps with their goals, by row, and gathers the three."""
+    """Chooses steps, value goals and actor goals by row, and gathers all three."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class GoalSampler:
             f"actor=({_describe(actor_goals, discount)})"
         )
         self.arrays = arrays
-        self._numbers = 1 if arrays.mixture is None else 2  # that choose one step
+        self._numbers = 1 if arrays.mixture is None else 2  # uniform numbers that choose one step
         self.draws = 3 * self._numbers
         self._value_goals = value_goals
         self._actor_goals = actor_goals
@@ -191,7 +192,7 @@ class GoalSampler:
             self._goals = dataclasses.replace(arrays, observation_leaves={"": goal})
         self._goal = goal
 
-    # Views are made again where this is pickled to: there they would take all rows along.
+    # Views are left out of a pickle and made again, since each would carry all rows.
     def __getstate__(self) -> dict[str, object]:
         """Return all attributes but the views."""
         return {key: one for key, one in vars(self).items() if key not in ("_view", "_flat_goals")}
@@ -202,7 +203,7 @@ class GoalSampler:
 
     @functools.cached_property
     def _flat_goals(self) -> Tensor | None:
-        """The goals' numbers in the matrix, where they are a vector."""
+        """The columns of the matrix that hold goals, if goals are vectors."""
         goal = self._goal
         if not self._goals.observation_leaves:
             return self.arrays.rows[:, : self.arrays.obs_dim]
@@ -212,7 +213,7 @@ class GoalSampler:
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
         """Return the rows of each item's state, value goal and actor goal."""
-        # Column by column in memory: so each is ready to be an index.
+        # Column by column in memory, so that each can serve as an index.
         chosen = np.empty((3, len(uniform)), np.int64)
         for first in range(0, len(uniform), _BLOCK_ITEMS):
             block = slice(first, first + _BLOCK_ITEMS)
@@ -269,7 +270,7 @@ class GoalSampler:
     def _choose_goals(
         self, mixture: GoalMixture, rows: np.ndarray, ahead: np.ndarray, uniform: np.ndarray
     ) -> np.ndarray:
-        """Return the rows of goals: the first number chooses the kind and, rescaled, inside it."""
+        """Return the rows of goals: the first number chooses the kind and, rescaled, within it."""
         kind = np.ascontiguousarray(uniform[:, 0])
         if mixture.trajectory == 1:
             later: np.ndarray = rows + self._distances(mixture, ahead, kind)
@@ -295,7 +296,7 @@ class GoalSampler:
     def _distances(
         self, mixture: GoalMixture, ahead: np.ndarray, uniform: np.ndarray
     ) -> np.ndarray:
-        """Return steps to goals ahead, from 1 to the last goal; 0 where an item is at that."""
+        """Return the steps to later goals: 1 up to the last goal; 0 for an item that is there."""
         if mixture.geometric:
             steps = np.log(1 - uniform)
             steps *= 1 / math.log(self._discount)
@@ -323,13 +324,13 @@ class GoalSampler:
         )
 
     def _read_goals(self, rows: Tensor) -> Values:
-        """Return the goals that the states of some rows are."""
+        """Return the states of some rows as goals."""
         if self._flat_goals is not None:
             return gather_rows(self._flat_goals, rows)
         return self._goals.observations(rows)
 
     def _relabel(self, reward: GoalReward, rows: Tensor, wanted: Values) -> Tensor:
-        """Return the rewards that a function of what was achieved and what was wanted gives."""
+        """Return the rewards that `reward` gives for achieved and wanted goals."""
         achieved = self._read_goals(rows + 1)
         if isinstance(achieved, dict) or isinstance(wanted, dict):
             raise TypeError(
@@ -363,8 +364,8 @@ def goals(
 ) -> Batches[GoalBatch]:
     """Return an endless stream of random transitions with hindsight goals, for goal-conditioned RL.
 
-    Steps are chosen as `orlog.transitions` chooses them, goals as this module's text says. The
-    defaults are those of GCIVL, GCIQL and HIQL in OGBench (HIQL's actor goals apart).
+    Steps are chosen as in `orlog.transitions`, goals as described at the top of this module. The
+    defaults are those of GCIVL, GCIQL and HIQL in OGBench (except for HIQL's actor goals).
 
     Args:
         data: What to sample from.
@@ -373,16 +374,17 @@ def goals(
         start: First batch, to continue where a run stopped.
         value_goals: Where goals of the value function, and with them rewards, come from.
         actor_goals: Where goals of the policy come from.
-        discount: Of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps ahead on
-            average, before it is cut at the episode's last goal.
+        discount: Discount of geometric distances, in (0, 1): a goal is 1 / (1 - discount) steps
+            ahead on average, before it is cut off at the episode's last goal.
         negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
         final_goals: Whether an episode's last goal is its final observation instead of the state of
             its last step. No item is ever at a final observation, so no mask is 0 for these goals:
-            take it with `reward`.
+            use it with `reward`.
         goal_key: The part of a Dict observation that is a goal, such as "achieved_goal"; None for
             the whole observation.
-        reward: Rewards in place of those: takes what the step achieved (the next observation, or
-            its part of `goal_key`) and the value goals, `[batch, ...]` each, and returns `[batch]`.
+        reward: Function that computes the rewards instead: takes what the step achieved (the next
+            observation, or the part `goal_key` of it) and the value goals, `[batch, ...]` each, and
+            returns `[batch]`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
@@ -390,8 +392,8 @@ def goals(
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
         IntegrityError: an object is damaged.
-        ValueError: a number is out of range, or there is no part of that key.
-        TypeError: a reward of observations that are several tensors.
+        ValueError: a number is out of range, or observations have no such key.
+        TypeError: `reward` is given, and observations are several tensors.
     """
     if reward is not None and not callable(reward):
         raise wrong_type(
@@ -425,7 +427,7 @@ def goals(
 
 
 def _describe(mixture: GoalMixture, discount: float) -> str:
-    """Return the text of what changes the choice of a goal."""
+    """Return the text of all settings that affect the choice of a goal."""
     kinds = (mixture.current, mixture.trajectory, mixture.final, mixture.random)
     is_geometric = mixture.geometric and mixture.trajectory > 0
     later = f"geometric {discount!r}" if is_geometric else "uniform"
@@ -433,7 +435,7 @@ def _describe(mixture: GoalMixture, discount: float) -> str:
 
 
 def _rescale(uniform: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return numbers of [low, high) as numbers of [0, 1)."""
+    """Map numbers in [low, high) to [0, 1)."""
     scaled: np.ndarray = np.minimum((uniform - low) * (1 / (high - low)), _BELOW_ONE)
     return scaled
 

@@ -1,10 +1,10 @@
-"""Pairs of segments with the answer of a simulated teacher, for preference-based RL.
+"""Pairs of segments with the answers of a simulated teacher, for preference-based RL.
 
     episode   . . [ . . . . ] . . .        a segment: `length` steps of one episode
     episode   [ . . . . ] . .              a pair: two of them, and which one is better
 
-The two are chosen apart, each uniform among all segments that fit into an episode, so one may
-overlap the other or be the same. The teacher compares discounted sums of rewards (Christiano et al.
+The two are chosen independently, each uniform among all segments that fit into an episode, so they
+may overlap or be the same. The teacher compares discounted sums of rewards (Christiano et al.
 2017, "Deep reinforcement learning from human preferences") and may answer at random and make
 mistakes as in B-Pref (Lee et al. 2021, "B-Pref: Benchmarking preference-based reinforcement
 learning"):
@@ -12,7 +12,7 @@ learning"):
     perfect     1 where the second sum is larger, 0 where it is smaller
     rational    1 with probability 1 / (1 + exp(-rational * (second sum - first sum)))
     mistake     the answer is the other one with probability `mistake_probability`
-    equal       0.5 where the sums differ by no more than `equal_margin`, whatever else is said
+    equal       0.5 where the sums differ by no more than `equal_margin`; this overrides the others
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PreferenceBatch(Tensors):
 class PreferenceSampler:
     """Chooses pairs of segments and the teacher's answers, and gathers the segments.
 
-    The sums of rewards are made once, in float64, for every segment.
+    The sums of rewards are computed once, in float64, for every segment.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PreferenceSampler:
         length = as_integer("length", length)
         self.kind = f"preferences 1 length={length} label={label}"
         if label == "returns":
-            # All of the teacher, the discount too: answers are part of what is drawn.
+            # All settings of the teacher, also the discount: its answers are part of the draws.
             sharpness = None if rational is None else canonical_number(rational)
             self.kind += (
                 f" discount={canonical_number(discount)!r} rational={sharpness!r} "
@@ -106,7 +106,9 @@ class PreferenceSampler:
         self._table = StepTable(counts[self._fitting])
         # Segment i of all starts at step i + what was left out in its episode and those before.
         self._left_out = np.cumsum(arrays.lengths - counts) - (arrays.lengths - counts)
-        self._numbers = 1 if arrays.mixture is None else 2  # that choose one segment
+        self._numbers = (
+            1 if arrays.mixture is None else 2
+        )  # uniform numbers that choose one segment
         self.draws = 2 * self._numbers + 2  # two for the teacher
         self._sums = None
         if label == "returns":
@@ -117,7 +119,7 @@ class PreferenceSampler:
         self._equal_margin = equal_margin
         self._ahead = torch.arange(length, device=arrays.rows.device)
 
-    # The view is made again where this is pickled to: there it would take all rows along.
+    # The view is left out of a pickle and made again, since it would carry all rows.
     def __getstate__(self) -> dict[str, object]:
         """Return all attributes but the view."""
         return {key: one for key, one in vars(self).items() if key != "_windows"}
@@ -127,7 +129,7 @@ class PreferenceSampler:
         return self.arrays.windows(self.length)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
-        """Return each item's rows of the two first steps, their timesteps, and twice its label.
+        """Return for each item the rows of both first steps, their timesteps, and twice its label.
 
         The last is -1 where no label was asked for.
         """
@@ -174,7 +176,7 @@ class PreferenceSampler:
         )
 
     def _answer(self, first: np.ndarray, second: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return twice the label of each pair of segments, as the module's text says."""
+        """Return twice the label of each pair of segments, as the module's docstring describes."""
         if self._sums is None:
             return np.full(len(first), -1)
         difference = np.take(self._sums, second) - np.take(self._sums, first)
@@ -205,7 +207,7 @@ def preferences(
 ) -> Batches[PreferenceBatch]:
     """Return an endless stream of labeled pairs of segments, for learning rewards or policies.
 
-    Of a weighted mixture of datasets each segment is of a component as its weights say.
+    In a weighted mixture of datasets, the weights decide which component a segment is from.
 
     Args:
         data: What to sample from.
@@ -213,11 +215,13 @@ def preferences(
         seed: Seed of the stream.
         length: Steps of a segment.
         start: First batch, to continue where a run stopped.
-        discount: Discount of the sums that the teacher compares, in [0, 1], 1 at a segment's start.
+        discount: Discount of the sums that the teacher compares, in [0, 1]; a segment's first
+            reward has weight 1.
         label: "returns" for the teacher's answers; "none" where labels come from elsewhere.
-        rational: How sharply the teacher distinguishes sums: its answers are random as the model of
-            Bradley and Terry says, more so the smaller this is. None for a perfect teacher.
-        mistake_probability: Probability that an answer is turned around, in [0, 1].
+        rational: How sharply the teacher distinguishes sums: its answers follow the model of
+            Bradley and Terry, and are the more random the smaller this is. None for a perfect
+            teacher.
+        mistake_probability: Probability that an answer is flipped, in [0, 1].
         equal_margin: Difference of sums up to which two segments are equally good.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
@@ -269,7 +273,7 @@ def _check_teacher(
 
 
 def _count_segments(arrays: Arrays, length: int) -> Int64[np.ndarray, " episodes"]:
-    """Return how many steps of each episode a segment of some length can start at."""
+    """Return the number of steps of each episode that a segment of this length can start at."""
     if length < 1:
         raise ValueError(f"length must be >= 1, found {length}")
     longest = int(arrays.lengths.max())
@@ -310,7 +314,7 @@ def _fit_mixture(
             f"{arrays.name}: component {empty[0]} of the mixture has no episode of {length} steps; "
             "leave it out, or ask for shorter segments"
         )
-    numbers = fits.cumsum() - 1  # of a step among those that fit
+    numbers = fits.cumsum() - 1  # index of a step among those that fit
     return Mixture(
         steps=numbers[mixture.steps[kept]],
         first=sizes.cumsum() - sizes,

@@ -1,4 +1,4 @@
-"""Prioritized sampling: steps are as likely as priorities say, which training updates.
+"""Prioritized sampling: steps are drawn by priorities, which training updates.
 
     batches = orlog.prioritized_transitions(ds, 256, seed=0)
     for batch in batches:
@@ -7,9 +7,9 @@
 
 Schaul et al. 2016, "Prioritized Experience Replay", the proportional variant: P(i) = p_i^a / sum of
 p^a, and importance weights (N P(i))^-b over the largest of the batch. Unlike all other streams this
-one has a state: batch b is a pure function of (dataset digest, seed, b) and the priorities then, so
-the priorities belong to its `state_dict`, 8 bytes a step. Updates of this process only count for
-this process: iterate here, not in the workers of a `DataLoader`.
+one has a state: batch b is a pure function of (dataset digest, seed, b) and the priorities at that
+time, so its `state_dict` holds the priorities, 8 bytes a step. Updates affect only the process that
+makes them: iterate in the training process, not in the workers of a `DataLoader`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FANOUT = 16
 _TOP = 4096
 _BLOCK = 64  # batches whose uniform numbers are drawn at once
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
-_LARGEST = 1e100  # sums of larger ones could become infinite
+_LARGEST = 1e100  # sums of larger priorities could become infinite
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -73,9 +73,9 @@ class PrioritizedStructuredBatch(StructuredBatch):
 
 
 class SumTree:
-    """Numbers >= 0 that are chosen in proportion, and changed, in O(log) each.
+    """Numbers >= 0 that are drawn in proportion to their size; draws and changes take O(log).
 
-        top                          sums of up to 4096 groups; their running sums are made at once
+        top                          sums of up to 4096 groups, with running sums over all
         levels[1]   rows of 16       running sums of 16 sums of the level below
         levels[0]   rows of 16       running sums of 16 numbers
 
@@ -112,7 +112,7 @@ class SumTree:
         before = np.concatenate([[0.0], np.cumsum(self._top)])
         if not before[-1] > 0:
             raise ValueError(f"expected a sum tree of a positive total, found {before[-1]}")
-        # Where rounding leaves as much as the whole, it is the last part that is not 0.
+        # If rounding gives the whole sum, the last part that is not 0 is chosen.
         rest = np.minimum(shares * before[-1], np.nextafter(before[-1], 0))
         node: np.ndarray = np.searchsorted(before[1:], rest, "right")
         rest -= np.take(before, node)
@@ -128,7 +128,7 @@ class SumTree:
     def update(
         self, places: Int64[np.ndarray, " items"], values: Float64[np.ndarray, " items"]
     ) -> None:
-        """Change some numbers; of a place that occurs twice the last one counts."""
+        """Change some numbers; if a place occurs twice, the last value counts."""
         self._parts[0].reshape(-1)[places] = values
         nodes = places // _FANOUT
         for height, (parts, level) in enumerate(zip(self._parts, self._levels, strict=True)):
@@ -145,8 +145,8 @@ class PrioritizedTransitions:
     Iterating continues where the last iteration stopped.
 
     Attributes:
-        beta: How much importance weights correct, from 0 (not) to 1 (wholly); set it as training
-            goes on, as the paper does from 0.4 to 1.
+        beta: How much importance weights correct, from 0 (not) to 1 (fully); change it during
+            training, as the paper does from 0.4 to 1.
         cursor: Which stream it is, and where it starts.
         digest: Digest of the dataset.
         batch_size: Items in a batch, of all ranks together.
@@ -221,13 +221,13 @@ class PrioritizedTransitions:
         return self
 
     def __next__(self) -> PrioritizedBatch | PrioritizedStructuredBatch:
-        """Return the next batch, by the priorities of now."""
+        """Return the next batch, by the current priorities."""
         shares = self._uniform(self._next)
         if self._stratified:  # one item from each of as many equal parts of the total
             shares = (np.arange(self.batch_size) + shares) / self.batch_size
         chosen = self._tree.choose(shares)
         priorities = np.take(self._tree.values, chosen)
-        # (N P)^-beta over its largest; so N and the total cancel out.
+        # (N P)^-beta divided by the batch's largest: N and the total cancel out.
         weights = (priorities.min() / priorities) ** self.beta
         self._next += 1
         steps = chosen[self._slice]
@@ -243,12 +243,13 @@ class PrioritizedTransitions:
         )
 
     def update(self, steps: Tensor | np.ndarray, priorities: Tensor | np.ndarray) -> None:
-        """Set priorities of some steps, such as |TD error| + 1e-6; of a step twice, the last.
+        """Set priorities of some steps, such as |TD error| + 1e-6; if a step occurs twice, the last.
 
-        With several ranks each must make the updates of all, in the same order (`all_gather`).
+        With several ranks, each must make the updates of all ranks, in the same order
+        (`all_gather`).
 
         Raises:
-            ValueError: a priority that is not in (0, 1e100), or as many as there are steps.
+            ValueError: a priority outside (0, 1e100), or not one priority for each step.
             IndexError: there is no such step.
         """
         places = _plain(steps)
@@ -281,11 +282,11 @@ class PrioritizedTransitions:
         return self.cursor.state(batch=self._next, beta=self.beta, priorities=priorities)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; also on another number of ranks.
+        """Continue where `state_dict` was taken, bit for bit; also on another number of ranks.
 
         Raises:
-            ValueError: it is of another dataset, view, seed, batch size or kind of sample, or holds
-                no priorities of as many steps.
+            ValueError: the state is of another dataset, view, seed, batch size or kind of sample,
+                or does not hold priorities for this number of steps.
         """
         self.cursor.check_state(state)
         batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")
@@ -314,7 +315,7 @@ class PrioritizedTransitions:
         return numbers
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
-        # A priority so small that its power is 0 would be lost for good.
+        # A priority whose power rounds to 0 could never be drawn again.
         scaled: np.ndarray = np.maximum(values**self._exponent, np.finfo(np.float64).tiny)
         return scaled
 
@@ -333,7 +334,7 @@ def prioritized_transitions(
     rank: int = 0,
     ranks: int = 1,
 ) -> PrioritizedTransitions:
-    """Return an endless stream of random transitions by priority; at first all have the same.
+    """Return an endless stream of random transitions by priority; at first all are equal.
 
     Args:
         data: What to sample from.
@@ -343,8 +344,8 @@ def prioritized_transitions(
         exponent: Power that priorities are raised to (the paper's alpha); 0 is uniform.
         beta: How much importance weights correct, in [0, 1]; see `PrioritizedTransitions.beta`.
         stratified: Take one item from each of `batch_size` equal parts of all priorities, as the
-            paper does, instead of all from the whole: the same chances, less variance.
-        n_steps: Steps that an item goes over.
+            paper does, instead of every item from the whole: the same chances, less variance.
+        n_steps: Steps that an item spans.
         discount: Discount of a step.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
@@ -374,7 +375,7 @@ def _plain(values: Any) -> np.ndarray:
     if not isinstance(values, Tensor):
         return np.asarray(values)
     values = values.detach().cpu()
-    # NumPy has no bfloat16, which training under autocast gives.
+    # NumPy has no bfloat16, which training under autocast produces.
     plain: np.ndarray = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
     return plain
 

@@ -1,12 +1,12 @@
-"""Random windows of episodes as an endless stream of batches, for models of sequences.
+"""Random windows of episodes in an endless stream of batches, for sequence models.
 
     padding="right": starts at the drawn step    | s  s+1  s+2 | 0  0 |     cut at the episode's end
     padding="left":  ends at the drawn step      | 0  0 | s-2  s-1  s |     cut at its beginning
 
 As in Decision Transformer (Chen et al. 2021, https://arxiv.org/abs/2106.01345), whose own loader
-draws the start and pads on the left; both choices are free here. A window is one piece of the
-matrix in `orlog.loaders.arrays.arrays`, so gathering it is one copy; only slots outside of the episode are
-then set to zero.
+draws the start and pads on the left; here you choose. A window is one contiguous piece of the
+matrix in `orlog.loaders.arrays.arrays`, so gathering it is one copy; slots outside of the episode
+are then set to zero.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class SequenceBatch(Tensors):
             tensor where it has no keys.
         actions: float32 `[batch, length, act]`, or integers `[batch, length, ...]`.
         rewards: In the environment's unit.
-        returns_to_go: Discounted sum of the rewards from a step to the end of its episode, with its
-            own reward.
+        returns_to_go: Discounted sum of the rewards from a step (inclusive) to the end of its
+            episode.
         terminations: 1 where the task ended at a step.
         truncations: 1 where the episode was cut after a step.
         timesteps: Place of a step in its episode, from 0.
@@ -79,11 +79,11 @@ class SequenceSampler:
         discount: float = 1.0,
         with_next: bool = False,
     ) -> None:
-        """Sum the returns-to-go: 4 bytes a step.
+        """Sum the returns-to-go, which takes 4 bytes a step.
 
         Raises:
             ValueError: a length below 1 or above that of every episode, a discount outside [0, 1],
-                or a padding of another name.
+                or an unknown padding.
             TypeError: a length that is no integer.
         """
         check_choice("padding", padding, ("right", "left"))
@@ -109,7 +109,7 @@ class SequenceSampler:
         self._slots = np.arange(length)
         self._returns = returns_to_go(arrays, discount)
 
-    # Views are made again where this is pickled to: there they would take all rows along.
+    # Views are left out of a pickle and made again, since each would carry all rows.
     def __getstate__(self) -> dict[str, object]:
         """Return all attributes but the views."""
         return {key: one for key, one in vars(self).items() if not key.endswith("_view")}
@@ -124,7 +124,7 @@ class SequenceSampler:
         return self._returns.as_strided((count, self.length), (1, 1))
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items three"]:
-        """Return of each item: its first row, how many steps it has, the first slot's timestep.
+        """Return for each item its first row, its number of steps, and its first slot's timestep.
 
         Slots that are empty count too: a first row or timestep may be negative.
         """
@@ -148,15 +148,15 @@ class SequenceSampler:
             try:
                 return self._gather_windows(chosen)
             except IndexError:
-                # A window sticks out of the whole matrix, before its first row or after its last:
-                # one in a million, so asking each time whether one does would cost more.
+                # A window reaches beyond the matrix, before its first row or after its last. That
+                # is so rare that a check each time would cost more.
                 pass
         return self._gather_rows(chosen)
 
     def _gather_windows(self, chosen: Tensor) -> SequenceBatch:
-        """Return windows of flat columns in main memory: each one is one copy.
+        """Return windows of flat columns in main memory, each with a single copy.
 
-        What is small is done by NumPy, whose calls take half the time of PyTorch's.
+        Small work is done by NumPy, whose calls take half the time of PyTorch's.
         """
         obs, act = self.arrays.obs_dim, self.arrays.action_dim
         _, found, timestep = chosen.numpy().T
@@ -169,7 +169,7 @@ class SequenceSampler:
         timesteps[empty] = 0
         following = None
         if self._with_next:
-            # A copy: the final observation of an episode lies in a slot that is empty itself.
+            # A copy: an episode's final observation lies in a slot that is about to be cleared.
             following = block[:, 1:, :obs].clone()
             _clear(following, empty)
             block = block[:, :-1]
@@ -194,7 +194,7 @@ class SequenceSampler:
         first, found, timestep = chosen.unbind(1)
         slots = torch.from_numpy(self._slots).to(device)
         empty = torch.from_numpy(self._empty).to(device).index_select(0, found)
-        # Rows outside of the matrix are replaced by any inside: their slots are empty.
+        # Rows outside of the matrix are replaced by any row inside: their slots are cleared.
         rows = (first.unsqueeze(1) + slots).clamp_(0, len(arrays.rows) - 2).view(-1)
 
         def windows(values: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ def _clear(block: Float32[Tensor, "items slots numbers"], empty: np.ndarray) -> 
 
 
 def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length"]:
-    """Return which slots are empty of a window of 0, 1, .., `length` steps."""
+    """Return which slots are empty in a window with 0, 1, .., `length` steps."""
     slots, counts = np.arange(length), np.arange(length + 1)[:, None]
     empty: np.ndarray = slots >= counts if is_right else slots < length - counts
     return empty
@@ -239,12 +239,13 @@ def _empty_slots(length: int, is_right: bool) -> Bool[np.ndarray, "counts length
 def returns_to_go(arrays: Arrays, discount: float = 1.0) -> Float32[Tensor, " steps_and_episodes"]:
     """Return for each row of the matrix the discounted sum of rewards to its episode's end.
 
-    Sums are of float64 and never cross an episode. They double in reach: what 2^k steps give plus
-    the discounted sum of the next 2^k. That is as exact as adding backwards, in few passes.
+    Sums are in float64 and never cross an episode. Each pass doubles their reach: the sum over 2^k
+    steps plus the discounted sum over the next 2^k. That is as exact as adding backwards, in few
+    passes.
     """
     rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     found = np.empty(len(rewards), np.float32)
-    # Some episodes after the other: what is in between takes many bytes a step.
+    # In blocks of episodes, since temporary arrays take many bytes a step.
     edges = episode_blocks(arrays.final_rows, _BLOCK_ROWS)
     with arrays.in_order():
         for episodes in itertools.starmap(slice, itertools.pairwise(edges)):
@@ -278,8 +279,8 @@ def sequences(
 
     Every step is drawn as often as any other, or as a mixture weights it (`orlog.combine_datasets`),
     and its window starts there (`padding="right"`) or ends there (`"left"`). A window never leaves
-    its episode: slots outside hold zeros and are False in `mask`. Of a dataset all steps are read
-    into RAM first: for several streams call `orlog.load_arrays` once and give them its result.
+    its episode: slots outside hold zeros and are False in `mask`. All steps of a dataset are read
+    into RAM first: for several streams, call `orlog.load_arrays` once and pass them its result.
 
     Args:
         data: What to sample from.
@@ -289,7 +290,7 @@ def sequences(
         start: First batch, to continue where a run stopped.
         padding: On which side a window is filled up.
         discount: Discount of a step in `returns_to_go`.
-        with_next: Give `next_observations` too, for one copy more.
+        with_next: Also return `next_observations`, which takes one more copy.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 

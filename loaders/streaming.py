@@ -1,12 +1,13 @@
-"""Transitions straight from compressed shards, in epochs, for datasets that no memory holds.
+"""Transitions straight from compressed shards, in epochs, for datasets too large to hold anywhere.
 
     blocks    runs of whole episodes, some MiB each
     group     blocks that are in memory at once: the next ones of a seeded order of all blocks
     epoch     group after group, the steps of each in a seeded order: every step exactly once
     stream    epoch after epoch; batch b is steps b * batch_size to (b + 1) * batch_size - 1 of it
 
-So batch b is a pure function of (digest, seed, settings, b). Going on, or asking for any one batch,
-decodes the group or two that it lies in. While one group is drawn from, a thread decodes the next.
+So batch b is a pure function of (digest, seed, settings, b). To resume, or to get any single batch,
+only the one or two groups that it lies in are decoded. While batches come from one group, a thread
+decodes the next.
 
 How well this mixes: with G blocks and T steps in a group of S in all, two neighbors in an episode
 meet in a batch of B with probability (B - 1) / (T - 1), where a full shuffle has (B - 1) / (S - 1),
@@ -52,7 +53,7 @@ __all__ = ["Mixing", "StreamedTransitions", "stream_transitions"]
 
 BLOCK_BYTES = 2**22
 MOST_THREADS = 4
-LARGE_ROW_BYTES = 512  # of rows that chunks hold so few of that blocks need not share them
+LARGE_ROW_BYTES = 512  # chunks hold few rows this large, so blocks need not share chunks
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,8 @@ class Mixing:
         blocks_in_group: Blocks that are mixed at a time, on average.
         steps_in_group: Their steps, on average.
         blocks_in_batch: Different blocks that the steps of a batch come from, expected.
-        neighbors_together: Probability that the step after one in its episode is in its batch.
-        neighbors_together_shuffled: The same of a full shuffle.
+        neighbors_together: Probability that a step and the next one of its episode share a batch.
+        neighbors_together_shuffled: The same for a full shuffle.
     """
 
     blocks: int
@@ -82,7 +83,7 @@ class _Epoch:
 
     Attributes:
         groups: Blocks of each group, in order.
-        ends: Steps of the epoch up to and with each group.
+        ends: Cumulative number of steps up to the end of each group.
     """
 
     groups: list[np.ndarray]
@@ -91,7 +92,7 @@ class _Epoch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Group:
-    """Decoded steps in the order in which they are drawn: a row of `gather`'s each."""
+    """Decoded steps in the order in which they are drawn."""
 
     sampler: TransitionSampler | NStepSampler
     chosen: torch.Tensor
@@ -100,8 +101,8 @@ class _Group:
 class StreamedTransitions(Stream[Batch | StructuredBatch]):
     """An endless stream of epochs of transitions. `stream_transitions` makes it.
 
-    Give it to a `DataLoader` with `batch_size=None`. The stream is the same for any number of
-    workers and ranks, but each of them decodes all of it: what is slow to decode, one worker does.
+    Pass it to a `DataLoader` with `batch_size=None`. The stream is the same for any number of
+    workers and ranks, but each of them decodes all of it: use one worker if decoding is slow.
 
     Attributes:
         dataset: What is read.
@@ -127,7 +128,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         if buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be >= 1, found {buffer_bytes}.")
         cursor = Cursor(
-            # The discount moves no step, so every one has the key of the default.
+            # The discount does not affect the draws, so all discounts share the default's key.
             kind=f"stream 1 n_steps={n_steps} discount=0.99 buffer={buffer_bytes}",
             digest=dataset.digest,
             batch_size=batch_size,
@@ -152,7 +153,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         self._hold: list[str] = self._columns_to_hold(buffer_bytes // 4)
         sizes = self._layout.row_bytes
         left = buffer_bytes - self._layout.rows * sum(sizes[name] for name in self._hold)
-        # Of two groups in memory, one is drawn from and one decoded.
+        # Two groups are in memory: batches come from one while the other is decoded.
         row_bytes = sum(sizes.values())
         self._group_rows = max(1, left // 2 // row_bytes)
         block_rows = max(1, min(BLOCK_BYTES // row_bytes, self._group_rows // 4))
@@ -160,7 +161,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         self._edges = episode_blocks(self._layout.final_rows, block_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what is held to be read again, as by a worker process."""
+        """Leave out decoded data, which a worker process reads again."""
         return {**self.__dict__, "_held": {}}
 
     def __iter__(self) -> Iterator[Batch | StructuredBatch]:
@@ -227,7 +228,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
-        """Distinct texts by column, as `Arrays.texts`; reads the whole of these columns once."""
+        """Distinct texts by column, as `Arrays.texts`; reads these whole columns once."""
         self._read_held()
         return self._layout.texts
 
@@ -237,7 +238,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         return {**super().state_dict(), "epoch": epoch}
 
     def _find(self, position: int) -> tuple[int, int, int]:
-        """Return epoch, group, and step inside of it, of a step of the stream."""
+        """Return the epoch, the group, and the position in the group of a step of the stream."""
         epoch, step = divmod(position, self.dataset.total_steps)
         ends = self._epoch(epoch).ends
         number = int(np.searchsorted(ends, step, "right"))
@@ -274,10 +275,10 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         )
 
     def _new_memory(self) -> dict[str, np.ndarray]:
-        """Return arrays for any group, to be filled by one after the other.
+        """Return arrays large enough for any group, to be reused by one group after the other.
 
-        Memory is slow when it is first used: to get the pages of an image may take longer than to
-        decode it.
+        Memory is slow on first use: getting the pages for an image may take longer than decoding
+        it.
         """
         rows = np.diff(self._layout.final_rows[self._edges[1:] - 1], prepend=-1)
         most = min(self._layout.rows, max(self._group_rows, int(rows.max())))
@@ -304,7 +305,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
                 if name in self._hold:
                     values[begin:end] = self._held[name][first:last]
                     continue
-                if axis_of(name) == "step":  # where another group was before
+                if axis_of(name) == "step":  # another group's values may be here
                     values[begin:end] = 0
                 self._fill(name, first, last, values[begin:end])
 
@@ -333,15 +334,16 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
         return _Group(sampler, sampler.items_of(order))
 
     def _columns_to_hold(self, limit_bytes: int) -> list[str]:
-        """Return what to hold for the whole dataset: all but images, if that takes little memory.
+        """Return the columns to hold in memory whole: all but images, if that takes little memory.
 
-        A chunk of rewards has those of some 100,000 steps, and would be decoded for each few images.
+        A chunk holds the rewards of some 100,000 steps, and would be decoded again for every few
+        images.
         """
         sizes = self._layout.row_bytes
         small = [name for name, size in sizes.items() if size < LARGE_ROW_BYTES]
         total = self._layout.rows * sum(sizes[name] for name in small)
         held = small if len(small) < len(sizes) and total <= limit_bytes else []
-        # The places of texts count those of all rows before.
+        # The place of a text depends on all rows before it.
         texts = [name for name in self._layout.tables if name not in held]
         needed = self._layout.rows * sum(sizes[name] for name in texts)
         if needed > limit_bytes:
@@ -382,7 +384,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
     def _gather(
         self, group: _Group, into: int, done: int, count: int
     ) -> list[Batch | StructuredBatch]:
-        """Return this rank's part of `count` steps of a group, of a batch that has `done` others."""
+        """Return this rank's part of the next `count` steps of a batch that already has `done`."""
         own = self.cursor.own_items
         first = max(done, own.start) - done
         last = min(done + count, own.stop) - done
@@ -392,14 +394,14 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
 
 
 def _threads() -> int:
-    """Return how many blocks to decode side by side; codecs release the interpreter's lock."""
+    """Return how many blocks to decode in parallel; codecs release the interpreter's lock."""
     if hasattr(os, "sched_getaffinity"):  # Linux: cores that this process may use
         return min(MOST_THREADS, len(os.sched_getaffinity(0)))
     return min(MOST_THREADS, os.cpu_count() or 1)
 
 
 def _concatenate(pieces: list[Batch | StructuredBatch]) -> Batch | StructuredBatch:
-    """Return one batch of pieces from several groups."""
+    """Join pieces from several groups into one batch."""
     if len(pieces) == 1:
         return pieces[0]
     joined: dict[str, Any] = {}
@@ -428,29 +430,29 @@ def stream_transitions(
 ) -> StreamedTransitions:
     """Return an endless stream of transitions, decoded as it goes: each step once per epoch.
 
-    For datasets that neither RAM nor a memory map is to hold. Batches are as those of
-    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` where spaces are not flat.
+    For datasets too large for RAM and for a memory map. Batches are the same as those of
+    `transitions`: `Batch`, `NStepBatch`, or `StructuredBatch` if spaces are not flat.
 
     Args:
         dataset: What to read.
-        batch_size: Steps in a batch, of all ranks together. All batches are full: where the size
-            does not divide an epoch, a batch holds the end of one epoch and the start of the next.
+        batch_size: Steps in a batch, of all ranks together. All batches are full: if the size does
+            not divide an epoch, some batches hold the end of one epoch and the start of the next.
         seed: Seed of the stream.
         start: First batch, to continue where a run stopped; the group that it lies in is decoded.
-        n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
-        discount: Discount of a step, for `n_steps` over 1.
-        buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more mixes better;
-            another value gives another stream. An episode that is larger is held whole, twice.
+        n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
+        discount: Discount of a step, for `n_steps` above 1.
+        buffer_bytes: Memory for decoded steps. Half of it is mixed at a time, so more memory mixes
+            better; another value gives another stream. A larger episode is held whole, twice.
         allow_non_finite: Take NaN and infinity as they are.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
-        SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or a weighted
-            mixture.
+        SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or the
+            dataset is a weighted mixture.
         IntegrityError: an object is damaged; also while iterating.
         ValueError: a number is out of range.
-        TypeError: a number is no integer, or no dataset is given.
+        TypeError: a number is not an integer, or no dataset is given.
     """
     return StreamedTransitions(
         as_dataset(dataset),

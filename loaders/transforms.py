@@ -1,14 +1,14 @@
-"""Changes of a dataset in memory that papers make before training: each one line, made once.
+"""Transforms that papers apply before training, made once on a dataset in memory, one line each.
 
     arrays = normalize_observations(arrays)                      TD3+BC, ReBRAC, CORL
     arrays = clip_actions(arrays, limit=1 - 1e-5)                IQL, for policies with a tanh
     arrays = scale_rewards_by_return_range(arrays)               IQL on MuJoCo: 1000 / (best - worst)
     arrays = scale_rewards(arrays, shift=-1.0)                   IQL on AntMaze
 
-A transform gives new arrays, of a digest that says what was done, and leaves those it was given:
-that takes a second matrix (as many bytes as `arrays.rows`) while both are in use. With
-`in_place=True` it writes into the matrix it was given, whose old `Arrays` must not be used on.
-Transforms with settings are made by `functools.partial`. Images are changed in batches:
+A transform returns new arrays, whose digest depends on what was done, and does not change its
+input: that takes a second matrix (as many bytes as `arrays.rows`) while both are in use. With
+`in_place=True` it overwrites the given matrix; do not use the old `Arrays` afterwards. To pass a
+transform with settings, use `functools.partial`. Images are converted batch by batch, by
 `images_to_float`.
 """
 
@@ -49,11 +49,11 @@ _BLOCK_ROWS = 65536
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Normalizer:
-    """Takes numbers to mean 0 and spread 1, and back; also for what an environment gives.
+    """Maps numbers to mean 0 and standard deviation 1, and back; also observations at run time.
 
     Attributes:
-        mean: Taken from each number, float64.
-        std: What each is divided by then, float64.
+        mean: Subtracted from each number, float64.
+        std: Divides each number after that, float64.
     """
 
     mean: Float64[np.ndarray, " numbers"]
@@ -65,16 +65,16 @@ class Normalizer:
         return normalized
 
     def restore(self, values: np.ndarray) -> Float32[np.ndarray, "*batch numbers"]:
-        """Return the numbers that `normalize` was given, but for rounding."""
+        """Undo `normalize`, up to rounding."""
         restored: np.ndarray = (values * self.std + self.mean).astype(np.float32)
         return restored
 
 
 def observation_normalizer(arrays: Arrays, *, epsilon: float = 1e-3) -> Normalizer:
-    """Return what normalizes observations; take it from the arrays before they are normalized.
+    """Return the normalizer of observations; make it before the arrays are normalized.
 
     Args:
-        arrays: The steps whose mean and spread count; see `load_statistics`.
+        arrays: The steps to take mean and standard deviation from; see `load_statistics`.
         epsilon: Added to the standard deviation, as in TD3+BC, so that constants stay finite.
 
     Raises:
@@ -104,18 +104,18 @@ def normalize_observations(
     normalizer: Normalizer | None = None,
     in_place: bool = False,
 ) -> Arrays:
-    """Return arrays whose packed observations have mean 0 and spread 1; images stay.
+    """Return arrays whose packed observations have mean 0 and standard deviation 1, not images.
 
     Args:
         arrays: The steps.
         epsilon: See `observation_normalizer`.
-        normalizer: Taken instead of the one of these arrays, as of a training split.
+        normalizer: Used instead of the one of these arrays, such as that of a training split.
         in_place: Write into the given matrix.
 
     Raises:
         SchemaError: no observation is packed, or one is not finite.
-        ValueError: the epsilon is out of range, or the normalizer is of other observations or has
-            a spread that is not positive.
+        ValueError: the epsilon is out of range, or the normalizer does not fit these observations
+            or has a standard deviation that is not positive.
         TypeError: no arrays.
     """
     check_arrays(arrays)
@@ -148,7 +148,7 @@ def clip_actions(arrays: Arrays, *, limit: float = 1 - 1e-5, in_place: bool = Fa
 
     Args:
         arrays: The steps.
-        limit: Largest size of a number in an action.
+        limit: Largest absolute value of a number in an action.
         in_place: Write into the given matrix.
 
     Raises:
@@ -175,7 +175,7 @@ def scale_rewards(
     Args:
         arrays: The steps.
         scale: Factor.
-        shift: Added then; -1 turns AntMaze's 0 and 1 into -1 and 0.
+        shift: Added after that; -1 turns AntMaze's 0 and 1 into -1 and 0.
         in_place: Write into the given matrix.
 
     Raises:
@@ -186,7 +186,7 @@ def scale_rewards(
     if not np.isfinite([scale, shift]).all():
         raise ValueError(f"scale and shift must be finite, found {scale} and {shift}")
     scale, shift = canonical_number(scale), canonical_number(shift)
-    # Only steps: the rows of final observations hold zeros, and keep them.
+    # Only rows of steps; those of final observations hold zeros, which stay.
     steps = torch.from_numpy(arrays.step_rows()).to(arrays.rows.device)
     place = arrays.columns["rewards"].start
     before = arrays.rows[steps, place]
@@ -206,13 +206,13 @@ def scale_rewards_by_return_range(
 ) -> Arrays:
     """Return arrays with rewards times `total / (highest return - lowest return)`.
 
-    What IQL (Kostrikov et al. 2022) does on MuJoCo, and CORL's `modify_reward`. Returns are those
-    of the dataset's episodes; D4RL's files have no episodes, so the authors' code cuts them by its
-    own rules, and an episode that the end of a file cuts off may count there or not.
+    As IQL (Kostrikov et al. 2022) does on MuJoCo, and CORL's `modify_reward`. Returns are those of
+    the dataset's episodes. D4RL's files do not mark episodes, so the authors' code cuts them by its
+    own rules, and may or may not count an episode that the end of a file cuts off.
 
     Args:
         arrays: The steps.
-        total: Range of returns that comes out.
+        total: Resulting range of returns.
         in_place: Write into the given matrix.
 
     Raises:
@@ -234,7 +234,7 @@ def scale_rewards_by_return_range(
 def images_to_float(batch: BatchT, *, channels_first: bool = False) -> BatchT:
     """Return a batch whose uint8 tensors are float32 in [0, 1]: 4 bytes a number instead of 1.
 
-    Do it as late as possible, on the device that trains, since it makes a batch four times as large.
+    Do this as late as possible, on the device that trains, since it makes images four times larger.
 
     Args:
         batch: A batch of any kind, a dict of tensors, or one tensor.
@@ -242,7 +242,7 @@ def images_to_float(batch: BatchT, *, channels_first: bool = False) -> BatchT:
             images with an axis of channels, `[.., height, width, channels]`.
 
     Raises:
-        ValueError: channels first, and an image with less than three axes and the batch's.
+        ValueError: `channels_first`, and an image with fewer than three axes besides the batch's.
         TypeError: no batch.
     """
     change = functools.partial(_to_float, channels_first=channels_first)
@@ -272,6 +272,6 @@ def _to_float(value: Tensor, channels_first: bool) -> Tensor:
 
 
 def _changed(arrays: Arrays, operation: str, *, in_place: bool) -> Arrays:
-    """Return arrays to write into, of a digest that says what was done."""
+    """Return arrays to write into, with a digest that depends on the operation."""
     rows = arrays.rows if in_place else arrays.rows.clone()
     return dataclasses.replace(arrays, rows=rows, digest=derived_digest(arrays, operation))

@@ -1,4 +1,4 @@
-"""Random transitions of a dataset as an endless stream of batches: uniform, or as a mixture says."""
+"""Random transitions in an endless stream of batches, uniform or by a mixture's weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["TransitionSampler", "Transitions", "transitions"]
 
 
 class TransitionSampler:
-    """Chooses steps and gathers them with what followed."""
+    """Chooses steps and gathers them with their next observations."""
 
     kind = "transitions 1"
 
@@ -36,7 +36,7 @@ class TransitionSampler:
         self._sizes = [obs, act, 3, obs]
 
     def __reduce__(self) -> tuple[type[TransitionSampler], tuple[Arrays]]:
-        """Leave the view to be made again: pickled, it would take all rows along."""
+        """Leave the view out of a pickle, since it would carry all rows; it is made again."""
         return TransitionSampler, (self.arrays,)
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
@@ -44,7 +44,7 @@ class TransitionSampler:
         return self.items_of(self.arrays.choose_steps(uniform))
 
     def items_of(self, steps: Int64[np.ndarray, " items"]) -> Int64[Tensor, " items"]:
-        """Return what `choose` would of some steps."""
+        """Return what `choose` would return for some steps."""
         return torch.from_numpy(self.arrays.step_table.take(steps))
 
     def gather(self, chosen: Tensor) -> Batch:
@@ -111,15 +111,15 @@ def transitions(
     """Return an endless stream of random transitions, with replacement.
 
     Every step is as likely as any other, unless the dataset is a weighted mixture
-    (`orlog.combine_datasets`). Of a dataset all steps are read into RAM first (4 bytes a number):
-    for several streams call `orlog.load_arrays` once and give them its result.
+    (`orlog.combine_datasets`). All steps of a dataset are read into RAM first (4 bytes a number):
+    for several streams, call `orlog.load_arrays` once and pass them its result.
 
     Args:
         data: What to sample from.
         batch_size: Transitions in a batch, of all ranks together.
         seed: Seed of the stream.
         start: First batch, to continue where a run stopped.
-        n_steps: Steps that an item goes over; over 1 batches are `NStepBatch`.
+        n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
         discount: Discount of a step, for `discounts` of batches that have them.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.

@@ -3,8 +3,8 @@
     arrays = weighted(arrays, weights_by_return(arrays, temperature=0.1))
     for batch in orlog.transitions(arrays, 256, seed=0): ...
 
-A mixture of datasets has weights of its own (`orlog.combine_datasets`); these multiply them. Where
-an item is more than a step (a window, a goal), the weights are those of the step it is chosen by.
+A mixture of datasets has its own weights (`orlog.combine_datasets`), which these multiply. If an
+item is more than a step (a window, a goal), the weight of the step that it is chosen by counts.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Per: TypeAlias = Literal["episode", "step"]
 
 
 def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"]) -> Arrays:
-    """Return the same steps, of which each is as likely as its weight says; nothing is copied.
+    """Return the same steps, drawn in proportion to weights; nothing is copied.
 
-    The probability of a step is the one it had (of a mixture, or of earlier weights) times its
-    weight, made to sum to 1. Choosing costs the same for any weights (an alias table, 16 bytes a
+    The probability of a step is its previous one (from a mixture, or from earlier weights) times
+    its weight, normalized to sum to 1. Choosing costs the same for any weights (an alias table, 16 bytes a
     step). The digest changes with the weights, and with it the stream.
 
     Args:
-        arrays: The steps; those of a dataset are read first, so for several calls give the
+        arrays: The steps; those of a dataset are read first, so for several calls pass the
             result of `orlog.load_arrays`.
-        weights: One number a step, >= 0. Only their proportions to the largest count, rounded to
-            float32: so `3 * weights`, whose products are rounded too, has the same digest and
-            stream (but for one weight in about 10^8 whose proportion is rounded the other way).
+        weights: One number a step, >= 0. Only their ratios to the largest count, rounded to
+            float32. So `3 * weights` has the same digest and stream (except for about one weight in
+            10^8, whose ratio is rounded the other way).
 
     Raises:
-        ValueError: a wrong number of weights, one that is negative, NaN or infinite, or no step
-            that is left with a chance.
+        ValueError: a wrong number of weights; one that is negative, NaN or infinite; or no step
+            has a chance left.
         TypeError: neither arrays nor a dataset.
     """
     arrays = as_arrays(arrays)
@@ -72,14 +72,14 @@ def weighted(arrays: Given | Arrays, weights: Float64[np.ndarray, " steps"]) -> 
 def weights_by_episode(
     arrays: Given | Arrays, weights: np.ndarray | None = None, *, per: Per = "episode"
 ) -> Float64[np.ndarray, " steps"]:
-    """Return weights of steps from weights of episodes; without any, episodes weigh the same.
+    """Return weights of steps from weights of episodes; by default, episodes weigh the same.
 
     Args:
         arrays: The steps.
         weights: One number an episode, >= 0.
-        per: What a weight is of. `episode`: of the episode as a whole, so its steps share it, and
-            a long episode is as likely as a short one of the same weight. `step`: of each of its
-            steps, so a longer one is more likely.
+        per: What a weight applies to. `episode`: to the episode as a whole, so its steps share it,
+            and a long episode is as likely as a short one of the same weight. `step`: to each step
+            of the episode, so a longer one is more likely.
 
     Raises:
         ValueError: a wrong number of weights, or one that is negative, NaN or infinite.
@@ -120,9 +120,9 @@ def weights_by_return(
 
     Args:
         arrays: The steps.
-        temperature: The lower, the more the best episodes count; infinity makes all the same.
-        by: What the value between is proportional to: the return, or its rank (equal returns share
-            the mean of their ranks), which a few extreme returns do not change.
+        temperature: The lower, the more the best episodes count; infinity makes all weights equal.
+        by: What the value grows linearly with: the return, or its rank (equal returns share the
+            mean of their ranks), which a few extreme returns hardly change.
         per: See `weights_by_episode`.
 
     Raises:
@@ -141,7 +141,7 @@ def weights_by_return(
     spread = values.max() - values.min()
     # Relative to the best, so that no temperature makes them infinite.
     behind = (values - values.max()) / (spread or 1.0)
-    with np.errstate(over="ignore"):  # so far below that the weight is 0
+    with np.errstate(over="ignore"):  # very low values get weight 0
         return weights_by_episode(arrays, np.exp(behind / temperature), per=per)
 
 
