@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What of a dataset is wanted.
+    """Which episodes and columns of a dataset to read.
 
     Attributes:
         episodes: Positions of episodes, in the order wanted; None for all.
@@ -41,16 +41,16 @@ class Choice:
         return self.episodes is not None or self.columns is not None
 
     def of(self, dataset: Dataset) -> Dataset:
-        """Return the view of a dataset that has what is wanted."""
+        """Return the view of a dataset with the chosen episodes and columns."""
         chosen = dataset if self.columns is None else dataset.select_columns(self.columns)
         return chosen if self.episodes is None else chosen[np.asarray(self.episodes, np.int64)]
 
 
 def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
-    """Return a choice, its arguments checked.
+    """Return a choice, after checking its arguments.
 
     Raises:
-        TypeError: columns are given as one text, or episodes are no integers.
+        TypeError: columns are a single text, or episodes are not integers.
         ValueError: no episode is chosen.
     """
     if isinstance(columns, str):
@@ -65,7 +65,7 @@ def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Cho
 
 
 def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
-    """Return the columns that a choice leaves.
+    """Return the names of the columns that a choice keeps.
 
     Raises:
         SchemaError: the version has no such episodes.
@@ -100,7 +100,7 @@ def plain_objects(manifest: Manifest, columns: set[str]) -> list[StoredObject]:
 def wanted_objects(
     folder: Path, manifest: Manifest, columns: set[str], episodes: Sequence[int] | None
 ) -> list[StoredObject]:
-    """Return the objects with rows of some episodes; the plain objects are in the folder."""
+    """Return the objects with rows of some episodes; `plain_objects` must be in the folder."""
     chosen = [item for item in manifest.objects if column_of(item.path) in columns]
     if episodes is None:
         return chosen

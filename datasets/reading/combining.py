@@ -22,11 +22,11 @@ def split_dataset(
     Args:
         dataset: What to split.
         sizes: Numbers of episodes, or fractions of all of them, which sum to at most 1.
-        seed: Draws which episodes go where; without one the first go to the first view. Inside a
-            view episodes keep their order.
+        seed: Decides at random which episodes go where; without one, the first episodes go to the
+            first view. Episodes keep their order within a view.
 
     Raises:
-        ValueError: sizes that are negative or more than there is.
+        ValueError: sizes are negative, or exceed the dataset.
     """
     dataset = as_dataset(dataset)
     given: object = sizes
@@ -45,14 +45,14 @@ def combine_datasets(
 ) -> Dataset:
     """Return a view of all episodes of several datasets, one dataset after the other.
 
-    Weights that the datasets have from an earlier combination are kept: they are multiplied by
-    those given here.
+    Datasets that are weighted combinations themselves keep their weights, multiplied by those given
+    here.
 
     Args:
         datasets: What to combine; spaces and columns must be the same.
-        weights: Probability that a sampled step comes from each of them (they are scaled to sum
-            to 1). Without weights every dataset counts by its steps, so that where none of them
-            is weighted itself every step is as likely as any other.
+        weights: For each dataset, the probability that a sampled step comes from it (scaled to sum
+            to 1). By default, each counts by its number of steps, so all steps are equally likely
+            unless a dataset is weighted itself.
 
     Raises:
         SchemaError: spaces or columns differ; the message says where.
@@ -65,8 +65,8 @@ def combine_datasets(
         raise ValueError("combine_datasets needs at least one dataset.")
     scaled = None
     if weights is None and any(one.mixture is not None and one.total_steps for one in parents):
-        # Saved views without weights leave those inside out, and keep that meaning with their
-        # digest. So the shares are written into the operation.
+        # A saved view without weights ignores those of its parents, and has to keep that meaning
+        # and its digest. So the shares are written into the operation.
         weights = [one.total_steps for one in parents]
     if weights is not None:
         weights = [float(weight) for weight in weights]

@@ -1,4 +1,4 @@
-"""`Dataset`: episodes of one version, or of a view of several, opened for reading."""
+"""`Dataset`: a stored version, or a view of one or several, opened for reading."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BLOCK_BYTES = 2**24
 
 
 class Dataset:
-    """Episodes opened for reading: a stored version, or a view. `load_dataset` makes it.
+    """Episodes opened for reading: a stored version, or a view. `load_dataset` returns one.
 
     `ds[i]` is an `Episode`; `ds[a:b]`, `ds[[3, 1]]` and a mask are views. Views copy nothing,
     compose, have a digest of their own and work wherever a dataset does.
@@ -56,7 +56,7 @@ class Dataset:
     """
 
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
-        """Open the version stored in `folder`; its manifest may have been read before.
+        """Open the version stored in `folder`; pass its manifest if it has been read already.
 
         Raises:
             IntegrityError: an object is missing, cut or altered, or columns do not agree.
@@ -80,7 +80,7 @@ class Dataset:
         selection: Selection,
         schema: Schema | None = None,
     ) -> Dataset:
-        """Return a view; `orlog.datasets.reading.operations` checks what goes in here."""
+        """Return a view; `orlog.datasets.reading.operations` has checked the arguments."""
         made = cls.__new__(cls)
         made.digest = digest
         made.schema = schema or parents[0].schema
@@ -131,7 +131,7 @@ class Dataset:
 
     @property
     def environment(self) -> EnvironmentRecord | None:
-        """What recorded the data; None where it is not known, or differs between parts of a view."""
+        """What recorded the data; None if it is not known, or differs between parts of a view."""
         records = [stored.manifest.environment for stored in self._versions]
         return records[0] if all(record == records[0] for record in records) else None
 
@@ -147,7 +147,7 @@ class Dataset:
 
     @property
     def lineage(self) -> list[Parent]:
-        """Datasets it was derived from: as recorded in a stored version, the parents of a view."""
+        """Datasets it was derived from: those in a stored version's manifest, or a view's parents."""
         if self.operation is None:
             return self.manifest.lineage
         text = operation_text(self.operation)
@@ -204,7 +204,7 @@ class Dataset:
             name: Name of the column.
             start: First row.
             stop: Row after the last one.
-            out: Where they go: a contiguous, writeable array of their shape and type; a new array
+            out: Where they go: a contiguous, writeable array of their shape and dtype; a new array
                 by default. Reusing memory is faster.
 
         Raises:
@@ -230,7 +230,7 @@ class Dataset:
     def rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
 
-        Each costs the decoding of its chunk: cheap for images, whose chunks hold one frame or a few.
+        Each row needs its chunk decoded: cheap for images, whose chunks hold one or a few frames.
 
         Raises:
             NotFoundError: there is no such column.
@@ -288,7 +288,7 @@ class Dataset:
             done += len(lengths)
 
     def sample_episodes(self, count: int, *, seed: int) -> list[Episode]:
-        """Return different random episodes; equal seeds give equal episodes.
+        """Return `count` different random episodes; equal seeds give equal episodes.
 
         Raises:
             ValueError: there are fewer episodes than that.
@@ -299,7 +299,7 @@ class Dataset:
         return list(self.iterate_episodes(drawn.tolist()))
 
     def blocks(self, episodes: np.ndarray | None = None) -> Iterator[tuple[Block, np.ndarray]]:
-        """Yield (columns, lengths) of whole episodes: some 16 MiB, and at least one, at a time."""
+        """Yield (columns, lengths) of whole episodes: about 16 MiB, and at least one, at a time."""
         wanted = np.arange(self.total_episodes) if episodes is None else episodes
         lengths = self.episode_lengths[wanted]
         total_bytes = sum(
@@ -315,12 +315,12 @@ class Dataset:
             yield self._block(wanted[first:last]), lengths[first:last]
 
     def filter_episodes(self, condition: str | Callable[[Episode], bool]) -> Dataset:
-        """Return a view of the episodes that fulfill a condition.
+        """Return a view of the episodes that meet a condition.
 
         Args:
             condition: An expression on columns of episodes, such as `returns > 100 and lengths
-                >= 50`, which is saved with the view; or a function of an episode, of which the
-                resulting positions are saved.
+                >= 50`, which is saved with the view; or a function of an episode, for which the
+                positions of the chosen episodes are saved.
 
         Raises:
             SchemaError: the expression cannot be read, or names no column of episodes.
@@ -328,7 +328,7 @@ class Dataset:
         return filter_episodes(self, condition)
 
     def top_episodes(self, percent: float, *, by: str = "returns") -> Dataset:
-        """Return a view of the best episodes: the highest `percent` by a column of episodes.
+        """Return a view of the best episodes: the top `percent` by a column of episodes.
 
         Raises:
             ValueError: percent does not lie in (0, 100].
@@ -336,7 +336,7 @@ class Dataset:
         return top_episodes(self, percent, by=by)
 
     def select_columns(self, columns: Sequence[str]) -> Dataset:
-        """Return a view with fewer columns: of a Dict of observations, `infos/` and `episodes/`.
+        """Return a view with fewer columns of Dict observations, `infos/` and `episodes/`.
 
         Actions, rewards, ends, lengths, returns and seeds always stay.
 
@@ -349,7 +349,7 @@ class Dataset:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.
 
         Args:
-            path: The file. It may hold the same view already.
+            path: The file; it may hold this same view already.
             replace: Whether another view in it may be replaced. Other files are never replaced.
 
         Raises:
@@ -365,7 +365,7 @@ class Dataset:
 
         Args:
             trust_environment: Consent to arguments that come with the data. Versions that ship with
-                orlog, that a registry's key signed or that were recorded on this machine need none.
+                orlog, are signed by a registry's key, or were recorded on this machine need none.
 
         Raises:
             NotFoundError: the data name no environment, or Gymnasium does not know it.
@@ -380,7 +380,7 @@ class Dataset:
         )
 
     def checked_environment(self, *, trust_environment: bool = False) -> EnvironmentRecord:
-        """Return what `environment` holds, if it may be made; see `recover_environment`.
+        """Return `environment`, if making it is allowed; see `recover_environment`.
 
         Raises:
             NotFoundError: the data name no environment, or Gymnasium does not know it.
@@ -428,9 +428,9 @@ class Dataset:
         return self._selection.runs(episodes)
 
     def _check_target(self, name: str, start: int, stop: int | None, rows: int, out: object) -> int:
-        """Return the row after the last wanted one of `rows`, if all wanted rows fit `out`.
+        """Return `stop`, or `rows` if it is None, after checking the range and that it fits `out`.
 
-        Decoders write to its address, whatever it is: it must hold these rows, and may change.
+        Decoders write to the memory of `out` without checks, so it must fit and be writeable.
         """
         stop = rows if stop is None else stop
         check_range(name, start, stop, rows)
@@ -462,7 +462,7 @@ class Dataset:
 
 
 def _by_episode(name: str) -> str:
-    """Return where an episode has the values of a column, as code."""
+    """Return the code that reads a column's values from an episode."""
     root, _, key = name.partition("/")
     if root == "infos":
         return f'ds[0].infos["{key}"]'

@@ -8,9 +8,9 @@
 | `< <= > >= == !=`, `0 < x <= 1`, `x in [1, 2]`, `x not in [..]` | comparisons; text only by `== != in` |
 | `and or not`, `+ - * / // % **`, `abs(x)`, `isfinite(x)` | all on whole columns at once |
 
-A comparison with a number that is not a number (NaN) is false, `!=` too; `isfinite` finds these.
-Whole numbers stay whole and exact, or are refused once they leave 64 bits. The text is parsed and
-never run; its length and nesting are bounded, so that a text from anywhere does no harm.
+A comparison with NaN is false, even `!=`; use `isfinite` to find NaN. Integers stay exact integers;
+a result that leaves 64 bits is refused. The text is parsed and never run, and its length and
+nesting are bounded, so texts from untrusted sources are safe.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ def evaluate(
         expression: Text as in the table above.
         columns: Returns a column of episodes by its name, `returns`, with one row per episode:
             numbers, or text as `str`. Called once for each name.
-        names: Names of the columns that there are, without `episodes/`.
+        names: Names of the existing columns, without `episodes/`.
         count: Number of episodes.
 
     Raises:
-        SchemaError: the text is no condition on these columns; the message shows where and why.
+        SchemaError: the text is not a condition on these columns; the message shows where and why.
     """
     parsed = _parse(expression)
     for name, node in parsed.names.items():
@@ -135,7 +135,7 @@ def _parse(expression: str) -> _Parsed:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice on odd literals
+            warnings.simplefilter("ignore")  # Python warns about odd literals
             root = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         where = f", character {error.offset}" if error.offset else ""
@@ -153,7 +153,7 @@ def _parse(expression: str) -> _Parsed:
 
 
 def _check(parsed: _Parsed, node: ast.expr, depth: int) -> None:
-    """Refuse every form that is not in the table, and note the columns."""
+    """Refuse every form that is not in the table, and collect the columns."""
     if depth > DEEPEST:
         raise SchemaError(
             f"expression {_shorten(parsed.text)}: nested more than {DEEPEST} deep (each + and * "
@@ -300,7 +300,7 @@ class _Evaluation:
         return _plain(result)
 
     def number(self, node: ast.expr) -> np.ndarray:
-        """Return a value as int64 or float64, which arithmetic is done in."""
+        """Return a value as int64 or float64, the dtypes of arithmetic."""
         value = self.value(node)
         if _is_text(value):
             self.parsed.refuse(node, "this is text, not a number")
@@ -317,7 +317,7 @@ class _Evaluation:
         if left.dtype.kind == right.dtype.kind == "i" and kind is not ast.Div:
             floats = compute(left.astype(np.float64), right)
             if kind in (ast.FloorDiv, ast.Mod):
-                if not right.all():  # whole numbers have no NaN to say that they divide by zero
+                if not right.all():  # integers cannot express a division by zero
                     return _plain(floats)
             elif np.abs(floats).max(initial=0) >= 2**62:
                 self.parsed.refuse(
@@ -371,7 +371,7 @@ def _is_number(value: Value) -> Any:
 
 
 def _plain(value: Any) -> Value:
-    """Return a single number as Python's, so that it takes the type of the column beside it."""
+    """Return a scalar as Python's number, so it takes the dtype of the column it meets."""
     single = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
     result: Value = value.item() if single else value
     return result

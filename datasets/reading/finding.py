@@ -1,4 +1,4 @@
-"""Finds stored versions that are on this machine, by name, digest or folder; opens none of them."""
+"""Finds stored versions on this machine by name, digest or folder, without opening them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_part(wanted: DatasetName) -> Path | None:
 
 
 def pinned(wanted: DatasetName) -> DatasetName:
-    """Return the name with the digest that `orlog.lock` pins it to, if one does."""
+    """Return the name with the digest that `orlog.lock` pins it to, if it does."""
     pin = check_lock(wanted)
     return wanted if pin is None else DatasetName(wanted.name, "", pin.digest)
 
@@ -104,13 +104,13 @@ def find_dataset(name: str | Path) -> Path:
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
-        SchemaError: it is the file of a view.
+        SchemaError: it is a view's file.
     """
     return find_stored(name)[0]
 
 
 def find_whole_or_part(name: str | Path) -> Path:
-    """Return what `find_dataset` does, or the folder of a version downloaded in part.
+    """Return the folder of a dataset as `find_dataset` does, or of a version downloaded in part.
 
     Raises as `find_dataset` does.
     """
@@ -124,7 +124,7 @@ def find_whole_or_part(name: str | Path) -> Path:
 
 
 def stored_folder(name: str | Path) -> Path:
-    """Return the folder of the stored version that a name or a folder stands for.
+    """Return the folder of the stored version that a name or folder stands for.
 
     `orlog.lock` applies. Raises as `find_dataset` does.
     """
@@ -134,7 +134,7 @@ def stored_folder(name: str | Path) -> Path:
 
 
 def stored_folders(name: str | Path) -> list[Path]:
-    """Return the folders of stored versions that a name, a folder or a view's file stands for.
+    """Return the folders of the stored versions that a name, folder or view's file stands for.
 
     Only a view's file is opened. Raises as `find_dataset` does, and ManifestError for a view
     that is malformed.
@@ -146,7 +146,7 @@ def stored_folders(name: str | Path) -> list[Path]:
 
 
 def folders_to_verify(name: str | Path) -> list[Path]:
-    """Return what `stored_folders` does, or the folder of a version downloaded in part.
+    """Return folders as `stored_folders` does, or the folder of a version downloaded in part.
 
     Raises as `stored_folders` does.
     """
@@ -161,7 +161,7 @@ def folders_to_verify(name: str | Path) -> list[Path]:
 def folders_to_repair(name: str) -> list[Path]:
     """Return the folders of stored versions that a name, a folder or a view's file stands for.
 
-    Unlike `stored_folders` it finds versions whose manifest is missing or damaged.
+    Unlike `stored_folders`, it also finds versions whose manifest is missing or damaged.
     """
     if as_folder(name) is None:
         wanted = parse_name(name)
@@ -204,9 +204,8 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
     for version in candidates:
         folder = version_folder(wanted.name, version)
         if opens:
-            mark_used(
-                folder
-            )  # before reading it, so that a process removing versions sees it in time
+            # Before reading it, so that a process that removes versions sees it in time.
+            mark_used(folder)
         try:
             with unless_deleted(folder):
                 manifest = read_manifest(folder / MANIFEST_FILE)
@@ -268,7 +267,7 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
 
 
 def refuse_hdf5(path: Path) -> None:
-    """Raise for an HDF5 file, which is neither a version's folder nor a view, and say what to do."""
+    """Raise for an HDF5 file, which is neither a version's folder nor a view, with advice."""
     if not is_file(path) or path.suffix == ".json":
         return
     with path.open("rb") as file:

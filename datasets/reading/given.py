@@ -1,4 +1,4 @@
-"""How callers name a dataset: by name, path or `Dataset`, everywhere alike."""
+"""Arguments that name a dataset: a name, a path or a `Dataset`, in all functions alike."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def as_stored_folder(
 
     Args:
         given: A path is returned as it is, whatever it holds.
-        find: Gives the folders that a name stands for, as `finding.stored_folders` does.
+        find: Returns the folders that a name stands for, as `finding.stored_folders` does.
         parameter: How errors call the argument.
 
     Raises:
         TypeError: neither a name, nor a path, nor a dataset.
-        SchemaError: a view, which is stored as several versions or as a part of one.
+        SchemaError: it is a view, which is not one stored version.
         OrlogError: as `find` raises.
     """
     if isinstance(given, Dataset):
@@ -68,7 +68,7 @@ def as_stored_folder(
 
 
 def as_name(given: Given, parameter: str = "name") -> str:
-    """Return the name, for a `Dataset` with its version.
+    """Return a name as given, or the name and version of a `Dataset`.
 
     Raises:
         TypeError: neither a name nor a dataset.

@@ -1,4 +1,4 @@
-"""Opens what is on this machine: a stored version, whole or in part, or a saved view."""
+"""Opens datasets on this machine: stored versions, whole or in part, and saved views."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 | operation | value |
 |---|---|
 | `filter` | an expression on columns of episodes |
-| `episodes` | positions, as [first, one past the last] ranges |
+| `episodes` | positions, as ranges [first, last + 1] |
 | `split` | sizes, seed, part: a seeded partition of whole episodes |
 | `top` | percent, by |
-| `columns` | names to keep, of those that are optional |
+| `columns` | names of the optional columns that are kept |
 | `combine` | weights, or none |
 
-A derived dataset is named by the SHA-256 of the canonical JSON of its operation and its parents'
+A derived dataset's digest is the SHA-256 of the canonical JSON of its operation and its parents'
 digests.
 """
 
@@ -62,7 +62,7 @@ Operation: TypeAlias = dict[str, Any]
 
 
 class Source(Protocol):
-    """What operations ask of a dataset; `Dataset` is one."""
+    """What operations need of a dataset; `Dataset` provides it."""
 
     digest: str
     schema: Schema
@@ -71,7 +71,7 @@ class Source(Protocol):
 
     @property
     def parents(self) -> tuple[Self, ...]:
-        """What a view was made of."""
+        """The datasets that a view was made from."""
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Source(Protocol):
         selection: Selection,
         schema: Schema | None = None,
     ) -> Self:
-        """Return a view of some datasets."""
+        """Return a view of these datasets."""
 
 
 SourceT = TypeVar("SourceT", bound=Source)
@@ -132,7 +132,7 @@ ROUNDING = 1e-9
 
 
 def filter_episodes(dataset: SourceT, condition: str | Callable[[Episode], bool]) -> SourceT:
-    """Return a view of the episodes that fulfill a condition; see `SourceT.filter_episodes`."""
+    """Return a view of the episodes that meet a condition; see `Dataset.filter_episodes`."""
     if isinstance(condition, str):
         return apply_operation({"filter": condition}, [dataset])
     if not callable(condition):
@@ -182,12 +182,12 @@ def select_episodes(dataset: SourceT, index: slice | Sequence[int] | np.ndarray)
 
 
 def top_episodes(dataset: SourceT, percent: float, *, by: str = "returns") -> SourceT:
-    """Return a view of the best episodes; see `SourceT.top_episodes`."""
+    """Return a view of the best episodes; see `Dataset.top_episodes`."""
     return apply_operation({"top": {"percent": float(percent), "by": by}}, [dataset])
 
 
 def select_columns(dataset: SourceT, columns: Sequence[str]) -> SourceT:
-    """Return a view with fewer columns; see `SourceT.select_columns`."""
+    """Return a view with fewer columns; see `Dataset.select_columns`."""
     return apply_operation({"columns": sorted(set(columns))}, [dataset])
 
 
@@ -197,7 +197,7 @@ def operation_text(operation: Operation) -> str:
 
 
 def apply_operation(operation: Operation, parents: list[SourceT]) -> SourceT:
-    """Return the view that an operation makes of its parents: the one way views come to be."""
+    """Return the view that an operation makes of its parents; every view is made here."""
     if len(operation) != 1:
         raise ValueError(f"an operation has one name, found {sorted(operation)!r:.99}")
     ((kind, value),) = operation.items()
@@ -252,7 +252,7 @@ def _episode_column(dataset: SourceT, name: str) -> np.ndarray:
         texts = [data[start:end].decode() for start, end in pairs]
     except UnicodeDecodeError as error:
         raise IntegrityError(f"{dataset.name}: column {name}: not UTF-8: {error}") from error
-    # As objects: an array of text would give each episode the room of the longest.
+    # As objects: an array of text would take the longest text's size for each episode.
     column = np.empty(len(texts), object)
     column[:] = texts
     return column
@@ -266,7 +266,7 @@ def _best(dataset: SourceT, value: Any) -> np.ndarray:
     values = dataset.column(name)
     if "@" in name or values.ndim != 1 or values.dtype.kind not in "biuf":
         raise SchemaError(f"{dataset.name}: column {name} cannot be ordered")
-    # Not-a-number sorts last; ties go to the earlier episode.
+    # NaN sorts last; of equal values, the earlier episode is first.
     order = np.argsort(-values.astype(np.float64), kind="stable")
     count = math.ceil(len(values) * percent / 100 - ROUNDING)
     return np.sort(order[: max(1, count)])
@@ -289,7 +289,7 @@ def _split_part(dataset: SourceT, value: Any) -> np.ndarray:
 
 
 def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
-    """Return a schema without the columns that may go and are not named.
+    """Return a schema without the optional columns that are not named.
 
     Raises:
         NotFoundError: there is no such column.
@@ -344,7 +344,7 @@ def _combine(parents: list[SourceT], value: Any) -> Selection:
         moved = np.array([place[one.digest] for one in selection.versions], np.int64)
         sources.append(moved[selection.source])
         indices.append(selection.index)
-        # A mixture inside a mixture keeps its proportions within the share of the whole.
+        # A mixture inside a mixture keeps its proportions within its own share.
         inner = selection.weights if weights is not None and selection.weights else (1.0,)
         flat = selection.component if len(inner) > 1 else np.zeros_like(selection.component)
         components.append(flat + len(shares))
@@ -370,7 +370,7 @@ def _are_weights(weights: Any, parents: list[SourceT]) -> bool:
 
 
 def _check_alike(first: SourceT, other: SourceT) -> None:
-    """Refuse to combine what has other spaces or columns."""
+    """Refuse to combine datasets with different spaces or columns."""
     for kind in ("observation_space", "action_space"):
         expected, found = getattr(first, kind), getattr(other, kind)
         if expected != found:
@@ -388,7 +388,7 @@ def _check_alike(first: SourceT, other: SourceT) -> None:
 
 
 def _to_ranges(positions: np.ndarray) -> list[list[int]]:
-    """Return positions as [first, after the last] ranges, in their order."""
+    """Return positions as ranges [first, last + 1], in their order."""
     if not len(positions):
         return []
     edges = np.flatnonzero(np.diff(positions, prepend=positions[:1] - 2) != 1)
@@ -416,8 +416,8 @@ def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
     """Return the number of episodes of each part of a split.
 
     Raises:
-        TypeError: a size is no number.
-        ValueError: sizes that are negative or more than there is.
+        TypeError: a size is not a number.
+        ValueError: sizes are negative, or exceed the dataset.
     """
     total = dataset.total_episodes
     counts = []

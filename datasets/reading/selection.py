@@ -1,4 +1,4 @@
-"""`Selection`: chosen episodes of stored versions, their rows, and their order by a seed."""
+"""`Selection`: chosen episodes of stored versions and their rows; and random orders by seed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Selection:
 
     Attributes:
         versions: The stored versions that episodes come from.
-        source: Which of these versions, for each episode.
-        index: Which episode of that version.
-        component: Which component of a weighted mixture each episode belongs to; all 0 without one.
-        weights: Probability that a sampled step comes from a component; empty without a mixture.
+        source: For each episode, the index of its version in `versions`.
+        index: For each episode, its index in that version.
+        component: For each episode, its component of a weighted mixture; all 0 without a mixture.
+        weights: Probability that a sampled step comes from each component; empty without a mixture.
     """
 
     versions: tuple[StoredVersion, ...]
@@ -64,7 +64,7 @@ class Selection:
             yield self.versions[source[first]], index[first:last]
 
     def read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Return a column's rows of some episodes; in `out`, if it is given, unless offsets.
+        """Return a column's rows of some episodes; in `out` if given, except for offsets.
 
         Raises:
             IntegrityError: an object is damaged.
@@ -88,7 +88,7 @@ class Selection:
     def read_range(
         self, name: str, ends: np.ndarray, start: int, stop: int, out: np.ndarray | None
     ) -> np.ndarray:
-        """Return rows `start` to `stop - 1` of a column whose `row_ends` these are.
+        """Return rows `start` to `stop - 1` of a column; `ends` are its `row_ends`.
 
         Raises:
             IntegrityError: an object is damaged.
@@ -101,7 +101,7 @@ class Selection:
         return placed(self.read(name, episodes)[start - before : stop - before], out)
 
     def read_rows(self, name: str, ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return any rows of a column whose `row_ends` these are.
+        """Return any rows of a column; `ends` are its `row_ends`.
 
         Raises:
             IndexError: there is no such row.
@@ -122,10 +122,10 @@ class Selection:
 
 
 def seeded_order(seed: int, count: int) -> np.ndarray:
-    """Return a random order of `count` things, a pure function of the seed.
+    """Return a random order of `count` items that depends only on the seed.
 
-    Sorts raw words of Philox, which are fixed for good, while NumPy's own permutations may change
-    between its versions; and saved splits must not.
+    It sorts raw words of Philox, which never change. NumPy's own permutations may change between
+    its versions, and saved splits must not.
 
     Raises:
         ValueError: the seed is negative.
@@ -137,7 +137,7 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
 
 
 def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return values, in `out` if it is given."""
+    """Return values, copied into `out` if it is given."""
     if out is None:
         return values
     out[:] = values
@@ -145,12 +145,12 @@ def placed(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
 
 
 def check_range(name: str, start: int, stop: int, rows: int) -> None:
-    """Raise IndexError unless a column of so many rows has these."""
+    """Raise IndexError unless `start` to `stop` is a range within a column of `rows` rows."""
     if not 0 <= start <= stop <= rows:
         raise IndexError(f"{name}: rows {start} to {stop} of {rows}")
 
 
 def check_rows(name: str, rows: np.ndarray, count: int) -> None:
-    """Raise IndexError unless a column of so many rows has all of these."""
+    """Raise IndexError unless a column of `count` rows has all of these rows."""
     if len(rows) and not (rows.min() >= 0 and rows.max() < count):
         raise IndexError(f"{name}: rows {rows.min()} to {rows.max()} of {count}")

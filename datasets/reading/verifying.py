@@ -15,22 +15,22 @@ __all__ = ["verify_store"]
 def verify_store(
     folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[Manifest, list[Problem]]:
-    """Return the manifest and every problem of a store; no problem means that every byte is right.
+    """Return the manifest and every problem of a store; no problems mean that every byte is right.
 
-    Of a version that was downloaded in part, the objects that are here are checked. Objects are
-    hashed in parallel, by a thread for each core, in constant memory. Intact files are recorded
-    under `$ORLOG_HOME/verified/`, where that can be written.
+    If a version was downloaded in part, only the objects that are here are checked. Objects are
+    hashed in parallel, with a thread per core, in constant memory. Intact files are recorded under
+    `$ORLOG_HOME/verified/`, if that can be written.
 
     Args:
-        folder: Where the store lies, or a dataset or its name.
+        folder: The store's folder, or a dataset or its name.
         quick: Skip files that an earlier call found intact and whose size, times and inode are
-            unchanged. Bytes that the disk itself changed are not found that way.
+            unchanged. This does not find bytes that the disk itself changed.
         progress: Called with the number of bytes checked since its last call, by the calling
             thread only, about ten times a second.
 
     Returns:
         The manifest, and the problems: those of objects in the manifest's order, then files that do
-        not belong.
+        not belong in the store.
 
     Raises:
         ManifestError: the manifest itself is damaged.

@@ -9,7 +9,7 @@ may be a view itself, written out in the same way. Operations:
 | operation | value |
 |---|---|
 | `filter` | an expression on columns of episodes |
-| `episodes` | positions, as [first, after the last] ranges |
+| `episodes` | positions, as ranges [first, last + 1] |
 | `split` | sizes, seed, part: a seeded partition of whole episodes |
 | `top` | percent, by |
 | `columns` | names of the optional columns that are kept |
@@ -83,16 +83,16 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
 
 
 def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
-    """Refuse to write over a file unless it is this view, or any view that may be replaced.
+    """Refuse to overwrite a file unless it is this view, or, with `replace`, any view.
 
     Raises:
-        VersionExistsError: it is another view, or no view at all.
+        VersionExistsError: it is another view, or not a view.
     """
     if not os.path.lexists(path):
         return
     try:
         stated = _read_view(path)[1]
-    except FormatVersionError:  # a view all the same
+    except FormatVersionError:  # a view, though a newer one
         stated = None
     except ManifestError as error:
         raise VersionExistsError(
@@ -110,7 +110,7 @@ def open_view(path: Path, find: Callable[[str], SourceT]) -> SourceT:
     """Return the view of a JSON file; `find` opens the stored versions it names.
 
     Raises:
-        ManifestError: it is malformed, or what it says does not give the digest it states.
+        ManifestError: it is malformed, or its content does not match the digest that it states.
         FormatVersionError: it was written by a newer orlog.
         NotFoundError: a parent is not on this machine.
     """
@@ -153,7 +153,7 @@ def view_sources(path: Path) -> list[str]:
 
 
 def _read_view(path: Path) -> tuple[dict[str, Any], object]:
-    """Return what a view's file says, and the digest that it states."""
+    """Return a view as JSON, and the digest that its file states."""
     try:
         body = parse_json(read_small_file(path, LARGEST_VIEW))
     except (OSError, ValueError) as error:
@@ -181,7 +181,7 @@ def _to_json(dataset: Source) -> dict[str, Any]:
 
 
 class _Budget:
-    """How many episodes all views of a file may still select together."""
+    """How many more episodes the views in a file may select together."""
 
     def __init__(self, episodes: int) -> None:
         self.left = episodes

@@ -1,4 +1,4 @@
-"""Writes episodes into the columns of one part."""
+"""Writes episodes into the columns of one new part."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class EpisodeWriter:
     """Streams episodes into a new folder in the Zarr container, in bounded memory.
 
     Attributes:
-        schema: The columns; extra ones are known once the first episode has ended.
+        schema: The columns; extra ones are known after the first episode has ended.
         episodes: Whole episodes so far.
-        steps: Steps of these.
-        container: What writes the columns.
+        steps: Steps of these episodes.
+        container: Writes the columns.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class EpisodeWriter:
         first_decides: bool = True,
         strict: bool = False,
     ) -> None:
-        """Make the folder.
+        """Create the folder.
 
         Args:
             folder: Where the columns will lie.
             schema: The columns.
             name: The dataset's name in errors.
             encodings: How to store some columns.
-            first_decides: Whether the first episode may add columns, or the schema is complete.
-            strict: Refuse numbers outside of their Box, which are otherwise counted.
+            first_decides: Whether the first episode may add columns; if not, the schema is complete.
+            strict: Refuse numbers outside their Box, which are otherwise counted.
         """
         schema.check(name)
         self.schema = schema
@@ -79,7 +79,7 @@ class EpisodeWriter:
 
     @property
     def inside_episode(self) -> bool:
-        """Whether steps were added that no `end_episode` has closed."""
+        """Whether steps were added since the last episode ended."""
         return self._open_steps > 0
 
     def add_episode(self, episode: Episode) -> None:
@@ -111,7 +111,7 @@ class EpisodeWriter:
         truncations: np.ndarray | Sequence[bool],
         infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]],
     ) -> None:
-        """Write some steps of an episode; the first call takes one observation more than steps.
+        """Write some steps of an episode; its first call takes one more observation than steps.
 
         Raises:
             SchemaError: they do not fit; nothing of them was written.
@@ -172,10 +172,10 @@ class EpisodeWriter:
         self._close_open()
 
     def discard_open(self, ended: Mapping[str, int]) -> bool:
-        """Drop the open episode's rows from memory; return false where some are on the disk.
+        """Drop the open episode's rows from memory; return False if some are on disk already.
 
         Args:
-            ended: Rows of each column when the last episode ended.
+            ended: Number of rows of each column when the last episode ended.
 
         Raises:
             SchemaError: no episode is open.
@@ -199,7 +199,7 @@ class EpisodeWriter:
         self._at_end = False
 
     def add_block(self, block: Block, lengths: np.ndarray) -> None:
-        """Write whole episodes that fit the schema already, with their lengths."""
+        """Write whole episodes, as a block that fits the schema, and their lengths."""
         self._append(block)
         self.episodes += len(lengths)
         self.steps += int(lengths.sum())
@@ -238,7 +238,7 @@ class EpisodeWriter:
         self.container.close()
 
     def _append(self, block: Block) -> None:
-        """Append rows; offsets continue those written before."""
+        """Append rows; offsets are rebased to continue those written before."""
         columns = self.container.columns
         if not block.keys() <= columns.keys():
             specs = self.schema.columns()
@@ -252,7 +252,7 @@ class EpisodeWriter:
         self.container.append(moved)
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
-        """Keep rewards, up to a limit, to be summed at once as for a whole episode."""
+        """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""
         self._open_rewards.append(rewards.copy())
         self._held_rewards += len(rewards)
         if self._held_rewards > REWARDS_IN_MEMORY:

@@ -1,4 +1,4 @@
-"""Finishing a version: its manifest, and the steps that put a written folder in its place."""
+"""Finishes a version: makes its manifest, and puts the written folder in its place."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def finish_version(
 ) -> None:
     """Complete a folder whose objects are written, and put it in its place in one step.
 
-    In this order: the manifest is written, equal objects are shared, everything is made durable,
-    values are decoded, the version is accepted, and the folder is renamed.
+    The order is: write the manifest, share equal objects, make everything durable, decode values,
+    call `accept`, rename the folder.
 
     Args:
         store: The folder with all objects.
         manifest: Its manifest.
         destination: Where the version goes.
-        accept: Called last before the rename; raises if the version must not appear there.
+        accept: Called right before the rename; raises if the version must not appear there.
         share: Objects to replace by links to equal ones of other versions on this machine.
         decode: Whether to decode every value and compare it with the manifest first.
         replace: Whether a version at `destination` is replaced; else nothing may be there.
 
     Raises:
-        IntegrityError: a value does not decode to what was written.
+        IntegrityError: values do not decode to those written.
         StorageError: the disk is full, or something is at `destination`.
     """
     with storage_errors(store):
@@ -101,17 +101,17 @@ def make_manifest(
     lineage: Sequence[Parent] = (),
     changes: str = "",
 ) -> Manifest:
-    """Return the manifest of a version that these parts make up.
+    """Return the manifest of a version that consists of these parts.
 
     Args:
         schema: Columns of every part.
         parts: At least one, in order.
-        objects: All files, paths inside the version's folder, in any order.
+        objects: All files, with paths inside the version's folder, in any order.
         name: Name without version.
         version: Content version.
         container: How objects hold columns.
-        non_finite: How many numbers of a column are not finite, where any are.
-        outside: Which numbers of a column are outside of their Box, where any are.
+        non_finite: How many numbers of a column are not finite; columns without any are left out.
+        outside: Which numbers of a column are outside their Box; columns without any are left out.
         description: What the data are.
         license: SPDX identifier.
         environment: What recorded the data.
@@ -147,7 +147,7 @@ def make_manifest(
 
 
 def _columns(schema: Schema, parts: Sequence[Part]) -> list[Column]:
-    """Return the columns of a version that these parts make up, sorted by name."""
+    """Return the columns of a version that consists of these parts, sorted by name."""
     return [
         Column(
             name=name,

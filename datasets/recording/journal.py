@@ -1,9 +1,9 @@
 """The journal of a recording: what it has acknowledged, in a small file replaced in one step.
 
-    journal.json    totals, schema, and for each column how many rows count
-    pending-N       the rows after the full shards, one column after the other
+    journal.json    totals, schema, and the number of acknowledged rows of each column
+    pending-N       the acknowledged rows after the full shards, one column after the other
 
-Anything else in a recording's folder is ignored.
+Full shards are in `part/`. Anything else in a recording's folder is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_journal(
 ) -> None:
     """Acknowledge the first `rows` of each column; full shards must be durable already.
 
-    `number` must grow by one with each journal; `header` is stored, to be compared on resuming.
+    `number` must grow by one with each journal; `header` is stored and compared on resuming.
     """
     pending = folder / f"pending-{number}"
     columns: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def write_journal(
 
 
 def read_journal(folder: Path) -> dict[str, Any] | None:
-    """Return the journal of a recording; None where nothing was acknowledged.
+    """Return the journal of a recording; None if nothing was acknowledged.
 
     Raises:
         ManifestError: it is damaged.
@@ -104,10 +104,10 @@ def read_journal(folder: Path) -> dict[str, Any] | None:
 
 
 def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dict[str, int]:
-    """Fill a new writer with what a journal acknowledges; return the rows of each column.
+    """Fill a new writer with the rows that a journal acknowledges; return their number by column.
 
     Raises:
-        IntegrityError: what was acknowledged is missing or damaged.
+        IntegrityError: acknowledged rows are missing or damaged.
         SchemaError: columns were recorded with other encodings.
     """
     writer.schema = _schema_from_json(writer.schema, body["schema"])
@@ -148,7 +148,7 @@ def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dic
 
 
 def schema_json(schema: Schema) -> dict[str, Any]:
-    """Return a schema as JSON, to be kept and compared."""
+    """Return a schema as JSON, to be stored and compared."""
     return {
         "observation_space": space_to_json(schema.observation_space),
         "action_space": space_to_json(schema.action_space),
@@ -173,10 +173,10 @@ def _changed(recorded: Encoding, given: Encoding) -> str:
 
 
 def _pending_rows(column: ColumnWriter, rows: int) -> bytes | None:
-    """Return the acknowledged rows that are in no durable shard; None where all of them are."""
+    """Return the acknowledged rows that are not in a durable shard; None if all are."""
     first = rows - rows % column.encoding.shard_rows
     in_memory = column.rows - len(column.pending)
-    # If the open episode has filled the shard since, these rows are on the disk.
+    # If the open episode has filled the shard since, these rows are on disk.
     return column.pending[: rows - first].tobytes() if in_memory == first else None
 
 

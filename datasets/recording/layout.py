@@ -1,4 +1,4 @@
-"""The folder of a recorded version: the files of the version it appends to, and one new part."""
+"""Lays out a recorded version's folder: files of the version it appends to, and a new part."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def lay_out_version(
     base: Dataset | None,
     facts: Mapping[str, Any],
 ) -> tuple[Manifest, list[StoredObject]]:
-    """Fill the folder of a version; return its manifest, and which objects are new.
+    """Fill the folder of a version; return its manifest and its new objects.
 
-    Files are linked, not moved: a kill before the version is in place leaves the recording whole.
+    Files are linked, not moved, so a kill before the version is in place leaves the recording whole.
 
     Args:
         recorded: Folder of the recorded part.
-        written: What it holds.
-        store: Folder of the version, which is not there yet.
+        written: The recorded part.
+        store: Folder of the version, which does not exist yet.
         container: How objects hold columns.
         base: The version that is appended to, if any.
-        facts: Further fields of the manifest, as `make_manifest` takes them; name and version too.
+        facts: Further fields of the manifest as `make_manifest` takes them, with name and version.
     """
     before = None if base is None else base.manifest
     parts = [] if before is None else parts_of(before)

@@ -1,4 +1,4 @@
-"""New stored versions from others: in the other container, or from any dataset or view."""
+"""Stores existing data as a new version: in the other container, or from any dataset or view."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def convert_dataset(
 ) -> Path:
     """Write a stored version in the other container into a new folder, and return the folder.
 
-    Parts and every column's BLAKE3 stay the same, and are checked. Objects differ and so does the
-    digest, so the result is another version: by default the next free patch. The lineage gains the
-    old digest with the operation `convert`. Memory is bounded; an interruption leaves nothing under
+    Parts and every column's BLAKE3 stay the same, and are checked. Since objects and digest differ,
+    the result is another version: by default the next free patch. The old digest is added to the
+    lineage with the operation `convert`. Memory is bounded; an interruption leaves nothing under
     `target`.
 
     Args:
-        dataset: The version; views have no container of their own, `save_dataset` gives them one.
+        dataset: The version. Views have no container; store them with `save_dataset` first.
         target: The new folder, which must not exist.
         container: `zarr`, or `hdf5` for one file per part.
-        name: Name of the new version; that of the dataset by default.
-        version: Content version; by default 1.0.0 of another name, and of the same name the next
+        name: Name of the new version; by default that of the dataset.
+        version: Content version. By default 1.0.0 under another name; under the same name, the next
             patch version that is free on this machine.
-        progress: Called with bytes of rows done and in all.
+        progress: Called with bytes of rows done and in total.
 
     Raises:
         VersionExistsError: `target` exists, or the version exists with other content.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: the dataset is a view.
-        ValueError: it is in this container already.
-        IntegrityError: the source is damaged, or what was written does not read the same.
+        ValueError: the dataset is in this container already.
+        IntegrityError: the source is damaged, or the written values read back differently.
         MissingExtraError: h5py is not installed.
         StorageError: the disk is full.
     """
@@ -121,22 +121,23 @@ def save_dataset(
 ) -> Path:
     """Store a dataset or a view as a version of its own under ORLOG_HOME, and return its folder.
 
-    Rows are copied, some 16 MiB at a time, into one part. The lineage of a view names its parents
-    and its operation, that of a stored version names it and the operation `copy`. The environment is
-    kept if all sources agree on it; weights of a mixture are kept only in the lineage.
+    Rows are copied, about 16 MiB at a time, into one part. The lineage of a stored view names its
+    parents and its operation; that of a copied version names the version and the operation `copy`.
+    The environment is kept if all sources agree on it; weights of a mixture are kept only in the
+    lineage.
 
     Args:
         dataset: Episodes to store.
         name: Name of the new dataset, without version.
         version: Content version, `major.minor.patch`.
-        description: What the data are; by default what its sources say.
+        description: What the data are; by default the descriptions of its sources.
         license: SPDX identifier; by default those of its sources, joined by AND.
         changes: What is new since the previous version.
         container: `zarr`, or `hdf5` for a single file.
-        progress: Called with steps done and in all.
+        progress: Called with steps done and in total.
 
     Raises:
-        VersionExistsError: the version is there; versions are never overwritten.
+        VersionExistsError: the version exists; versions are never overwritten.
         InvalidNameError: name or version do not follow the grammar.
         SchemaError: there is no episode.
         IntegrityError: the source is damaged.
@@ -188,7 +189,7 @@ def save_dataset(
 def _name_of_converted(
     dataset: Dataset, container: Container, name: str | None, version: str | None
 ) -> DatasetName:
-    """Return the name and version that a version gets in another container."""
+    """Return the name and version of a version's conversion to another container."""
     name = dataset.name if name is None else name
     if version is None and name != dataset.name:
         version = "1.0.0"
@@ -204,7 +205,7 @@ def _name_of_converted(
 
 
 def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> bool:
-    """Return whether a version is free, or is this same conversion made before."""
+    """Return whether a version is free, or is an earlier result of this same conversion."""
     step = Parent(digest=dataset.digest, operation="convert")
     return all(
         known.container == container and known.lineage[-1:] == [step]
@@ -213,7 +214,7 @@ def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> boo
 
 
 class _Count:
-    """Adds up what is done."""
+    """Adds up the work done and reports it."""
 
     def __init__(self, total: int, progress: Callable[[int, int], None]) -> None:
         self.done = 0

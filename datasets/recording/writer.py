@@ -5,10 +5,10 @@
                                                  part/            full shards
     $ORLOG_HOME/datasets/NAME/VERSION/                            appears whole, at the end
 
-Acknowledged rows are on the disk: full shards, and the rows after these in a file next to the
-journal. Each journal replaces the previous one in one step. Resuming reads back what the journal
-lists and drops the rest. An appended version shares the files of the version it appends to (hard
-links) and adds a part.
+Acknowledged rows are on disk: full shards, and the rows after these in a file next to the journal.
+Each journal replaces the previous one in one step. Resuming reads back what the journal lists and
+drops the rest. An appended version shares the files of the version it appends to (hard links) and
+adds a part.
 """
 
 from __future__ import annotations
@@ -73,16 +73,17 @@ CHECKPOINT_SECONDS = 60.0
 class DatasetWriter:
     """Records episodes into a new version of a dataset under ORLOG_HOME, in bounded memory.
 
-    As a context manager it finishes the version at the end, and keeps what was acknowledged after
-    an error. `add_episode` takes whole episodes, `add_steps` and `end_episode` episodes of any
-    length. `checkpoint` acknowledges: if the process is killed later, nothing from before it is lost.
-    It also runs by itself when an episode ends at least a minute after the last one.
+    As a context manager, it finishes the version at the end; after an error it acknowledges whole
+    episodes and stops. `add_episode` takes whole episodes; `add_steps` and `end_episode` take
+    episodes of any length in pieces. `checkpoint` acknowledges all whole episodes: they survive if
+    the process is killed later. It also runs by itself when an episode ends at least a minute after
+    the last checkpoint.
 
     Attributes:
         folder: Where the finished version lies, or will lie.
-        total_episodes: Whole episodes so far, including those of a resumed recording; of an
-            appended version only the new ones.
-        total_steps: Steps of these.
+        total_episodes: Whole episodes so far, including those of a resumed recording; when
+            appending, only the new ones.
+        total_steps: Steps of these episodes.
     """
 
     def __init__(
@@ -124,9 +125,9 @@ class DatasetWriter:
             resume: Continue an interrupted recording of this version, if there is one.
             discard: Drop an interrupted recording of this version, if there is one.
             checkpoint_seconds: Time between automatic acknowledgements.
-            strict: Refuse observations and actions outside of their Box. Otherwise they are recorded
-                and counted in the manifest, `orlog show` shows them and training warns of them. NaN
-                is never refused.
+            strict: Refuse observations and actions outside their Box. Otherwise they are recorded
+                and counted in the manifest, `orlog show` shows them and training warns about them.
+                NaN is never refused.
 
         Raises:
             VersionExistsError: the version exists; versions are never overwritten.
@@ -195,7 +196,7 @@ class DatasetWriter:
     ) -> DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
 
-        The files of `dataset` are shared, not copied. Without a `version` the minor number grows
+        The files of `dataset` are shared, not copied. Without a `version`, the minor number grows
         by one. Other arguments and errors are those of `DatasetWriter`.
         """
         dataset = as_dataset(dataset)
@@ -306,7 +307,7 @@ class DatasetWriter:
 
     @property
     def total_episodes(self) -> int:
-        """Whole episodes so far, without those of the version that is appended to."""
+        """Whole episodes so far, without those of the version being appended to."""
         return self._writer.episodes
 
     @property
@@ -324,7 +325,7 @@ class DatasetWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the version, or after an error acknowledge whole episodes and stop."""
+        """Finish the version; after an error, acknowledge whole episodes and stop."""
         try:
             if kind is None and not self._done:
                 self.finish()
@@ -355,12 +356,12 @@ class DatasetWriter:
         truncations: np.ndarray | Sequence[bool],
         infos: Mapping[str, Columns] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Add n steps to the open episode, or open one.
+        """Add n steps to the open episode, or start one.
 
-        The first call of an episode takes n + 1 observations, starting with the one after reset; later
-        calls take n, the observation after each action. Lists of numbers and flags, and a list with
-        a dict of infos for each step, are accepted where nothing is lost. Raises as `add_episode`
-        does.
+        The first call of an episode takes n + 1 observations, starting with that of the reset;
+        later calls take n, the observation after each action. Lists of numbers and flags, and infos
+        as a list with a dict for each step, are accepted if they convert without loss. Raises as
+        `add_episode` does.
         """
         self._check_open()
         self._writer.add_steps(
@@ -375,7 +376,7 @@ class DatasetWriter:
     def end_episode(
         self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Close the open episode; without a flag at its end, the recording just stopped there.
+        """Close the open episode; if no flag ends it, it counts as recording that just stopped.
 
         Raises:
             SchemaError: no episode is open, or seed or metadata do not fit.
@@ -385,10 +386,10 @@ class DatasetWriter:
         self._episode_ended()
 
     def discard_episode(self) -> None:
-        """Drop the steps of the open episode, for example a failed run of a robot.
+        """Drop the steps of the open episode, for example of a robot's failed run.
 
-        Costs nothing while the episode is shorter than a shard; otherwise earlier episodes are read
-        back from the disk.
+        This is free while the episode has not filled a shard; otherwise earlier episodes are read
+        back from disk.
 
         Raises:
             SchemaError: no episode is open.
@@ -410,7 +411,7 @@ class DatasetWriter:
     def checkpoint(self) -> int:
         """Acknowledge: make every whole episode durable, and return their number.
 
-        Costs one write of at most a shard (16 MiB) per column.
+        It writes at most a shard (16 MiB) per column.
 
         Raises:
             StorageError: the disk is full; what was acknowledged before is kept.
@@ -424,7 +425,7 @@ class DatasetWriter:
         return self._acknowledged
 
     def _acknowledge(self) -> None:
-        """Record that all whole episodes are on the disk; full shards must be durable already."""
+        """Record that all whole episodes are on disk; full shards must be durable already."""
         with storage_errors(self._recording):
             sync_folders(self._recording / "part")
             self._journal_number += 1
@@ -439,7 +440,7 @@ class DatasetWriter:
 
         Raises:
             SchemaError: an episode is open, or there is none.
-            VersionExistsError: the version has come to exist since the start.
+            VersionExistsError: the version was created by someone else since the start.
             StorageError: the disk is full; what was acknowledged is kept.
         """
         self._check_open()
@@ -462,7 +463,7 @@ class DatasetWriter:
                 )
             finish_version(store, manifest, self.folder, accept=self._accept, share=new)
         except BaseException:
-            # All rows are on the disk, so even a recording without a journal can be acknowledged now.
+            # All rows are on disk, so even a recording without a journal can be acknowledged now.
             if self._acknowledged < self._writer.episodes:
                 with contextlib.suppress(StorageError):
                     self._acknowledge()
@@ -473,7 +474,7 @@ class DatasetWriter:
         return self.folder
 
     def close(self) -> None:
-        """Stop; acknowledged episodes stay, for `resume=True`."""
+        """Stop; acknowledged episodes are kept for `resume=True`."""
         if not self._done:
             self._done = True
             self._writer.close()
@@ -496,7 +497,7 @@ class DatasetWriter:
         check_unused(self.name, self.version)
 
     def _check_facts(self, schema: Schema) -> None:
-        """Refuse at the start what the manifest could not hold at the end."""
+        """Refuse at the start what would make the manifest invalid at the end."""
         nothing = PartColumn(rows=0, blake3="0" * 64)
         part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
         try:
@@ -530,7 +531,7 @@ class DatasetWriter:
         self._ended = restore(self._recording, journal, self._writer)
         self._journal_number = journal["pending"]
         self._acknowledged = journal["episodes"]
-        # A dropped episode filled a shard with acknowledged rows, which will be written again.
+        # A dropped episode filled up a shard with acknowledged rows, which will be written again.
         if any(state["on_disk"] for state in journal["columns"].values()):
             self.checkpoint()
 
