@@ -2,7 +2,7 @@
 
     bucket i (of n equal ones):   | step i ....... threshold[i] | step alias[i] ............ |
 
-One random number picks the bucket and one the side of its threshold. The table is made by sweeping
+One random number picks the bucket, another the side of its threshold. The table is made by sweeping
 over light and heavy steps at once (Hübschle-Schneider and Sanders 2019, "Parallel weighted random
 sampling"), here as two prefix sums. These are of integers, so they do not round: probabilities sum
 to 1 exactly, are the weights to float64's own precision, and are the same on every machine.
@@ -28,7 +28,7 @@ class AliasTable:
     """Steps with weights, ready for choice. `alias_table` makes it.
 
     Attributes:
-        threshold: Share of each bucket that is the step of its number; the rest is the other.
+        threshold: Share of each bucket that stands for its own step; the rest is the other step.
         alias: The other step of each bucket.
     """
 
@@ -38,7 +38,7 @@ class AliasTable:
     def choose(self, uniform: Float64[np.ndarray, "items 2"]) -> Int64[np.ndarray, " items"]:
         """Return a step for each pair of numbers that are uniform in [0, 1)."""
         steps: np.ndarray = (uniform[:, 0] * len(self.alias)).astype(np.int64)
-        # Only those that need their bucket's other step look it up: memory is what this waits for.
+        # Look up the other step only where it is needed: memory access is the bottleneck.
         other = np.flatnonzero(uniform[:, 1] >= np.take(self.threshold, steps))
         steps[other] = np.take(self.alias, np.take(steps, other))
         return steps
@@ -58,9 +58,9 @@ class AliasTable:
 
 
 def alias_table(weights: np.ndarray) -> AliasTable:
-    """Return the table for choosing each step as often as its weight says, in O(steps).
+    """Return the table for choosing steps in proportion to weights, in O(steps).
 
-    A step of weight 0 is never chosen, nor one of less than 2^-63 of the sum.
+    A step is never chosen if its weight is 0, or less than 2^-63 of the sum.
 
     Args:
         weights: Any positive numbers and zeros, one a step; they need not sum to 1.
@@ -72,12 +72,12 @@ def alias_table(weights: np.ndarray) -> AliasTable:
     count = len(parts)
     threshold, alias = np.ones(count), np.arange(count)
     light, heavy = np.flatnonzero(parts < bucket), np.flatnonzero(parts >= bucket)
-    # Room left in light buckets, and what heavy steps have too much, summed over those so far.
+    # Cumulative sums of the room left in light buckets, and of the excess of heavy steps.
     room = np.concatenate([[0], np.cumsum(bucket - parts[light])])
     excess = np.cumsum(parts[heavy] - bucket)
     threshold[light] = parts[light] / bucket
     alias[light] = heavy[np.searchsorted(excess, room[:-1], "right")]
-    # A heavy step that has filled all it can is left with a bucket or less: the next fills it.
+    # A heavy step that has given away its excess keeps a bucket or less, which the next one fills.
     filled = room[np.searchsorted(room, excess[:-1], "left")]
     threshold[heavy[:-1]] = (bucket - (filled - excess[:-1])) / bucket
     alias[heavy[:-1]] = heavy[1:]
@@ -109,15 +109,15 @@ def check_weights(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
 
 
 def _integer_weights(weights: np.ndarray) -> tuple[Int64[np.ndarray, " steps"], int]:
-    """Return weights as integers, and the size of a bucket: their sum is as many buckets."""
+    """Return weights as integers, and the size of a bucket; the sum fills one bucket per step."""
     count = len(weights)
     bits = min(_MOST_BUCKET_BITS, _SUM_BITS - (count - 1).bit_length())
-    # A power of two changes no digit, and keeps the sum of huge weights finite.
+    # Scaling by a power of two is exact, and keeps the sum of huge weights finite.
     weights = np.ldexp(weights, -int(np.frexp(weights.max())[1]))
     scale = math.ldexp(count, bits) / math.fsum(weights.tolist())
     parts = np.rint(weights * scale).astype(np.int64)
     missing = (count << bits) - int(parts.sum())
-    if missing:  # what rounding lost or gained goes to the largest, one unit each
+    if missing:  # rounding errors go to the largest weights, one unit each
         largest = np.argsort(parts, kind="stable")[::-1][: np.count_nonzero(parts)]
         each, rest = divmod(abs(missing), len(largest))
         units = np.full(len(largest), each)

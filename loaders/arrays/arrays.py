@@ -1,4 +1,4 @@
-"""A dataset's transitions as one float32 matrix in memory, nothing stored twice.
+"""A dataset's transitions as one float32 matrix in memory, with nothing stored twice.
 
     row of step t of episode e  =  t + e           columns: | observation | action | r | term | trunc |
                                                             |<--- width -------------------------->|
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 MISSING_FINALS = "episodes/final_observation_missing"
-_BLOCK_BYTES = 2**25  # read at a time: what is decoded takes little memory beside the arrays
+_BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Mixture:
         steps: Every step, component by component.
         first: Where each component starts in `steps`.
         sizes: Number of steps of each component.
-        up_to: Sum of the weights up to and with each component; the last one is 1.
+        up_to: Cumulative sum of the weights; the last one is 1.
     """
 
     steps: Int64[np.ndarray, " steps"]
@@ -81,7 +81,7 @@ class Mixture:
 def choose_items(
     mixture: Mixture | AliasTable | None, count: int, uniform: Float64[np.ndarray, "items draws"]
 ) -> Int64[np.ndarray, " items"]:
-    """Return one of `count` for each row of uniform numbers: two where weighted, else one."""
+    """Return an index below `count` for each row of uniform numbers (two if weighted, else one)."""
     if mixture is None:
         items: np.ndarray = (uniform[:, 0] * count).astype(np.int64)
         return items
@@ -97,18 +97,18 @@ class Arrays:
         lengths: Steps of each episode, 1 or more.
         obs_dim: Numbers of observations in the matrix, flattened.
         action_dim: Numbers of actions in the matrix, flattened.
-        mixture: How steps are weighted; None where each is as likely as any other.
+        mixture: How steps are weighted; None if all are equally likely.
         name: Name of the dataset, for messages.
         digest: Its digest.
         others: Columns that are not packed as float32 (images, integers), by name, aligned to
             the same rows; those of steps hold zeros at final observations.
-        texts: Distinct texts of each of `others` that is a text, whose numbers are places in them;
-            in the order in which they first occur.
-        observation_leaves: How observations are given, where not as one flat vector: by key, the
-            column in `others`, or place and shape in the matrix. The key is empty where the
+        texts: Distinct texts of each column in `others` that holds texts, in the order in which
+            they first occur; the column's numbers are places in this list.
+        observation_leaves: How observations are given if not as one flat vector: by key, the
+            column in `others`, or place and shape in the matrix. The key is empty if the
             observation space is a single leaf.
-        parts: Where each part of observations lies that are given as one flat vector, by key.
-        missing_finals: Episodes whose final observation was never recorded, zeros standing for it.
+        parts: If observations are given as one flat vector, where each part lies, by key.
+        missing_finals: Episodes whose final observation was never recorded; zeros stand for it.
             All of them end by a termination, so the value after it is never needed.
     """
 
@@ -126,7 +126,7 @@ class Arrays:
     missing_finals: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        """Return name, digest, totals and what there is, shapes and dtypes in place of values."""
+        """Return name, digest, totals and fields, with shapes and dtypes in place of values."""
         fields = {
             "name": self.name,
             "digest": self.digest[:19],
@@ -139,10 +139,10 @@ class Arrays:
         return fields_summary(type(self).__name__, fields)
 
     def __post_init__(self) -> None:
-        """Check what gathers rely on: they read memory by these numbers.
+        """Check the sizes, since gathers address memory by them.
 
         Raises:
-            ValueError: the rows are not those of such episodes.
+            ValueError: the number of rows does not fit the episodes.
         """
         expected = int(self.lengths.sum()) + len(self.lengths), self.obs_dim + self.action_dim + 3
         rows = self.rows
@@ -167,20 +167,20 @@ class Arrays:
 
     @property
     def behind_ends(self) -> Float32[Tensor, "steps_and_episodes two_and_obs"]:
-        """The end flags of each row, and the observation of the next: side by side in memory."""
+        """The end flags of each row and the observation of the next row, adjacent in memory."""
         count, width = self.rows.shape
         first = self.rows.storage_offset() + width - 2
         return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), first)
 
     def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
-        """Return the overlapping view of `length` rows each, and `more` numbers of the next."""
+        """Return the overlapping view of `length` rows each, plus `more` numbers of the next row."""
         count, width = self.rows.shape
         kept = max(0, count - length + (not more))
         return self.rows.as_strided((kept, length * width + more), (width, 1))
 
     @functools.cached_property
     def step_table(self) -> StepTable:
-        """Where steps lie."""
+        """The table that finds the rows of steps."""
         return StepTable(self.lengths)
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class Arrays:
     def choose_steps(
         self, uniform: Float64[np.ndarray, "items draws"]
     ) -> Int64[np.ndarray, " items"]:
-        """Return a random step for each row of uniform numbers, as the mixture says if any."""
+        """Return a random step for each row of uniform numbers, weighted by the mixture if any."""
         return choose_items(self.mixture, self.total_steps, uniform)
 
     def step_rows(self, first: int = 0, last: int | None = None) -> Int64[np.ndarray, " steps"]:
@@ -250,7 +250,7 @@ class Arrays:
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Announce that rows will be read in order inside the `with` block, as for statistics."""
+        """Announce that the `with` block reads rows in order, as statistics do."""
         yield
 
     def observation_statistics(
@@ -276,17 +276,17 @@ class Arrays:
 
 
 def as_arrays(data: Given | Arrays) -> Arrays:
-    """Return the arrays that are meant; a dataset, or what a name or path stands for, is read."""
+    """Return arrays as they are; read a dataset, or the one that a name or path names."""
     return data if isinstance(data, Arrays) else read_arrays(as_dataset(data, "data"))
 
 
 def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
-    """Read a dataset's steps into memory: floats into one float32 matrix, all else as it is.
+    """Read a dataset's steps into memory: floats into one float32 matrix, all else unchanged.
 
     Observations and actions of Box spaces with floats or small integers are packed and given as
     flat vectors. Where an observation has images (uint8 of three dimensions) or other spaces,
-    observations are given by key, or as they are where there is but one. Discrete, MultiDiscrete
-    and MultiBinary actions are integers. Of texts the places in `Arrays.texts` are given, int64.
+    observations are given by key, or as one tensor if there is only one. Discrete, MultiDiscrete
+    and MultiBinary actions are integers. Texts are given as int64 places in `Arrays.texts`.
 
     Args:
         dataset: What to read.
@@ -348,7 +348,7 @@ def refuse_missing_finals(arrays: Arrays, what: str) -> None:
 
 
 def mixture_of(dataset: Dataset) -> Mixture | None:
-    """Return how a dataset's steps are weighted; None where they are not.
+    """Return how a dataset's steps are weighted; None if they are not.
 
     Raises:
         SchemaError: a component has weight but no steps left.
@@ -375,10 +375,10 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
 
 
 def check_arrays(arrays: object) -> None:
-    """Refuse what is not in memory yet.
+    """Refuse anything but `Arrays`, such as a dataset that is not loaded yet.
 
     Raises:
-        TypeError: no arrays.
+        TypeError: it is something else.
     """
     if not isinstance(arrays, Arrays):
         raise TypeError(

@@ -1,6 +1,6 @@
-"""How a dataset's columns become the rows of `Arrays`, any range of rows at a time.
+"""Reads a dataset's columns into the rows of `Arrays`, any range of rows at a time.
 
-Filling a range touches only the columns that are sampled and no more rows than it fills, so a
+Filling a range reads only the columns that are sampled, and no more rows than it fills, so a
 dataset of any size is read in bounded memory.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 ALLOW_NON_FINITE = (
     "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
 )
-_MOST_EXACT = 2**24  # integers up to this are all numbers of float32
+_MOST_EXACT = 2**24  # float32 represents all integers up to this exactly
 _FLAGS = ("terminations", "truncations")
 
 
@@ -61,7 +61,7 @@ class Layout:
     Attributes:
         packed: First place of each column in a row of the matrix, by name.
         others: Columns that are kept as they are, by name; texts as int64 places in their table.
-        tables: Tables of those of `others` that are texts, filled as these are read.
+        tables: Tables of those of `others` that hold texts, filled as the columns are read.
         obs_dim: Numbers of observations in the matrix.
         action_dim: Numbers of actions in the matrix.
         observation_leaves: As in `Arrays`.
@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def row_bytes(self) -> Mapping[str, int]:
-        """Bytes of a row of each of `others`, and of the matrix by the empty name."""
+        """Bytes per row of each of `others`, and of the matrix under the empty name."""
         kept = {
             name: one.dtype.itemsize * math.prod(one.shape) for name, one in self.others.items()
         }
@@ -105,34 +105,34 @@ class Layout:
 
     @property
     def forms(self) -> Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape of a row, and type, of each of `others`, and of the matrix by the empty name."""
+        """Row shape and dtype of each of `others`, and of the matrix under the empty name."""
         kept = {name: (one.shape, one.dtype) for name, one in self.others.items()}
         return {"": ((self.width,), np.dtype(np.float32)), **kept}
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
-        """Distinct texts by column, in order of their places; known once all rows were filled."""
+        """Distinct texts by column, in order of their places; complete once all rows are filled."""
         return {name: table.texts for name, table in self.tables.items()}
 
     def ranges(self, name: str, limit_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield (first, last) of ranges of rows that cover all.
+        """Yield (first, last) of ranges that together cover all rows.
 
         Args:
             name: A name of `row_bytes`.
-            limit_bytes: What a range takes at most, unless it is a single row.
+            limit_bytes: Most bytes of a range, unless it is a single row.
         """
-        # A power of two, as chunks are: then most chunks are decoded for one range only.
+        # A power of two, like the size of chunks, so that most chunks are decoded only once.
         count = 1 << (max(1, limit_bytes // max(1, self.row_bytes[name])).bit_length() - 1)
         for first in range(0, self.rows, count):
             yield first, min(first + count, self.rows)
 
     def step_rows(self, first: int, last: int) -> Int64[np.ndarray, " steps"]:
-        """Return which of some rows are steps."""
+        """Return which rows from `first` to `last - 1` are steps."""
         inside = np.searchsorted(self.final_rows, [first, last])
         return np.delete(np.arange(first, last), self.final_rows[slice(*inside)] - first)
 
     def place_of(self, row: int) -> tuple[int, int]:
-        """Return episode of a row, and which of its steps it is."""
+        """Return the episode of a row, and which of its steps the row is."""
         episode = int(np.searchsorted(self.first_rows, row, "right")) - 1
         return episode, row - int(self.first_rows[episode])
 
@@ -220,7 +220,7 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
         layout: Its layout.
         first: First row.
         last: Row after the last one.
-        matrix: Where they go, float32 `[last - first, width]`.
+        matrix: Array to fill, float32 `[last - first, width]`.
 
     Returns:
         Where the first number that is not finite stands, as text; empty where all are finite.
@@ -231,7 +231,7 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
     """
     step_rows = layout.step_rows(first, last)
     inside = step_rows - first
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is found below
+    with np.errstate(over="ignore"):  # overflows become infinite, which is found below
         for name, place in layout.packed.items():
             values = _read(dataset, layout, name, first, last, None)
             values = values.reshape(len(values), place.stop - place.start)
@@ -258,7 +258,7 @@ def fill_other(
 ) -> None:
     """Read rows `first` to `last - 1` of one of `layout.others` into an array of zeros.
 
-    Texts are to be read in the order of rows: so their places are those of first occurrence.
+    Texts must be read in the order of rows, so that places follow their first occurrence.
 
     Raises:
         IntegrityError: an object is damaged.
@@ -276,12 +276,12 @@ def fill_other(
 
 
 def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> SchemaError:
-    """Return what to raise about a number that is not finite.
+    """Return the error for a number that is not finite.
 
     Args:
         dataset: What was read.
         place: What `fill_matrix` returned.
-        switch: What lets such numbers in.
+        switch: The argument that allows such numbers.
     """
     return SchemaError(
         f"{dataset.name}: a number that is not finite in float32 in {place}; leave the episode out "
@@ -292,7 +292,7 @@ def not_finite(dataset: Dataset, place: str, switch: str = ALLOW_NON_FINITE) -> 
 def _read(
     dataset: Dataset, layout: Layout, column: str, first: int, last: int, table: TextTable | None
 ) -> np.ndarray:
-    """Return what a column holds for a range of rows; of texts, their places in the table."""
+    """Return a column's values for a range of rows; for texts, their places in the table."""
     if axis_of(column) != "observation":
         before = np.searchsorted(layout.final_rows, [first, last])
         first, last = first - int(before[0]), last - int(before[1])
@@ -300,7 +300,7 @@ def _read(
 
 
 def _check_flags(dataset: Dataset, layout: Layout, name: str, flagged: np.ndarray) -> None:
-    """An episode ends where a flag is true, so a flag elsewhere would leak the next episode."""
+    """Refuse an end flag inside an episode: its step would take the next episode's data."""
     episode = np.searchsorted(layout.first_rows, flagged, "right") - 1
     wrong = flagged[flagged + 1 != layout.final_rows[episode]]
     if len(wrong):
@@ -320,7 +320,7 @@ def _check_exact(
         layout: Its layout.
         name: The column.
         values: Some rows of it.
-        rows: Which rows these are: each one, or the first of as many.
+        rows: The number of each of these rows, or of the first one.
     """
     if values.dtype.itemsize <= 2 or not values.size:
         return
@@ -367,7 +367,7 @@ def _kept_form(dataset: Dataset, name: str, leaf: gymnasium.Space[object]) -> _C
 
 
 def warn_of_outside(dataset: Dataset) -> None:
-    """Warn that what is about to be learned from has numbers outside of their bounds."""
+    """Warn if a dataset has numbers outside of the bounds of their Box."""
     versions = dataset.selection().versions
     counts = merge_outside(one.manifest.outside_bounds for one in versions)
     if not counts:

@@ -1,10 +1,10 @@
-"""Rows of a matrix from random places, as one block: what every batch is made of.
+"""Gathers random rows of a matrix into one block, the core of every batch.
 
     gather_rows(source, rows)  =  source.index_select(0, rows)
 
-bit for bit. Where the compiled half (`_gather.c`) could be built when orlog was installed, rows are
-asked for ahead of their copy, which takes about half the time; without it PyTorch does the work.
-Rows of a mapped file that does not stay in memory are asked of the disk all at once.
+bit for bit. If the compiled part (`_gather.c`) could be built when orlog was installed, it
+prefetches rows before they are copied, which takes about half the time; without it PyTorch does the
+work. Rows of a mapped file that does not stay in memory are requested from the disk all at once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 
 __all__ = ["expect_on_disk", "gather_rows", "is_compiled"]
 
-# PyTorch spreads a large gather over its threads, the compiled one uses the caller's alone. From
-# this many threads on PyTorch's is faster; below this many bytes it starts no other thread.
+# PyTorch spreads a large gather over its threads; the compiled one uses only the caller's. From
+# this many threads on, PyTorch's is faster; below this many bytes it does not use other threads.
 _MANY_THREADS = 4
 _LARGE = 1 << 18
 _VERSION = 2  # of `_gather.c`
@@ -32,14 +32,14 @@ def _load() -> Callable[..., int] | None:
         module = importlib.import_module("orlog.loaders.arrays._gather")
     except ImportError:  # installed where there was no compiler
         return None
-    if getattr(module, "version", 1) != _VERSION:  # of an installation in place, since updated
+    if getattr(module, "version", 1) != _VERSION:  # built by an older editable installation
         return None
     copy_rows: Callable[..., int] = module.copy_rows
     return copy_rows
 
 
 _copy_rows = _load()
-_on_disk: set[int] = set()  # addresses of maps whose pages mostly have to be read first
+_on_disk: set[int] = set()  # addresses of maps whose pages mostly are on disk
 
 
 def is_compiled() -> bool:
@@ -48,12 +48,12 @@ def is_compiled() -> bool:
 
 
 def expect_on_disk(mapped: np.ndarray) -> None:
-    """Let `gather_rows` ask the disk for all its rows before it copies the first of them.
+    """Make `gather_rows` request all rows of a mapped file from the disk before it copies any.
 
-    Several times faster where pages mostly have to be read, and slower where they are in memory.
+    Several times faster if pages mostly have to be read, and slower if they are in memory.
 
     Args:
-        mapped: A mapped file; views of it and tensors that share its memory are meant too.
+        mapped: A mapped file; this includes its views and tensors that share its memory.
     """
     address = mapped.ctypes.data
     _on_disk.add(address)
@@ -63,13 +63,13 @@ def expect_on_disk(mapped: np.ndarray) -> None:
 def gather_rows(
     source: Shaped[Tensor, "rows ..."], rows: Int64[Tensor, " batch"]
 ) -> Shaped[Tensor, "batch ..."]:
-    """Return a new tensor of some rows, in the order asked for.
+    """Return a new tensor of some rows, in the given order.
 
-    The rows of `source` may overlap, as those of `Arrays.windows` do. Other threads can run during the copy.
+    The rows of `source` may overlap, as in `Arrays.windows`. Other threads can run during the copy.
 
     Args:
-        source: Two or more dimensions, on any device; the compiled gather takes those in main
-            memory whose rows are contiguous.
+        source: Two or more dimensions, on any device; the compiled gather is used only in main
+            memory, for contiguous rows.
         rows: Which rows, on the same device.
 
     Raises:
@@ -100,7 +100,7 @@ def gather_rows(
 
 
 def _is_plain(source: Tensor, rows: Tensor) -> bool:
-    """Whether both are in main memory, indices and the numbers of each row without gaps."""
+    """Whether both are in main memory, with contiguous indices and contiguous rows."""
     if not (
         source.is_cpu
         and rows.is_cpu

@@ -1,4 +1,4 @@
-"""How much memory a process may still take: of the machine, of control groups, and of GPUs."""
+"""Measures how much memory a process can still take: RAM, control group limits, and GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes that are free.
+    """Free memory in bytes.
 
     Attributes:
         ram_bytes: Memory available without swapping; cached files count as free.
@@ -31,7 +31,7 @@ class Memory:
 
 
 def measure_memory(*, gpus: bool = False) -> Memory:
-    """Return what is free now. Asking for GPUs starts CUDA in this process."""
+    """Return the memory that is free now. `gpus=True` starts CUDA in this process."""
     found = {}
     if gpus and torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
@@ -44,15 +44,15 @@ def available_memory(
 ) -> int:
     """Return the bytes of memory that can still be taken.
 
-    Of the machine, or of the tightest control group that this process is in: of its container, of
-    a job of SLURM, of a service.
+    This is the machine's free memory, or what the tightest control group of this process leaves
+    (its container, SLURM job or service).
     """
     free = _machine_memory(meminfo)
     for folder, limit, used, all_below in _limits(cgroup, own_groups):
         with contextlib.suppress(OSError, ValueError, LookupError):  # "max", or no limit
             left = int((folder / limit).read_text("ascii"))
             left -= int((folder / used).read_text("ascii"))
-            # Pages of files are given back when memory is short; those of tmpfs are not.
+            # The system reclaims pages of files when memory is short, but not those of tmpfs.
             stat = folder / "memory.stat"
             files = _number(stat, f"{all_below}active_file")
             files += _number(stat, f"{all_below}inactive_file")
@@ -61,9 +61,9 @@ def available_memory(
 
 
 def _limits(cgroup: Path, own_groups: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield folder and names of files of each group that may limit this process.
+    """Yield the folder and file names of each control group that may limit this process.
 
-    A container often sees its own group as the topmost one, under a path that is not there.
+    A container often sees its own group as the root, although the listed path does not exist there.
     """
     own = {"": PurePosixPath("/"), "memory": PurePosixPath("/")}
     with contextlib.suppress(OSError, ValueError):

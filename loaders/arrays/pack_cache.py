@@ -1,11 +1,11 @@
-"""The disk that packs take: what is there, what is in use, and what can be removed.
+"""The cache of packs on disk: lists them, tracks which are in use, and removes them.
 
-    $ORLOG_HOME/packs/PACK/pack.json     a pack; its folder's time of change says when it was opened
+    $ORLOG_HOME/packs/PACK/pack.json     a pack; its folder's modification time is its last use
                       .PACK.deleted/     being removed; the next collection finishes that
 
-A process that has a pack open holds a shared lock on its `pack.json` (`hold_pack`), which the system drops with
-the process, and such packs are not removed. All others can be: a pack can always be made again. Packs
-of shared homes (ORLOG_SHARED) are shown and never changed.
+A process that has a pack open holds a shared lock on its `pack.json` (`hold_pack`), which the
+system releases when the process ends; such packs are not removed. All others can be, since a pack
+can always be made again. Packs of shared homes (ORLOG_SHARED) are listed but never changed.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class CachedPack:
     """A pack, or what is left of one.
 
     Attributes:
-        folder: Where it lies.
+        folder: Its folder.
         kind: `pack`, or `leftover`: left by a process that was killed, or being written now.
         name: Name of its dataset; empty where its record cannot be read.
-        versions: Versions on this machine that it was made from: the one that it is of, or those of
-            a view; empty where that is not known, or they are not here.
-        is_view: Whether it is of a view, as far as is known.
+        versions: Versions on this machine that it was made from: one, or several for a view; empty
+            if they are unknown or not on this machine.
+        is_view: Whether it was made from a view, as far as is known.
         size_bytes: Bytes of its files.
         last_used: When it was last opened, in UTC.
     """
@@ -95,7 +95,7 @@ class CachedPack:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PacksReport(GarbageReport):
-    """What `collect_packs` did, what could not be removed, and the bytes of the packs left."""
+    """What `collect_packs` removed, what it could not remove, and the bytes of the packs left."""
 
     failures: list[StorageError]
 
@@ -108,7 +108,7 @@ class HeldPack:
         self._closing = weakref.finalize(self, os.close, descriptor)
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether the pack that is held is the one that a folder holds now."""
+        """Return whether the held pack is still the one in a folder."""
         try:
             return os.path.samestat((folder / RECORD_FILE).stat(), os.fstat(self._descriptor))
         except (FileNotFoundError, NotADirectoryError):
@@ -122,17 +122,17 @@ class _Record(msgspec.Struct):
 
 
 def packs_folder() -> Path:
-    """Return `$ORLOG_HOME/packs`, which is not made here."""
+    """Return `$ORLOG_HOME/packs`, without making it."""
     return datasets_folder().parent / "packs"
 
 
 def hold_pack(folder: Path) -> HeldPack | None:
-    """Keep a pack from being removed, and note in the user's own home that it is used.
+    """Keep a pack from being removed, and record its use if it is in the user's own home.
 
-    Where a disk cannot lock files nothing is kept; what is mapped then stays readable all the same.
+    On a disk that cannot lock files the pack is not kept, but mapped files stay readable even then.
 
     Returns:
-        What keeps it; None where there is no pack, or it was removed right now.
+        The hold on the pack; None if there is no pack, or it was just removed.
 
     Raises:
         StorageError: its record cannot be opened.
@@ -156,7 +156,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
 
 
 def cached_packs() -> list[CachedPack]:
-    """Return all packs and what is left of them, of the user's own home first, then of shared ones."""
+    """Return all packs and leftovers of packs: first in the user's own home, then in shared ones."""
     versions = _installed()
     homes = dict.fromkeys([packs_folder(), *(one.parent / "packs" for one in dataset_folders())])
     return [pack for home in homes for pack in _packs_in(home, versions)]
@@ -171,20 +171,20 @@ def packs_of(versions: Iterable[DatasetName]) -> list[CachedPack]:
 def collect_packs(
     *, unused_days: int | None = None, max_bytes: int | None = None, dry_run: bool = False
 ) -> PacksReport:
-    """Remove leftovers of killed processes from the user's own home, and packs if asked; report it.
+    """Remove leftovers of killed processes, and packs if asked, from the user's own home.
 
-    Never removed: what a process has open or is writing. Packs opened within the last day stay too,
-    unless `unused_days` is 0.
+    Packs that a process has open or is writing are never removed. Packs opened within the last day
+    stay too, unless `unused_days` is 0.
 
     Args:
-        unused_days: Also remove packs that were not opened for so many days.
-        max_bytes: Then remove packs, the least recently opened first, until all packs take no more
-            than this.
-        dry_run: Only say what would go. Nothing is written.
+        unused_days: Also remove packs that were not opened for this many days.
+        max_bytes: After that, remove packs, the least recently opened first, until all packs take
+            no more than this.
+        dry_run: Only report what would be removed. Nothing is written.
 
     Returns:
-        What went and what stayed though it was due, what the disk refused to remove, and the bytes
-        of the packs that are left.
+        What was removed, what was due but kept, what the disk refused to remove, and the bytes of
+        the packs that are left.
 
     Raises:
         ValueError: a negative number.
@@ -217,7 +217,7 @@ def collect_packs(
 
 
 def delete_pack(pack: CachedPack) -> None:
-    """Remove a pack from the user's own home; one that is already gone is no error.
+    """Remove a pack from the user's own home; a pack that is already gone is not an error.
 
     Raises:
         StorageError: a process has it open or is writing it, or the disk cannot be written.
@@ -230,9 +230,9 @@ def delete_pack(pack: CachedPack) -> None:
 
 
 def discard_pack(folder: Path, held: HeldPack) -> None:
-    """Remove a damaged pack from the user's own home, unless another one took its place.
+    """Remove a damaged pack from the user's own home, unless it has been replaced.
 
-    Processes that have it open keep what they mapped.
+    Processes that have it open can still read their mapped files.
 
     Raises:
         StorageError: the disk cannot be written.
@@ -257,7 +257,7 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
     """Yield what a folder of packs holds, sorted by path."""
     try:
         folders = sorted(home.iterdir())
-    except OSError:  # none was made, or one of ORLOG_SHARED that may not be looked into
+    except OSError:  # there is none, or one in ORLOG_SHARED cannot be read
         return
     for folder in folders:
         if not (_PACK.fullmatch(folder.name) or _LEFTOVER.fullmatch(folder.name)):
@@ -279,7 +279,7 @@ def _packs_in(home: Path, versions: dict[str, DatasetName]) -> Iterator[CachedPa
 
 
 def _read_record(folder: Path) -> _Record:
-    """Return what a pack's record says of where it is from; nothing where it is damaged."""
+    """Return the origin that a pack's record states; nothing if the record is damaged."""
     path = folder / RECORD_FILE
     with contextlib.suppress(OSError, ValueError):
         return convert_json(parse_json(read_small_file(path)), _Record)
@@ -295,7 +295,7 @@ def _size_of(folder: Path) -> int:
 
 
 def _seconds_unused(folder: Path) -> float:
-    """Return the seconds since a pack was opened; a time to come is just now."""
+    """Return the seconds since a pack was opened; 0 if that time is in the future."""
     try:
         return max(0.0, time.time() - folder.stat().st_mtime)
     except FileNotFoundError:
@@ -303,7 +303,7 @@ def _seconds_unused(folder: Path) -> float:
 
 
 def _remove(folder: Path, seconds: float) -> str:
-    """Remove a pack or a leftover in one step; return why it was not, or nothing."""
+    """Remove a pack or a leftover in one step; return why that failed, or nothing."""
     leftover = _LEFTOVER.fullmatch(folder.name)
     destination = folder.with_name(leftover[1]) if leftover else folder
 
@@ -327,7 +327,7 @@ def _trash_of(folder: Path) -> Path:
 
 
 def _refusal(folder: Path, seconds: float) -> str:
-    """Return why `_remove` would not remove a folder, as far as that shows without writing."""
+    """Return why `_remove` would not remove a folder, as far as can be seen without writing."""
     with _sole_use(folder) as refusal:
         if refusal:
             return refusal
@@ -336,7 +336,7 @@ def _refusal(folder: Path, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _sole_use(folder: Path) -> Iterator[str]:
-    """Keep others from opening a pack; give why that may be open already, or nothing."""
+    """Keep others from opening a pack; yield why it may already be open, or nothing."""
     try:
         file = _open_to_lock(folder / RECORD_FILE)
     except (FileNotFoundError, NotADirectoryError):  # no record, so no pack that could be open
@@ -350,7 +350,7 @@ def _sole_use(folder: Path) -> Iterator[str]:
 
 
 def _open_to_lock(path: Path) -> BinaryIO:
-    """Open a file for writing, which locks of network file systems ask for, or else for reading."""
+    """Open a file for writing, as locks on network file systems require, or else for reading."""
     try:
         return path.open("r+b")
     except OSError as error:

@@ -1,13 +1,14 @@
-"""Whether a pack holds what its dataset holds: checked when it is opened, then remembered.
+"""Checks that a pack holds what its dataset holds, when it is opened, and remembers the result.
 
-The checksums of a pack lie beside it, so they find accidents and prove nothing against a forger.
+The checksums of a pack are stored with it, so they detect accidents, not forgery.
 
     in the user's own home   every file is hashed, and the record compared with the dataset's columns
     in a shared home         the version's objects are hashed against its manifest, and every value
-                             of the pack is compared with the one in the version
+                             of the pack is compared with the version's value
 
-Packs without damage are remembered by size, times and inode of each file (`datasets/home/verified.py`),
-in the user's own home in both cases. So a pack is checked once, and again only after a file changed.
+Undamaged packs are remembered by size, times and inode of each file (`datasets/home/verified.py`),
+in the user's own home in both cases. So a pack is checked once, and again only after a file
+changed.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _logger = logging.getLogger("orlog")
 
 
 def is_trusted(folder: Path, digest: str, stamps: Mapping[str, Stamp]) -> bool:
-    """Return whether a pack's files are those of an earlier check that found no damage."""
+    """Return whether a pack's files are unchanged since a check that found no damage."""
     return remembered_files(folder, digest) == stamps
 
 
 def trust(folder: Path, digest: str, stamps: Mapping[str, Stamp], before_ns: int) -> None:
-    """Remember that a pack has no damage, if its stamps would show any change since `before_ns`."""
+    """Remember that a pack is undamaged, if its stamps would show any change since `before_ns`."""
     if all(is_settled(stamp, before_ns) for stamp in stamps.values()):
         remember_files(folder, digest, stamps)
 
@@ -86,7 +87,7 @@ def find_damage(
         _logger.info("%s: hashing its pack in %s, once", dataset.name, folder)
         found: Iterator[Problem | None] = iter(find_problems(folder, record, lambda _: None))
         problem = next(found, None)
-        # Texts stand in the record, which nothing has hashed.
+        # Texts are in the record, which has not been hashed.
         return problem or _compare_others(dataset, layout, record, maps, [*layout.tables], limit)
     _logger.info("%s: comparing the pack in %s with the dataset, once", dataset.name, folder)
     _verify_shared(dataset)
@@ -101,11 +102,11 @@ def find_damage(
 
 
 def _compare_record(dataset: Dataset, layout: Layout, record: PackRecord) -> Problem | None:
-    """Compare what a record says with the dataset, as far as no column has to be read."""
+    """Compare a record with the dataset, as far as that needs no column."""
     mixture = mixture_of(dataset)
     expected = msgspec.structs.replace(
         describe_pack(dataset, layout, mixture),
-        name=record.name,  # no part of what is sampled
+        name=record.name,  # it does not affect sampling
         non_finite=record.non_finite,
         texts={name: record.texts.get(name, ()) for name in layout.tables},
         files=record.files,
@@ -154,7 +155,7 @@ def _compare_others(
     names: list[str],
     limit: int,
 ) -> Problem | None:
-    """Compare columns that are not packed, and of texts their table."""
+    """Compare columns that are not packed, and the tables of texts."""
     files = {one.column: one.name for one in record.files if one.column}
     for name in names:
         spec = layout.others[name]
@@ -169,7 +170,7 @@ def _compare_others(
 
 
 def _verify_shared(dataset: Dataset) -> None:
-    """Refuse objects of shared homes that are not what their manifest says."""
+    """Refuse objects in shared homes that do not match their manifest."""
     for stored in dataset.selection().versions:
         if stored.folder.is_relative_to(datasets_folder()):
             continue
@@ -186,7 +187,7 @@ def _verify_shared(dataset: Dataset) -> None:
 
 
 def _are_same(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Return whether two are the same bit for bit, not-a-numbers too."""
+    """Return whether two arrays are the same bit for bit, including NaN."""
     return bool(np.array_equal(_bits(found), _bits(expected)))
 
 

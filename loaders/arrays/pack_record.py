@@ -1,6 +1,6 @@
-"""What a pack's `pack.json` says of its files, and how it is checked against them.
+"""The record of a pack, `pack.json`: what it says about the pack's files, and its checks.
 
-A record is refused unless it describes one pack: then no row lies outside of a file's map.
+A record is refused unless it describes exactly one pack, so that no row lies outside of a file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Dtype = Annotated[str, msgspec.Meta(pattern="^(bool|u?int(8|16|32|64)|float(16|
 
 
 class PackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A file: little-endian numbers, row by row; `column` is empty for those that all packs have."""
+    """A file of little-endian numbers, row by row; `column` is empty for files of every pack."""
 
     name: str
     column: str
@@ -61,7 +61,7 @@ class PackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -88,7 +88,7 @@ class PackRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         pack_version: Version of this layout.
         name: Name of the dataset.
         digest: Its digest.
-        sources: Digests of the stored versions that it is made of, sorted.
+        sources: Digests of the stored versions that it is made from, sorted.
         non_finite: Where the first number that is not finite stands; empty where all are finite.
         obs_dim: As in `Arrays`, and so are those below.
         action_dim: ..
@@ -121,12 +121,12 @@ def is_pack(folder: Path) -> bool:
             return False
         with path.open("rb"):
             return True
-    except OSError:  # in a folder of ORLOG_SHARED, of someone who keeps it for themselves
+    except OSError:  # in a folder of ORLOG_SHARED that only its owner can read
         return False
 
 
 def describe_pack(dataset: Dataset, layout: Layout, mixture: Mixture | None) -> PackRecord:
-    """Return what a dataset's record says but for its files; texts as far as they were read."""
+    """Return a dataset's record without its files; texts as far as they were read."""
     return PackRecord(
         pack_version=PACK_VERSION,
         name=dataset.name,
@@ -174,11 +174,11 @@ def read_record(folder: Path, digest: str = "") -> PackRecord:
 
     Args:
         folder: The pack.
-        digest: Of the dataset that it should be of; any that fits the folder's name by default.
+        digest: Expected digest of the dataset; by default, any that fits the folder's name.
 
     Raises:
         ManifestError: there is none, or it is malformed.
-        IntegrityError: it is of another dataset, or does not describe one pack.
+        IntegrityError: it is of another dataset, or does not describe exactly one pack.
     """
     record = read_json_file(
         folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR
@@ -197,7 +197,7 @@ def read_record(folder: Path, digest: str = "") -> PackRecord:
 def damaged_pack(
     folder: Path, file: str, what: str, *, expected: str = "", found: str = ""
 ) -> IntegrityError:
-    """Return what to raise about a file of a pack that is not as it was made."""
+    """Return the error for a damaged file of a pack."""
     return IntegrityError(
         f"{folder}: {file}: {what}; {_REPAIR}", file=file, expected=expected, found=found
     )
@@ -206,7 +206,7 @@ def damaged_pack(
 def find_problems(
     folder: Path, record: PackRecord, progress: Callable[[int], None]
 ) -> list[Problem]:
-    """Return which files are not what the record says, having hashed every byte."""
+    """Hash every byte; return which files do not match the record."""
     return [
         problem
         for one in record.files
@@ -259,9 +259,9 @@ def leaves_of(recorded: Mapping[str, PackLeaf]) -> dict[str, Leaf]:
 
 
 def _is_one_pack(record: PackRecord) -> bool:
-    """Return whether the files are those of one pack, and all else lies inside of them."""
+    """Return whether the files are those of one pack, and all places lie inside them."""
     forms = {one.name: (one.dtype, one.shape) for one in record.files}
-    # What has more dimensions than one, or is not there, is not equal to what is expected.
+    # A file that is missing or has a wrong number of dimensions fails these comparisons.
     episodes, steps = (
         math.prod(forms.get(name, ("", ()))[1]) for name in ("lengths.i64", "since.u8")
     )
@@ -293,7 +293,7 @@ def _is_one_pack(record: PackRecord) -> bool:
 
 
 def _is_of_steps(mixture: PackMixture, steps: int) -> bool:
-    """Return whether what a mixture chooses always is one of so many steps."""
+    """Return whether a mixture always chooses a step below `steps`."""
     return (
         len(mixture.first) == len(mixture.sizes) == len(mixture.up_to)
         and mixture.up_to[-1:] == (1.0,)

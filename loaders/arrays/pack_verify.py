@@ -1,4 +1,4 @@
-"""Verifying packs again: every byte of those on this machine, as `orlog verify --packs` asks for."""
+"""Verifies every byte of the packs on this machine, for `orlog verify --packs`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class VerifiedPack:
 
     Attributes:
         folder: The pack.
-        name: Name of its dataset; empty where its record cannot be read, as are those below.
+        name: Name of its dataset; empty, like the fields below, if its record cannot be read.
         digest: Digest of its dataset.
-        files: Number of its files but the record.
-        size_bytes: Their bytes.
+        files: Number of its files, without the record.
+        size_bytes: Bytes of these files.
         problems: What is wrong.
     """
 
@@ -47,13 +47,13 @@ def verify_packs(
     dataset: Dataset | None = None,
     progress: Callable[[str, int, int], None] = lambda _pack, _done, _total: None,
 ) -> Iterator[VerifiedPack]:
-    """Hash every byte of packs in all homes, and compare with what their records say.
+    """Hash every byte of the packs in all homes, and compare with their records.
 
     A damaged pack is made again the next time it is opened.
 
     Args:
         dataset: Only its pack, and those of views of it; by default all.
-        progress: Called with a pack's folder, its bytes that were read, and all its bytes.
+        progress: Called with a pack's folder, the number of bytes read, and its total bytes.
     """
     for pack in cached_packs():
         if pack.kind != "pack":
@@ -61,7 +61,7 @@ def verify_packs(
         try:
             record = read_record(pack.folder)
         except (IntegrityError, FormatVersionError) as error:
-            # It cannot say whose it is; its folder's name can.
+            # Its record does not name the dataset, but the folder's name has the digest.
             if dataset is None or pack.folder.name.partition("-")[0] in dataset.digest:
                 problem = Problem(RECORD_FILE, "damaged", "the record of a pack", str(error))
                 yield VerifiedPack(
@@ -83,7 +83,7 @@ def verify_packs(
             progress(folder, done, size)
 
         problems = find_problems(pack.folder, record, count)
-        if problems:  # also where a disk changed bytes by itself, which no stamp shows
+        if problems:  # also after a disk error, which no stamp shows
             remember_files(pack.folder, record.digest, {})
         yield VerifiedPack(
             folder=pack.folder,

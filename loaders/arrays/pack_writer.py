@@ -1,4 +1,4 @@
-"""Making a pack: a dataset's columns written into files a block at a time, then read back."""
+"""Makes a pack: writes a dataset's columns into files a block at a time, then reads them back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def make_pack(
             for name, column, dtype, shape in file_forms(layout, mixture)
         }
         others = [one for one in writers.values() if one.column]
-        # Texts first: only they can make a record that is refused, after hours of writing.
+        # Texts first: only they can make the record invalid, which should not show hours later.
         for writer in [one for one in others if one.column in layout.tables]:
             _write_other(dataset, layout, writer, progress)
         record = describe_pack(dataset, layout, mixture)
@@ -99,7 +99,7 @@ def make_pack(
 def _write_other(
     dataset: Dataset, layout: Layout, writer: _Writer, progress: Callable[[int], None]
 ) -> None:
-    """Write one column: each has its own size of chunks, and decodes them once."""
+    """Write one column in ranges of its own size, so that each chunk is decoded once."""
     spec = layout.others[writer.column]
     for first, last in layout.ranges(writer.column, BLOCK_BYTES):
         values = np.zeros((last - first, *spec.shape), spec.dtype)
@@ -118,7 +118,7 @@ def _encode(record: PackRecord) -> bytes:
 
 
 class _Writer:
-    """Writes one file of a pack, hashing what goes by; used with `with`."""
+    """Context manager that writes one file of a pack and hashes it on the way."""
 
     def __init__(
         self, folder: Path, name: str, column: str, dtype: np.dtype[Any], shape: tuple[int, ...]
@@ -136,7 +136,7 @@ class _Writer:
         self._file.close()
 
     def write(self, values: np.ndarray) -> int:
-        """Append values; return their bytes."""
+        """Append values; return their number of bytes."""
         data = little_endian_bytes(values)
         self._digest.update(data)
         written = 0

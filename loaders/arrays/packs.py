@@ -9,10 +9,10 @@
         pack.json        what they hold; size and BLAKE3 of each
 
 A pack is made once per digest, a block at a time, and appears whole or not at all; processes share
-its pages. It is opened copy-on-write: what a process writes into its tensors stays its own. Pages
-that were read are clean: they count in a process's resident size (RssFile), yet the system takes
-them back whenever memory is short. Only anonymous memory (RssAnon) is really taken, and of that a
-pack needs some bytes an episode.
+its pages. It is opened copy-on-write: what a process writes into its tensors is private to it.
+Pages that were only read count in a process's resident size (RssFile), but the system reclaims them
+whenever memory is short. Only anonymous memory (RssAnon) is really taken, and a pack needs only
+some bytes of it per episode.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ __all__ = [
     "verify_pack",
 ]
 
-# Private pages that are never written need no room in swap; Python names the flag from 3.13 on.
+# Private pages that are never written need no swap space; Python has this constant since 3.13.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 _logger = logging.getLogger("orlog")
@@ -91,12 +91,12 @@ _logger = logging.getLogger("orlog")
 class MappedArrays(Arrays):
     """`Arrays` whose tensors are maps of a pack's files. `open_pack` makes it.
 
-    Pickling it, as for a worker process, writes the folder's path and what was since replaced, and
-    the other process maps the same files.
+    Pickling it, as for a worker process, writes only the folder's path and the fields that were
+    replaced since it was opened; the other process maps the same files.
 
     Attributes:
         folder: The pack.
-        opened: What each field was when the pack was opened, and the table of steps.
+        opened: The value of each field when the pack was opened, and the table of steps.
     """
 
     folder: Path
@@ -104,14 +104,14 @@ class MappedArrays(Arrays):
 
     @functools.cached_property
     def step_table(self) -> StepTable:
-        """Where steps lie."""
-        # From the file, since making it takes memory for each step.
+        """The table that finds the rows of steps."""
+        # From the file, since computing it takes memory for each step.
         is_same = self.lengths is self.opened["lengths"]
         return StepTable(self.lengths, self.opened["since"] if is_same else None)
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
-        """Let the system read ahead inside the `with` block, rather than page by page."""
+        """Let the system read ahead inside the `with` block instead of page by page."""
         mapped, advice = self.opened["map"], self.opened["advice"]
         is_mapped = self.rows is self.opened["rows"] and hasattr(mapped, "madvise")
         if is_mapped:
@@ -123,7 +123,7 @@ class MappedArrays(Arrays):
                 mapped.madvise(advice)
 
     def to(self, device: torch.device | str) -> Arrays:
-        """Return the same on another device; on the CPU that is this."""
+        """Return the same on another device; for the CPU, return itself."""
         if torch.device(device).type == "cpu":
             return self
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(Arrays)}
@@ -141,7 +141,7 @@ class MappedArrays(Arrays):
 
 
 def pack_folder(dataset: Dataset) -> Path:
-    """Return the folder that a dataset's pack is in, or would be put in.
+    """Return the folder of a dataset's pack, existing or not.
 
     A pack in a home of ORLOG_SHARED is used like one in the user's own home.
     """
@@ -159,14 +159,15 @@ def open_pack(
     allow_non_finite: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> MappedArrays:
-    """Map a dataset's pack into memory, having made and verified it if there is none.
+    """Map a dataset's pack into memory; make and verify it first if there is none.
 
-    Equal to `read_arrays`, bit for bit. A pack is checked once (`loaders/arrays/pack_checks.py`) and then
-    known by the times of its files; `verify_pack` reads every byte again. A damaged one is made
-    anew, and one of a shared home that is not what the dataset holds is left alone and one's own
-    made; the logger `orlog` warns of both. Processes that ask for the same pack at once make it
-    once. Making it takes the memory of one block, and 8 bytes a step for a weighted mixture; of a
-    view with reordered episodes, that of the episodes which a block touches.
+    The arrays equal those of `read_arrays` bit for bit. A pack is checked once
+    (`loaders/arrays/pack_checks.py`) and then recognized by the times of its files; `verify_pack`
+    reads every byte again. A damaged pack is made again. A pack in a shared home that does not match
+    the dataset is left alone, and one is made in the user's own home. The logger `orlog` warns of
+    both. If several processes open the same pack at the same time, it is made once. Making it takes
+    the memory of one block, plus 8 bytes a step for a weighted mixture; for a view with reordered
+    episodes, the memory of all episodes in a block.
 
     Args:
         dataset: What to read.
@@ -183,7 +184,7 @@ def open_pack(
         opened = opened or _open_checked(dataset, folder)
     while opened is None:
         with unfinished_folder(own) as unfinished:  # nothing is written to a shared home
-            is_new = not is_pack(own)  # nobody made it while this process waited
+            is_new = not is_pack(own)  # no other process made it during the wait
             if is_new:
                 make_pack(dataset, unfinished, allow_non_finite, progress)
                 put_in_place(unfinished, own)
@@ -198,14 +199,14 @@ def open_pack(
 def verify_pack(
     dataset: Dataset, progress: Callable[[int], None] = lambda _: None
 ) -> list[Problem]:
-    """Hash every byte of a dataset's pack; remove a damaged one, and it is made again.
+    """Hash every byte of a dataset's pack; remove a damaged one, so that it is made again.
 
     Args:
-        dataset: Whose pack.
+        dataset: The dataset whose pack to verify.
         progress: Called with the bytes read since its last call.
 
     Returns:
-        What is wrong, by file; nothing if all is right.
+        The problems, by file; empty if there are none.
 
     Raises:
         IntegrityError: there is no pack, or its record cannot be read as one.
@@ -219,7 +220,7 @@ def _own_folder(dataset: Dataset) -> Path:
 
 
 def _folders(dataset: Dataset) -> list[Path]:
-    """Return where a dataset's pack may lie: in the user's own home first."""
+    """Return the folders where a dataset's pack may be: first in the user's own home."""
     own = _own_folder(dataset)
     shared = [folder.parent / "packs" / own.name for folder in dataset_folders()]
     return list(dict.fromkeys([own, *shared]))
@@ -228,11 +229,11 @@ def _folders(dataset: Dataset) -> list[Path]:
 def _open_checked(
     dataset: Dataset, folder: Path, *, is_new: bool = False
 ) -> tuple[MappedArrays, PackRecord] | None:
-    """Open a pack that is what the dataset holds; None where there is none (any more).
+    """Open a pack that matches its dataset; None if there is none (any more).
 
     Args:
-        dataset: Whose pack.
-        folder: Where it lies.
+        dataset: The dataset.
+        folder: The pack's folder.
         is_new: Whether this process has just made and read it.
 
     Raises:
@@ -275,7 +276,7 @@ def _open_checked(
 
 
 def _open(folder: Path, digest: str, held: HeldPack | None) -> tuple[MappedArrays, PackRecord]:
-    """Map the files of a pack that is held, having checked their sizes and not their bytes."""
+    """Map the files of a pack that is held; check their sizes, not their bytes."""
     stamps: dict[str, Stamp] = {}
     with contextlib.suppress(OSError):  # from before it is read; that says what is wrong with it
         stamps[RECORD_FILE] = stamp_of((folder / RECORD_FILE).stat())
@@ -332,7 +333,7 @@ def _reopen(
 ) -> MappedArrays:
     """Open a pack that another process has checked."""
     arrays, record = _open(folder, digest, hold_pack(folder))
-    # Files that were copied or rewritten since are hashed, against the record that was checked.
+    # Files that were copied or rewritten since are hashed against the record that was checked.
     if arrays.opened["stamps"] != stamps:
         if _digest_of(record) != record_blake3:
             raise damaged_pack(folder, RECORD_FILE, "changed since the pack was opened")

@@ -1,4 +1,4 @@
-"""Where the arrays of a dataset live: in RAM, in mapped files, or on a GPU; chosen by size."""
+"""Chooses by size where a dataset's arrays are kept: in RAM, in mapped files, or on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orlog.manifests.names import did_you_mean
 
 __all__ = ["Place", "choose_place", "load_arrays"]
 
-RAM_SHARE = 0.5  # of free memory that `auto` takes: networks, workers and others need some too
+RAM_SHARE = 0.5  # of free memory that `auto` takes; networks and workers need some too
 GPU_SHARE = 0.9  # of free memory of a GPU that a dataset may take, asked for by name
 
 _logger = logging.getLogger("orlog")
@@ -30,13 +30,13 @@ _logger = logging.getLogger("orlog")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a dataset is to be put.
+    """Where to put a dataset.
 
     Attributes:
         kind: In anonymous memory, or in mapped files.
-        device: The GPU to copy it to then; empty for none.
+        device: The GPU to copy it to after that; empty for none.
         needed_bytes: Size of its arrays.
-        reason: Why, in a sentence.
+        reason: A sentence that says why.
     """
 
     kind: Literal["ram", "mmap"]
@@ -54,8 +54,8 @@ def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool =
         dataset: What to read.
         where: `ram`; `mmap`, files that are made once per digest and shared by processes;
             `gpu` for the current CUDA device, or `cuda:0`; `auto` for `ram` where the arrays take
-            no more than half of the free memory, else `mmap`. `choose_place` says what and why,
-            and so does the logger `orlog` at level info.
+            no more than half of the free memory, else `mmap`. `choose_place` returns the choice and
+            the reason; the logger `orlog` reports them at level info.
         allow_non_finite: Take NaN and infinity as they are.
 
     Raises:
@@ -101,7 +101,7 @@ def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = No
         )
     needed = layout_of(dataset).total_bytes
     kind: Literal["ram", "mmap"]
-    if where == "mmap":  # asked for whatever is free, so that is not measured
+    if where == "mmap":  # does not depend on free memory, so that is not measured
         kind, why = "mmap", "as asked for"
     else:
         memory = memory or measure_memory(gpus=bool(device))
@@ -138,10 +138,10 @@ def _kind_of(
 
 
 def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> str:
-    """Return why a GPU will do.
+    """Return why the dataset fits on a GPU.
 
     Raises:
-        ValueError: it will not.
+        ValueError: it does not fit.
     """
     instead = (
         "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"

@@ -1,10 +1,10 @@
-"""Statistics of a dataset's steps and episodes: one pass in float64, kept with the digest.
+"""Statistics of a dataset's steps and episodes: one pass in float64, cached by digest.
 
     $ORLOG_HOME/statistics/DIGEST.json
 
 Blocks are merged as Chan, Golub and LeVeque 1979 ("Updating formulae and a pairwise algorithm for
-computing sample variances"), which loses no digits where the mean is far from zero. What is kept is
-checked when it is read, so the second call costs a millisecond.
+computing sample variances"), which loses no digits if the mean is far from zero. The second call
+takes a millisecond: it reads and checks the cached file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Mean and spread of some numbers, float64.
+    """Mean, standard deviation and range of some numbers, float64.
 
     Attributes:
         mean: Mean of each.
@@ -65,9 +65,9 @@ class Statistics:
     Attributes:
         steps: Number of steps.
         episodes: Number of episodes.
-        observations: Of the packed observation of every step, final observations not among them;
-            empty where none is packed (images, integers).
-        actions: Of the packed actions; empty where actions are integers.
+        observations: Of the packed observation of every step, without final observations; empty if
+            none is packed (images, integers).
+        actions: Of the packed actions; empty if actions are integers.
         rewards: Of the reward, one number.
         returns: Of the sum of rewards of an episode, one number.
     """
@@ -100,14 +100,14 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_statistics(arrays: Arrays) -> Statistics:
-    """Return the statistics of a dataset: read where they were kept, else computed and kept.
+    """Return the statistics of a dataset: cached ones if there are any, else compute and cache them.
 
-    Arrays without a digest are computed each time, and so are all where the home cannot be written.
+    They are computed each time for arrays without a digest, or if the home cannot be written.
 
     Raises:
         SchemaError: a number that is not finite.
-        ManifestError: what was kept is damaged, or is of other data.
-        FormatVersionError: it was kept by a newer orlog.
+        ManifestError: the cached statistics are damaged, or are of other data.
+        FormatVersionError: they were cached by a newer orlog.
         TypeError: no arrays.
     """
     check_arrays(arrays)
@@ -118,14 +118,14 @@ def load_statistics(arrays: Arrays) -> Statistics:
         return _read(path, arrays)
     found = compute_statistics(arrays)
     body = {"digest": arrays.digest, **_plain(found)}
-    # A home that is full or may not be written, as on a cluster's nodes, is no reason not to train.
+    # A home that is full or read-only, as on cluster nodes, must not prevent training.
     with contextlib.suppress(StorageError), sole_writer(path):
         replace_json_file(path, {**body, "checksum": _checksum(body), "statistics_version": 1})
     return found
 
 
 def statistics_file(digest: str) -> Path | None:
-    """Return where the statistics of a digest are kept; None where there is no digest."""
+    """Return the cache file for the statistics of a digest; None if there is no digest."""
     match = _DIGEST.fullmatch(digest)
     return datasets_folder().parent / "statistics" / f"{match[1]}.json" if match else None
 
@@ -177,7 +177,7 @@ def compute_statistics(arrays: Arrays) -> Statistics:
 
 
 def episode_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
-    """Return the sum of rewards of each episode, of the float32 rewards that batches give."""
+    """Return the sum of rewards of each episode, over the float32 rewards that batches hold."""
     column = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     with arrays.in_order():
         returns: np.ndarray = np.add.reduceat(column, arrays.first_rows, dtype=np.float64)
@@ -205,7 +205,7 @@ def finite_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
 
 
 def derived_digest(arrays: Arrays, operation: str) -> str:
-    """Return the digest of arrays that an operation made of others; none where these have none."""
+    """Return the digest of arrays after an operation; empty if the given arrays have none."""
     if not arrays.digest:
         return ""
     text = f"orlog {operation}\n{arrays.digest}"
@@ -213,7 +213,7 @@ def derived_digest(arrays: Arrays, operation: str) -> str:
 
 
 def _not_finite(arrays: Arrays, first: int, block: np.ndarray) -> SchemaError:
-    """Return what to raise about steps from `first` on, of which one has no statistics."""
+    """Return the error for a block of steps from `first` on with a number that is not finite."""
     finite = np.isfinite(block)
     row, number = np.unravel_index(int(finite.argmin()), finite.shape)
     column = next(name for name, place in arrays.columns.items() if number < place.stop)
@@ -237,7 +237,7 @@ def _part(moments: Moments, place: slice) -> Moments:
 
 
 def _plain(statistics: Statistics) -> dict[str, object]:
-    """Return statistics as JSON; float64 numbers come back from it bit for bit."""
+    """Return statistics as JSON values, which keep float64 numbers bit for bit."""
     plain: dict[str, object] = {"steps": statistics.steps, "episodes": statistics.episodes}
     for name in ("observations", "actions", "rewards", "returns"):
         moments: Moments = getattr(statistics, name)

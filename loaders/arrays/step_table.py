@@ -1,9 +1,9 @@
-"""In which row of `Arrays` a step lies: one byte a step instead of eight.
+"""A table of the row of each step in `Arrays`, in one byte a step instead of eight.
 
     row of a step  =  step + episodes that end before it
                    =  step + episodes that end before the first step of its 256 + those since (a byte)
 
-Among 256 steps at most 255 end an episode before another of them, so a byte always does. The table
+At most 255 episodes end between the first and another of 256 steps, so a byte is enough. The table
 of a million steps is 1 MB and stays in the processor's cache, where a random step costs little.
 """
 
@@ -33,7 +33,7 @@ class StepTable:
 
         Args:
             lengths: Steps of each, 1 or more.
-            since: What `count_since` gives, as one array, if it is known already.
+            since: The values of `count_since` as one array, if already known.
         """
         self._before = _count_before(lengths)
         self._since = np.concatenate(list(count_since(lengths))) if since is None else since

@@ -1,10 +1,10 @@
-"""Texts as numbers: each row holds the place of its text in a table of the distinct ones.
+"""Texts as numbers: each row holds the place of its text in a table of the distinct texts.
 
     column    "go to the door"   "go to the door"   "open it"   "go to the door"
     places     0                  0                  1           0
     table     ("go to the door", "open it"): in the order in which they first occur
 
-So each distinct text is encoded once, and a batch of places picks from the codes.
+So each distinct text needs to be encoded once, and a batch of places selects its encodings.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from orlog.manifests.columns import axis_of
 
 __all__ = ["TextTable"]
 
-_BLOCK_ROWS = 65536  # whose texts are in memory at once, or those of a single longer episode
+_BLOCK_ROWS = 65536  # rows whose texts are in memory at once, unless a single episode is longer
 
 
 class TextTable:
     """The distinct texts of a column, as far as it was read.
 
-    Read in the order of rows, since places are given in the order in which texts come.
+    Rows must be read in order, since places follow the first occurrence of texts.
     """
 
     def __init__(self, column: str) -> None:
@@ -52,7 +52,7 @@ class TextTable:
             ) from error
 
     def read(self, dataset: Dataset, start: int, stop: int) -> Int64[np.ndarray, " rows"]:
-        """Return the places of the texts of rows `start` to `stop - 1`, adding those that are new.
+        """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.
 
         Raises:
             IntegrityError: an object is damaged, or offsets do not count the bytes.

@@ -11,7 +11,7 @@ __all__ = ["as_integer", "as_steps", "canonical_number", "check_choice"]
 
 
 def as_integer(name: str, value: object) -> int:
-    """Return an argument as Python's own integer; NumPy's are taken, True and 2.0 are not.
+    """Return an argument as a Python int; NumPy integers are accepted, True and 2.0 are not.
 
     Raises:
         TypeError: it is no integer; the message names the argument and what was found.
@@ -37,10 +37,10 @@ def as_steps(n_steps: object, discount: float) -> int:
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse an argument that is none of some words.
+    """Refuse an argument that is not one of the known words.
 
     Raises:
-        ValueError: the message has the words, and the one that is nearest to what was found.
+        ValueError: it is not; the message lists the words and suggests the closest one.
     """
     if not isinstance(value, str) or value not in known:
         words = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
@@ -49,7 +49,7 @@ def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def canonical_number(value: float) -> float:
-    """Return a setting as the one float that stands for all equal numbers.
+    """Return a setting as a float, the same one for all equal numbers.
 
     Keys of streams and digests hold the text of a setting, so 1, 1.0, `np.float64(1)` and True must
     become the same text, as must 0.0 and -0.0.

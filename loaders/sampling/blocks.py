@@ -1,4 +1,4 @@
-"""Several batches gathered at once: each is a view of one block, for less than one by one."""
+"""Gathers several batches at once as views of one block, which is faster than one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gather_in_blocks(
     """Yield batches whose tensors are views of a few gathered blocks.
 
     Args:
-        make: Makes a batch of its fields.
+        make: Makes a batch from its fields.
         columns: Gathers some items: returns the fields of the batch, each with a row per item.
         chosen: The items of all batches, a multiple of `size`.
         size: Items in a batch.

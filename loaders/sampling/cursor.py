@@ -1,10 +1,10 @@
-"""What identifies a stream of batches, and what its state holds: the same for every stream.
+"""The cursor of a stream of batches: what identifies the stream, and what its state holds.
 
     state   {"cursor_version": 1, "kind": .., "digest": .., "seed": .., "batch_size": ..,   which stream
              "batch": .., ..}                                                     which batch is next
 
 Streams with the same kind, digest, seed and batch size have the same batches. Rank and ranks only say
-which part of each batch a process takes, so they are in no state.
+which part of each batch a process takes, so they are not part of a state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Cursor:
     """Which stream it is, where it starts, and which part of it this process takes.
 
     Attributes:
-        kind: Kind of batch, with every setting that decides a draw.
+        kind: Kind of batch, with every setting that affects a draw.
         digest: Digest of the dataset.
         batch_size: Items in a batch, of all ranks together.
         seed: Seed of the stream.
@@ -45,7 +45,7 @@ class Cursor:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers, and keep them as Python's own, since PyTorch and JSON refuse NumPy's.
+        """Check the numbers, and convert them to Python's, since PyTorch and JSON refuse NumPy's.
 
         Raises:
             TypeError: a number is no integer.

@@ -5,8 +5,8 @@
 
 Philox (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is counter-based: any
 position is reached without those before it. Only its raw 64-bit words are used, since those are
-fixed for good, while the methods of NumPy's Generator may change between versions. The bias of the
-product against exact uniformity is below range / 2^53.
+fixed forever, while the methods of NumPy's Generator may change between versions. The draws deviate
+from exact uniformity by less than range / 2^53.
 """
 
 from __future__ import annotations

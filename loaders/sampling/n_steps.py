@@ -6,7 +6,7 @@
     rewards = sum of discount^k * reward of step k, k = 0 .. steps - 1        (summed once, float64)
     value   = rewards + discount^steps * (1 - terminations) * V(next_observations)
 
-An episode that ends sooner gives as many steps as it has left. Sutton 1988, "Learning to predict by
+If an episode ends sooner, the steps that it has left are used. Sutton 1988, "Learning to predict by
 the methods of temporal differences".
 """
 
@@ -35,7 +35,7 @@ class NStepSampler:
     """Chooses steps and gathers them with the outcome of the next `n_steps`."""
 
     def __init__(self, arrays: Arrays, n_steps: int, discount: float) -> None:
-        """Sum the rewards: 4 bytes a step.
+        """Sum the rewards, which takes 4 bytes a step.
 
         Raises:
             ValueError: less than one step, or a discount outside [0, 1].
@@ -56,7 +56,7 @@ class NStepSampler:
         return self.items_of(self.arrays.choose_steps(uniform))
 
     def items_of(self, steps: Int64[np.ndarray, " items"]) -> Int64[Tensor, "items two"]:
-        """Return what `choose` would of some steps."""
+        """Return what `choose` would return for some steps."""
         arrays = self.arrays
         items = np.empty((2, len(steps)), np.int64)  # so that each of the two is contiguous
         rows, next_rows = items
@@ -116,7 +116,7 @@ class NStepSampler:
     def sums_and_discounts(
         self, items: Int64[Tensor, "items two"]
     ) -> tuple[Float32[Tensor, " items"], Float32[Tensor, " items"]]:
-        """Return the discounted sums of rewards, and the discounts of what came after."""
+        """Return the discounted sums of rewards, and the discounts of the value after them."""
         rows, next_rows = items.unbind(1)
         sums = gather_rows(self._sums.unsqueeze(1), rows).squeeze(1)
         return sums, self._discounts.index_select(0, next_rows - rows)
@@ -129,9 +129,9 @@ class NStepSampler:
 def sum_rewards(
     arrays: Arrays, steps: int, discount: float, dtype: type[np.floating[Any]] = np.float32
 ) -> Float[Tensor, " rows"]:
-    """Return for each row the discounted rewards of its next steps, none of another episode.
+    """Return for each row the discounted sum of its next rewards, within its episode.
 
-    Added term by term, not as differences of running sums: equal rewards have equal sums.
+    Terms are added one by one, not as differences of running sums, so equal rewards have equal sums.
     """
     rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     total = np.empty(len(rewards), dtype)

@@ -4,8 +4,8 @@
     item i   = sampler.choose(draws i * draws_per_item, .. of the key's stream)
     batch b  = sampler.gather(items b * batch_size, .., (b + 1) * batch_size - 1)
 
-There is no state to lose: to continue is to start at `b`. A rank takes its slice of each batch
-and a worker every n-th batch, so the stream is the same for any number of either.
+There is no state to lose: to continue, start at `b`. A rank takes its slice of each batch and a
+worker every n-th batch, so the stream is the same for any number of ranks and workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orlog.loaders.sampling.draws import draw_uniform
 
 __all__ = ["Batches", "BlockSampler", "Sampler", "Stream", "batch_number"]
 
-BLOCK = 64  # batches whose items are chosen at once: the cost of a generator is shared by them
+BLOCK = 64  # batches whose items are chosen at once, to share the cost of a generator
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 
 BatchT = TypeVar("BatchT")
@@ -38,8 +38,8 @@ class Sampler(Protocol[BatchT_co]):
     """What makes batches of one kind.
 
     Attributes:
-        kind: Name of the kind and its settings: samplers that choose differently differ in it.
-        draws: Uniform numbers that the choice of one item takes.
+        kind: Name of the kind and its settings; samplers that choose differently must differ in it.
+        draws: Number of uniform numbers that choose one item.
         arrays: What is sampled.
     """
 
@@ -48,7 +48,7 @@ class Sampler(Protocol[BatchT_co]):
     arrays: Arrays
 
     def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> torch.Tensor:
-        """Return what `gather` needs of each item, int64, an item in each row."""
+        """Return what `gather` needs to know of each item, int64, one row per item."""
         ...
 
     def gather(self, chosen: torch.Tensor) -> BatchT_co:
@@ -58,7 +58,7 @@ class Sampler(Protocol[BatchT_co]):
 
 @runtime_checkable
 class BlockSampler(Sampler[BatchT_co], Protocol[BatchT_co]):
-    """A sampler that gathers several batches at once for less than one after the other."""
+    """A sampler that gathers several batches at once, which is faster than one after the other."""
 
     def gather_many(self, chosen: torch.Tensor, size: int) -> Iterator[BatchT_co]:
         """Yield the batches of `size` items each."""
@@ -68,7 +68,7 @@ class BlockSampler(Sampler[BatchT_co], Protocol[BatchT_co]):
 class Stream(IterableDataset[BatchT], Generic[BatchT]):
     """What endless streams of batches have in common: a cursor, a repr and states.
 
-    It is a PyTorch `IterableDataset` of whole batches: give it to a `DataLoader` with
+    It is a PyTorch `IterableDataset` of whole batches: pass it to a `DataLoader` with
     `batch_size=None`. Iterating starts at batch `start` each time.
 
     Attributes:
@@ -136,7 +136,7 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
             raise ValueError(
                 f"this is not the state of a stream: batch {batch!r}, worker {worker!r}."
             )
-        # A worker's first batch comes as many batches after the start as its number says.
+        # Worker n starts with the n-th batch after the start.
         self.cursor = dataclasses.replace(self.cursor, start=batch - worker)
         self._next, self._worker = batch, worker
 
@@ -149,7 +149,7 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
 
 
 def batch_number(index: object) -> int:
-    """Return the number of a batch that was asked for.
+    """Check the number of a batch and return it as a Python int.
 
     Raises:
         ValueError: it is negative.
@@ -162,9 +162,9 @@ def batch_number(index: object) -> int:
 
 
 class Batches(Stream[BatchT], Generic[BatchT]):
-    """An endless stream of batches from arrays. `orlog.transitions` and its kin make it.
+    """An endless stream of batches from arrays, as made by `orlog.transitions` and similar loaders.
 
-    Iterating starts at batch `start` each time; `batch(b)` gives any batch. Give it to a PyTorch
+    Iterating starts at batch `start` each time; `batch(b)` returns any batch. Pass it to a PyTorch
     `DataLoader` with `batch_size=None`, since it makes whole batches.
 
     Attributes:
