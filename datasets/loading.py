@@ -43,8 +43,8 @@ def load_dataset(
         download: Download it first if it is not here (`orlog registry add` says from where).
         episodes: Positions of the episodes to keep, such as `range(100)`. With `download`, only the
             files with these episodes are downloaded.
-        columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the files
-            with these columns are downloaded.
+        columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
+            files with these columns are downloaded.
         progress: Called with (done, total): steps while it builds, bytes while it downloads.
 
     Raises:

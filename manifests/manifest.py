@@ -162,7 +162,12 @@ class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Parent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A dataset that this one was derived from, and how: `append`, or a view's operation as JSON."""
+    """A dataset that this one was derived from.
+
+    Attributes:
+        digest: Its digest.
+        operation: How: `append`, `copy`, `convert`, or a view's operation as JSON.
+    """
 
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
     operation: str

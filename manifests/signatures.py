@@ -1,4 +1,4 @@
-"""Ed25519 signatures of manifests and indexes, each in a small JSON file beside what it signs.
+"""Ed25519 signatures of manifests and indexes, each in a small JSON file next to what it signs.
 
     manifest.json.sig    {"signature_version": 1, "signatures": [{"key": "ed25519:..", "signature": ".."}, ..]}
 

@@ -4,7 +4,7 @@ A column is named by its path. What its rows stand for follows from the name:
 
     observations, observations/..    observations: steps + episodes of them
     episodes/..                      episodes
-    all else                         steps
+    everything else                  steps
     PATH@values, PATH@values/..      values, counted by the column PATH@offsets
 
 The values of a space at path P are stored as:
@@ -467,7 +467,7 @@ def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.
 def _ranges(
     block: Mapping[str, np.ndarray], path: str, rows: int | None
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return where the values of each row start and stop, and how many there are in all."""
+    """Return where the values of each row start and stop, and their total number."""
     name = f"{path}@offsets"
     ends = _column(block, name, rows)
     starts = np.concatenate([np.zeros(1, _INT), ends[:-1]])[: len(ends)]

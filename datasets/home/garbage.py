@@ -111,7 +111,7 @@ def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda
     Waits while another process writes the version, after one call of `on_wait`.
 
     Raises:
-        NotFoundError: it is not there.
+        NotFoundError: it does not exist.
         StorageError: the home cannot be written.
     """
     folder = _own_folder(name, version)
@@ -228,7 +228,7 @@ def delete_version(name: str, version: str) -> int:
     A version in a shared home stays, and so does an interrupted recording.
 
     Raises:
-        NotFoundError: it is not there.
+        NotFoundError: it does not exist.
         StorageError: it is pinned, only in a shared home, or another process is writing it; or the
             home cannot be written.
     """

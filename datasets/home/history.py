@@ -89,7 +89,7 @@ def set_status(
         InvalidNameError: the name, or `use`, does not follow the grammar.
         ValueError: an invalid version or status, a missing reason, or a version to be used in place
             of itself.
-        ManifestError: the file that is there is malformed; it stays.
+        ManifestError: the existing file is malformed; it stays.
         StorageError: the file cannot be written.
     """
     if status not in ("superseded", "yanked"):
@@ -107,7 +107,7 @@ def clear_status(name: str, version: str) -> None:
     Raises:
         NotFoundError: no status of this version was set on this machine.
         InvalidNameError: the name does not follow the grammar.
-        ManifestError: the file that is there is malformed; it stays.
+        ManifestError: the existing file is malformed; it stays.
         StorageError: the file cannot be written.
     """
     path = _home_file(name)

@@ -147,7 +147,7 @@ class Dataset:
 
     @property
     def lineage(self) -> list[Parent]:
-        """Datasets it was derived from: those in a stored version's manifest, or a view's parents."""
+        """Datasets it was derived from: those in a version's manifest, or a view's parents."""
         if self.operation is None:
             return self.manifest.lineage
         text = operation_text(self.operation)
@@ -190,7 +190,7 @@ class Dataset:
 
     @property
     def mixture(self) -> tuple[np.ndarray, tuple[float, ...]] | None:
-        """Component of each episode and weight of each component; None unless steps are weighted."""
+        """Component of each episode, weight of each component; None unless steps are weighted."""
         if self._selection is None or not self._selection.weights:
             return None
         return self._selection.component, self._selection.weights

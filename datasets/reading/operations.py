@@ -153,7 +153,7 @@ def filter_episodes(dataset: SourceT, condition: str | Callable[[Episode], bool]
 
 
 def select_episodes(dataset: SourceT, index: slice | Sequence[int] | np.ndarray) -> SourceT:
-    """Return a view of episodes: a slice, positions (negative ones count from the end) or a mask."""
+    """Return a view of episodes by a slice, positions (negative: from the end) or a mask."""
     count = dataset.total_episodes
     if isinstance(index, slice):
         positions = np.arange(count)[index]

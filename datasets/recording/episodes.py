@@ -58,7 +58,7 @@ class EpisodeWriter:
             schema: The columns.
             name: The dataset's name in errors.
             encodings: How to store some columns.
-            first_decides: Whether the first episode may add columns; if not, the schema is complete.
+            first_decides: Whether the first episode may add columns; else the schema is complete.
             strict: Refuse numbers outside their Box, which are otherwise counted.
         """
         schema.check(name)

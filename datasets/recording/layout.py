@@ -27,7 +27,7 @@ def lay_out_version(
 ) -> tuple[Manifest, list[StoredObject]]:
     """Fill the folder of a version; return its manifest and its new objects.
 
-    Files are linked, not moved, so a kill before the version is in place leaves the recording whole.
+    Files are linked, not moved: a kill before the version is in place leaves the recording whole.
 
     Args:
         recorded: Folder of the recorded part.

@@ -112,8 +112,8 @@ class DatasetWriter:
             name: Name of the dataset without version, for example `lab/arm-v1`.
             observation_space: Space of observations; taken from `environment` if it is given.
             action_space: Space of actions; taken from `environment` if it is given.
-            environment: The environment that the data are recorded in. Its id, arguments and package
-                versions are kept, so that policies can be evaluated in it.
+            environment: The environment in which the data are recorded. Its id, arguments and
+                package versions are kept, so that policies can be evaluated in it.
             version: Content version, `major.minor.patch`.
             reward_dtype: float32 or float64.
             description: What the data are, in a sentence or two.
@@ -436,11 +436,11 @@ class DatasetWriter:
         self._acknowledged = self._writer.episodes
 
     def finish(self) -> Path:
-        """Write the remaining rows, put the version in its place in one step, and return its folder.
+        """Write the remaining rows, put the version in place in one step, and return its folder.
 
         Raises:
             SchemaError: an episode is open, or there is none.
-            VersionExistsError: the version was created by someone else since the start.
+            VersionExistsError: the version was created by another process since the start.
             StorageError: the disk is full; what was acknowledged is kept.
         """
         self._check_open()

@@ -5,7 +5,7 @@
 | images: uint8, 2 or 3 dimensions, both sides of 16 or more | one frame, or small ones within 8 KiB | difference to the row of pixels above, bit shuffle | LZ4HC |
 | images that zstd alone makes smaller, on 16 frames of the first shard | the same | nothing | zstd |
 | text: the UTF-8 bytes of `@values` | up to 1 MiB | nothing | zstd |
-| all else | up to 1 MiB, a power of two of rows | bit shuffle | zstd |
+| everything else | up to 1 MiB, a power of two of rows | bit shuffle | zstd |
 
 A shard holds up to 16 MiB. Everything is lossless.
 

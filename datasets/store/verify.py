@@ -73,7 +73,7 @@ class Problem:
         file: Path inside the store.
         kind: What is wrong with it. `unreadable`: the system cannot read it.
         expected: Size, SHA-256 or BLAKE3 in the manifest.
-        found: What is there instead.
+        found: What was found instead.
         column: Column whose rows or metadata it holds; None if it holds none or several.
         episodes: First and last episode whose values it holds; None if that is not known.
     """
