@@ -30,4 +30,4 @@ def pool_in_this_process(_: int) -> Iterator[Executor]:
 @pytest.fixture
 def jobs_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run jobs in this process; processes of their own are for what only these can show."""
-    monkeypatch.setattr("orlog.reproduce.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
+# What `make test VENV=..` hands on, and would change what the inner make is to do.
+OF_THE_OUTER_MAKE = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "VENV", "PYTHON")
 TRACE = """#!/bin/sh
 [ "$1" = -c ] && exec "{python}" "$@"
 echo "$@" >> "{log}"
@@ -42,6 +44,7 @@ def made(checkout: Path) -> tuple[str, str]:
         capture_output=True,
         encoding="utf-8",
         check=False,
+        env={name: value for name, value in os.environ.items() if name not in OF_THE_OUTER_MAKE},
     )
     return found.stdout, (checkout / "log").read_text()
 

@@ -46,7 +46,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     assert read_baseline("bc", mini.name) == first.as_baseline()
 
     # The first was trained in processes of their own, these here.
-    monkeypatch.setattr("orlog.reproduce.process_pool", pool_in_this_process)
+    monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None
     assert str(again.verdict) == "identical (the same seeds, the same returns to the bit)"

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orlog
-from orlog.loaders import goals, priorities, sequences
-from orlog.loaders import transitions as plain
+from orlog.loaders import priorities, sequences
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.sampling import n_steps
+from orlog.loaders.sampling import blocks, n_steps
 from orlog.loaders.sampling import streams as batches
 from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sequences import returns_to_go
@@ -73,8 +72,7 @@ def test_batches_are_the_same_in_blocks_of_any_size(
     for stream in streams:
         expected = [stream.batch(start + number) for number in range(5)]
         with pytest.MonkeyPatch.context() as patch:
-            for module in (plain, n_steps, goals):
-                patch.setattr(module, "_BLOCK_BYTES", block_bytes)
+            patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
             patch.setattr(batches, "_BLOCK_ITEMS", block_items)
             found = [batch for batch, _ in zip(iter(stream), range(5), strict=False)]
         for one, other in zip(found, expected, strict=True):
