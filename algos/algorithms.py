@@ -1,8 +1,8 @@
-"""The algorithms: what a class declares, and how it is found by name, by file or as the class itself.
+"""What the class of an algorithm declares, and how to find it: by name, by file or as the class.
 
-A file of this folder defines the algorithm that it is named after: `iql.py` with a class `IQL`,
-`td3_bc.py` with a class `TD3BC`. No table lists it, and it is imported when it is first used. An
-algorithm from elsewhere is named by module and class, `my_method.py:MyMethod`, or given as the class.
+Each algorithm in this folder is a file named after it: `iql.py` with a class `IQL`, `td3_bc.py`
+with a class `TD3BC`. It needs no registration, and is imported on first use. An algorithm from
+elsewhere is named by module and class, `my_method.py:MyMethod`, or passed as the class itself.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ AlgorithmLike: TypeAlias = str | type[Any]
 
 
 class Algorithm(Protocol):
-    """What the class of an algorithm declares, and what its objects do.
+    """The interface of an algorithm.
 
     Attributes:
         CONFIG: Frozen dataclass of its settings.
-        FROM_RUN: Settings that are those of the run, of `steps` and `seed`.
-        OBSERVATIONS: Kinds of observations that it takes, of those in `training/policy.py`.
-        ACTIONS: Kinds of actions that it takes, likewise.
+        FROM_RUN: Settings that are taken from the run: any of `steps` and `seed`.
+        OBSERVATIONS: Kinds of observations that it takes, out of those in `training/policy.py`.
+        ACTIONS: Kinds of actions that it takes, out of those in `training/policy.py`.
         STATE: Attributes that training changes, which checkpoints save.
         CONSTANTS: Its other attributes.
     """
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
 
     @staticmethod
     def loader(config: Any) -> tuple[str, dict[str, Any]]:
-        """Return the function that gives its batches, as `module:function`, and its arguments.
+        """Return the function that makes its batches, as `module:function`, and its arguments.
 
         It is called as `function(arrays, seed=.., start=.., **arguments)`, as the loaders are.
         """
@@ -64,7 +64,7 @@ class Algorithm(Protocol):
         """Take one gradient step and return the metrics of the batch."""
 
     def act(self, observations: Any) -> Float32[Tensor, "batch act"]:
-        """Return the actions to evaluate; both are in the environment's unit, as in batches."""
+        """Return the actions to evaluate; observations and actions are unscaled, as in batches."""
 
 
 _DECLARED = (
@@ -190,7 +190,7 @@ def _import_file(path: Path) -> Any:
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"{path}: no such file, so there is no algorithm in it.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up while it is imported
+    sys.modules[path.stem] = module  # dataclasses look up their module during its import
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -9,7 +9,7 @@ dataset with 1e-3 added to each deviation, layers that start as `torch.nn.Linear
 Rewards, terminations and truncations play no part.
 
 What differs from CORL:
-- The loss is of actions mapped from the bounds of the action space to [-1, 1]. CORL's is in the
+- The loss compares actions mapped from the bounds of the action space to [-1, 1]. CORL's is in the
   environment's unit and scales the policy by one number, the upper bound of the first action: the same
   where all bounds are -1 and 1.
 - All transitions of the dataset are used. CORL reads D4RL's Q-learning view, without steps at
@@ -70,7 +70,7 @@ class BC:
 
     @staticmethod
     def loader(config: BCConfig) -> tuple[str, dict[str, int]]:
-        """Return what gives its batches: transitions."""
+        """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(

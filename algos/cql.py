@@ -11,9 +11,9 @@ proposals of `sampled_actions` each: uniform, pi(. | s) and pi(. | s'), all judg
 appendix F has the first two). `min(Q_1, Q_2)` of the target networks makes the backup; entropy is not
 backed up. The entropy temperature is tuned to the target entropy -dim(A).
 
-What it spends: of one update, nearly all goes into the critics' passes over 3 x `sampled_actions`
-actions per state. The policy is run once per state and its Gaussian sampled N times (the authors
-and CORL run it on N copies of each state); proposals carry no gradient.
+Cost: nearly all of an update goes into the critics' passes over 3 x `sampled_actions` actions per
+state. The policy is run once per state and its Gaussian sampled N times (the authors and CORL run
+it on N copies of each state); proposals carry no gradient.
 
 Defaults are the authors' for Gym (`manifests/published/hyperparameters.json`, CQL / official d4rl
 (mujoco)): three hidden layers of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled
@@ -165,7 +165,7 @@ class CQL:
 
     @staticmethod
     def loader(config: CQLConfig) -> tuple[str, dict[str, int]]:
-        """Return what gives its batches: transitions."""
+        """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(

@@ -9,8 +9,8 @@ The policy is a Gaussian with a tanh mean and a standard deviation that does not
 state; it is evaluated at its mean. The rate of its Adam falls to 0 along a cosine over `steps`.
 
 Truncations bootstrap, terminations do not. Defaults are those of the authors' locomotion configuration
-without its reward scaling (`manifests/published/hyperparameters.json`, IQL / official); expected scores
-stand with the recorded baselines.
+without its reward scaling (`manifests/published/hyperparameters.json`, IQL / official); the
+recorded baselines hold the expected scores.
 
 What differs from the paper's equations, as in the authors' code: two critics of which the smaller
 counts, and the upper bound of the policy's weights.
@@ -100,7 +100,7 @@ def q_targets(
     next_values: Float32[Tensor, " batch"],
     discount: float,
 ) -> Float32[Tensor, " batch"]:
-    """Return the regression targets of the critics (equation 6): a termination has no future."""
+    """Return the critics' regression targets (equation 6), with value 0 after a termination."""
     return rewards + discount * (1 - terminations) * next_values
 
 
@@ -127,7 +127,7 @@ class IQL:
 
     @staticmethod
     def loader(config: IQLConfig) -> tuple[str, dict[str, int]]:
-        """Return what gives its batches: transitions."""
+        """Return the loader of its batches: transitions."""
         return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
 
     def __init__(

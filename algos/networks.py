@@ -1,4 +1,4 @@
-"""The few networks and tensors that several algorithms share.
+"""Networks and helpers that several algorithms share.
 
 Every network draws its initial weights from a generator that is passed in, never from a global
 one. Inside an algorithm, observations are standardized and actions lie in [-1, 1]; `Scaling`
@@ -37,7 +37,7 @@ class Scaling:
         obs_mean: Subtracted from observations.
         obs_std: Divides observations; positive.
         action_low: Action that a network's -1 stands for; empty where actions are integers.
-        action_high: Action that a network's +1 stands for; empty likewise.
+        action_high: Action that a network's +1 stands for; empty where actions are integers.
         observation_space: The dataset's, for algorithms that take more than vectors.
         action_space: The dataset's, for algorithms that take more than continuous actions.
     """

@@ -1,7 +1,7 @@
-"""Settings per algorithm and dataset, in one table, each with where it comes from.
+"""Training recipes: steps and settings per algorithm and dataset in one table, with their sources.
 
-A recipe changes only what it names; everything else is the algorithm's default, which is the
-published value. Where a recipe departs from what was published, it says why.
+A recipe changes only the settings it names; all others are the algorithm's defaults, which are the
+published values. A recipe that departs from what was published says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Recipe:
     Attributes:
         steps: Gradient steps.
         settings: Settings that differ from the algorithm's defaults.
-        source: Where steps and settings come from.
+        source: Source of the steps and settings.
     """
 
     steps: int
@@ -82,6 +82,6 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 
 
 def recipe_for(algorithm: str, dataset: str) -> Recipe:
-    """Return the recipe of an algorithm on a dataset; the published defaults where it has none."""
+    """Return the recipe of an algorithm on a dataset; the published defaults if there is none."""
     default = Recipe(steps=1_000_000, settings={}, source=_PUBLISHED.get(algorithm, "defaults"))
     return RECIPES.get((algorithm, dataset), default)

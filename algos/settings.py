@@ -1,4 +1,4 @@
-"""Settings of algorithms: made from text or JSON, and checked where several algorithms share them."""
+"""Makes the settings of algorithms from text or JSON, and checks those that algorithms share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _read(label: str, name: str, value: object, kind: Any) -> object:
 
 
 def check_settings(config: Any) -> None:
-    """Refuse settings that no run survives; names decide what is checked.
+    """Refuse settings with which no run can work; the name of a setting decides its check.
 
     Raises:
         ValueError: a number that is not finite, a learning rate or batch size that is not

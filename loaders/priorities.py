@@ -243,7 +243,7 @@ class PrioritizedTransitions:
         )
 
     def update(self, steps: Tensor | np.ndarray, priorities: Tensor | np.ndarray) -> None:
-        """Set priorities of some steps, such as |TD error| + 1e-6; if a step occurs twice, the last.
+        """Set priorities of some steps, such as |TD error| + 1e-6; of a step given twice, the last.
 
         With several ranks, each must make the updates of all ranks, in the same order
         (`all_gather`).

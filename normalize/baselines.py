@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was recorded of an algorithm on a dataset.
+    """The recorded results of an algorithm on a dataset.
 
     Attributes:
         algorithm: Name of the algorithm.
@@ -33,9 +33,9 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         digest: Digest of the dataset that it was trained on.
         steps: Gradient steps.
         config: Every setting.
-        policy: Which of a run's policies was run, and how it acts.
+        policy: Which of a run's policies was evaluated, and how it acts.
         protocol: How its returns were measured.
-        versions: Code that trained.
+        versions: Versions of the code that trained.
         returns: Returns of each evaluation episode, by training seed.
     """
 
@@ -66,20 +66,20 @@ def read_baseline(algorithm: str, name: str) -> Baseline | None:
 
 
 def record_baseline(baseline: Baseline) -> Path:
-    """Write a baseline among those that ship with orlog; return the file.
+    """Add a baseline to those that ship with orlog; return the file.
 
     Raises:
-        StorageError: orlog is installed where it cannot be written; use a checkout.
+        StorageError: orlog's folder cannot be written; use a checkout.
     """
     folder = recorded_folder(baseline.dataset) / "baselines"
     return write_record(folder / f"{baseline.algorithm}.json", baseline)
 
 
 def write_record(path: Path, record: msgspec.Struct) -> Path:
-    """Write a record among those that ship with orlog; return its file.
+    """Add a record to those that ship with orlog; return its file.
 
     Raises:
-        StorageError: orlog is installed where it cannot be written.
+        StorageError: orlog's folder cannot be written.
     """
     try:
         write_json(path, msgspec.to_builtins(record))

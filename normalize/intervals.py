@@ -1,4 +1,4 @@
-"""Means over seeds and episodes with intervals that say how far they can be trusted.
+"""Means over seeds and episodes, with confidence intervals.
 
 Scores of one algorithm on one dataset are an array [seeds, episodes]. Two things vary: how a seed
 trained, and how an episode went. The bootstrap therefore resamples seeds, and inside each seed its
@@ -75,11 +75,11 @@ def mean_difference_interval(
 ) -> tuple[float, float] | None:
     """Return an interval of mean(first) - mean(second) over per-seed means.
 
-    Welch's, with the smaller side's degrees of freedom. Where per-seed means are normal, it holds
-    what it says, and more, whatever the numbers of seeds and the variances (Welch's own degrees are
-    wrong in 10 % with two seeds against ten, a pooled variance in 25 % with three seeds that vary
-    three times as much as ten). Where they are skewed or take few values, it may be too narrow.
-    None where neither side's seeds differ: nothing tells then how far means vary.
+    Welch's, with the smaller side's degrees of freedom. If per-seed means are normal, its coverage
+    is at least the nominal one for any numbers of seeds and any variances (Welch's own degrees of
+    freedom err in 10 % with two seeds against ten, a pooled variance in 25 % with three seeds that
+    vary three times as much as ten). If they are skewed or take few values, it may be too narrow.
+    None if neither side's seeds differ: then nothing shows how far means vary.
 
     Raises:
         ValueError: a side has fewer than two seeds.

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How returns were measured: repeated on the same machine, it gives the same numbers.
+    """How returns were measured; repeating it on the same machine gives the same numbers.
 
     Attributes:
         environment_id: Environment that was run.
@@ -39,7 +39,7 @@ class Protocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         max_episode_steps: Steps after which the environment truncates an episode.
         episodes: Episodes of each policy.
         first_seed: Episode i resets with seed `first_seed` + i.
-        environments: Environments that step side by side; decides the batch of a policy's network.
+        environments: Environments that step side by side: the batch size of a policy's network.
     """
 
     environment_id: str
@@ -57,7 +57,7 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Attributes:
         policy: What it is, in words.
         mean: Mean undiscounted return of an episode.
-        standard_deviation: Of the return over episodes; None where there is one episode only.
+        standard_deviation: Of the return over episodes; None if there is only one episode.
         returns: Return of each episode.
     """
 
@@ -68,7 +68,7 @@ class ReferenceReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; None where there is one episode only, which says nothing about it."""
+        """Standard error of the mean; None if there is only one episode."""
         deviation = self.standard_deviation
         return None if deviation is None else deviation / len(self.returns) ** 0.5
 
@@ -90,8 +90,8 @@ class PublishedProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         environment_id: Environment whose policies are scored with them.
         environment_kwargs: Arguments of `gymnasium.make`.
         versions: Version of each package of the simulator, as far as they were published.
-        episodes: Episodes of each policy; none where it was not published.
-        description: Simulator, episodes and policies, in words of the source.
+        episodes: Episodes of each policy; None if that was not published.
+        description: Simulator, episodes and policies, in the words of the source.
     """
 
     environment_id: str
@@ -141,7 +141,7 @@ class ReferenceReturns(Anchors, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class PublishedReferences(Anchors, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two anchors that others published: their means, without episodes that could be repeated.
+    """Two published anchors: only means, without episodes that could be repeated.
 
     Attributes:
         random: The policy with score 0.

@@ -1,4 +1,4 @@
-"""Runs a policy in seeded environments, several side by side, and returns what each episode gave.
+"""Runs a policy in seeded environments, several side by side, and returns each episode's return.
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions.
@@ -28,8 +28,8 @@ def episode_returns(
 ) -> Float64[np.ndarray, " episodes"]:
     """Return the undiscounted return of each episode; episode i resets with `first_seed` + i.
 
-    Episodes run in rounds, one in each environment. An environment that is done early waits: what
-    it gives after its end is not counted. The same arguments give the same returns on the same
+    Episodes run in rounds, one in each environment. If one ends early, its environment keeps
+    stepping, but its rewards are not counted. The same arguments give the same returns on the same
     machine; another number of environments may change the last bits of a network's output, and
     with them a chaotic episode.
 
@@ -49,7 +49,7 @@ def episode_returns(
     returns = np.zeros(episodes)
     side_by_side = environments.num_envs
     for first in range(0, episodes, side_by_side):
-        # The last round may need fewer environments; the others run along uncounted.
+        # The last round may need fewer environments; the others also run, but do not count.
         count = min(side_by_side, episodes - first)
         observations, _ = environments.reset(seed=first_seed + first)
         running = np.arange(side_by_side) < count

@@ -1,4 +1,4 @@
-"""Compares a new run of an algorithm with its recorded baseline, and says what can be said.
+"""Compares new scores of an algorithm with its recorded baseline, and gives a verdict.
 
     identical   the same seeds gave the same returns to the bit
     same        the interval of the difference lies within +-margin
@@ -39,13 +39,13 @@ VERDICT_NOTE = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a comparison with a recorded baseline came to.
+    """The result of a comparison with a recorded baseline.
 
     Attributes:
         word: The verdict.
         difference: New minus recorded mean score, in points.
-        interval: 95 % interval of the difference; None where there is none.
-        reason: Why there is none; empty where there is one, or none is needed.
+        interval: 95 % interval of the difference, or None.
+        reason: Why there is no interval; empty if there is one, or none is needed.
     """
 
     word: Literal["identical", "same", "better", "worse", "unclear"]

@@ -1,17 +1,18 @@
-"""Checkpoints: the state that an algorithm declares, in one safetensors file, written whole or not.
+"""Checkpoints: an algorithm's declared state in one safetensors file, written completely or not.
 
 An algorithm's class names each of its attributes in one of two tuples:
 
     STATE = ("policy", "optimizer", "generator", "step")      what training changes: saved
-    CONSTANTS = ("config", "scaling")                         what its arguments give again: not saved
+    CONSTANTS = ("config", "scaling")                         made from its arguments: not saved
 
 An attribute in neither is refused, so that no checkpoint loses one. State may be networks, tensors,
 optimizers with their groups, schedulers, generators of torch and numpy, plain values (numbers, text,
 None, lists and dicts of them), and lists and dicts of all these.
 
-The file holds tensors, named `attribute/key`, and as metadata the plain values in JSON, the format,
-what the caller adds, and a SHA-256 of it all. Equal states give equal bytes. Format 1 had no plain
-values: whole numbers were tensors, and optimizers lacked their groups. It is still read.
+The file holds tensors, named `attribute/key`, and as metadata the plain values in JSON, the format
+version, the caller's own metadata, and a SHA-256 of everything. Equal states give equal bytes.
+Format 1 had no plain values: whole numbers were tensors, and optimizers lacked their groups. It is
+still read.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ KINDS = (
 
 
 def check_state(algorithm: Any) -> None:
-    """Refuse an algorithm of which a checkpoint would lose something.
+    """Refuse an algorithm if a checkpoint would lose some of its attributes.
 
     Raises:
         TypeError: an attribute is not declared, or is of a kind that cannot be saved.
@@ -59,11 +60,11 @@ def check_state(algorithm: Any) -> None:
 
 
 def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str]) -> None:
-    """Write an algorithm's state; what was at `path` is replaced only once this is durable.
+    """Write an algorithm's state; a file at `path` is replaced only once the new one is durable.
 
     Raises:
         TypeError: a checkpoint would lose an attribute of the algorithm.
-        OSError: the file cannot be written; what was at `path` stays.
+        OSError: the file cannot be written; the old one at `path` stays.
     """
     tensors, values = _snapshot(algorithm)
     metadata = {
@@ -125,7 +126,7 @@ def load_checkpoint(algorithm: Any, path: Path) -> dict[str, str]:
     )
     moments = {name: _moments(name, tensors, values) for name in optimizers}
     for name, optimizer in optimizers.items():
-        # What an optimizer holds depends on the steps it took; that it fits is checked here.
+        # What an optimizer holds depends on the steps it took, so whether it fits is checked here.
         of_moments = [one for one in {*expected, *found} if _is_moment(one, name)]
         for one in of_moments:
             expected.pop(one, None)
@@ -179,7 +180,7 @@ def _inside(kind: str, name: str, value: Any, replace: Callable[[Any], object]) 
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives back exactly this value; Python's keeps every bit of a float."""
+    """Whether a value survives JSON unchanged; Python's JSON keeps every bit of a float."""
     if type(value) is list:
         return all(map(_is_plain, value))
     if type(value) is dict:
@@ -196,7 +197,7 @@ def _snapshot(algorithm: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if name in tensors or name in values:
                 raise TypeError(f"{type(algorithm).__name__}.{name}: two parts have this name")
             if isinstance(leaf, Tensor):
-                # A copy: tensors of one file may not share memory, as tied weights do.
+                # A copy: tensors in one file must not share memory, but tied weights do.
                 tensors[name] = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)
             elif _is_plain(leaf):
                 values[name] = leaf
@@ -236,7 +237,7 @@ def _leaves(part: _Part) -> Iterator[tuple[str, Any]]:
 
 
 def _group_values(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group of parameters; of the parameters themselves their number."""
+    """Return the settings of a group of parameters, with only the number of its parameters."""
     plain = {key: list(value) if type(value) is tuple else value for key, value in group.items()}
     return {**plain, "params": len(group["params"])}
 
@@ -274,14 +275,14 @@ def _restore(
 
 
 def _is_moment(name: str, optimizer: str) -> bool:
-    """Whether a name is that of something an optimizer holds of one parameter."""
+    """Whether a name is that of a value that an optimizer holds for one parameter."""
     return name.startswith(f"{optimizer}/") and name[len(optimizer) + 1 :].split("/")[0].isdecimal()
 
 
 def _moments(
     optimizer: str, tensors: dict[str, Tensor], values: dict[str, Any]
 ) -> dict[int, dict[str, Any]]:
-    """Return what was saved of an optimizer for each parameter."""
+    """Return an optimizer's saved values for each parameter."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in [*tensors.items(), *values.items()]:
         if _is_moment(name, optimizer):
@@ -297,7 +298,7 @@ def _check_optimizer(
     moments: dict[int, dict[str, Any]],
     groups: list[dict[str, Any]],
 ) -> None:
-    """Refuse what was saved of an optimizer of other parameters."""
+    """Refuse the saved state of an optimizer with other parameters."""
     expected = [len(group["params"]) for group in optimizer.param_groups]
     found = [group["params"] for group in groups]
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -319,7 +320,7 @@ def _check_optimizer(
 def _values_of_format_1(
     algorithm: Any, tensors: dict[str, Tensor], fresh: dict[str, Any]
 ) -> dict[str, Any]:
-    """Take the plain values of format 1 from the tensors; what it did not save stays as it is."""
+    """Read the plain values of format 1 from the tensors; values it did not save stay unchanged."""
     values = dict(fresh)
     for name in fresh:
         if name in tensors:
@@ -328,7 +329,7 @@ def _values_of_format_1(
             saved = len(_moments(name.removesuffix("/groups"), tensors, {}))
             if saved != sum(group["params"] for group in fresh[name]):
                 values[name] = [{"params": saved}]
-    for name in algorithm.CONSTANTS:  # it saved every whole number
+    for name in algorithm.CONSTANTS:  # format 1 saved every whole number
         tensors.pop(name, None)
     return values
 

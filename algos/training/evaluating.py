@@ -1,4 +1,4 @@
-"""Runs policies in the environment of their dataset: protocols, returns, and the evaluation of a run."""
+"""Evaluates policies in the environment of their dataset: protocols, returns, and runs."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ __all__ = [
 EPISODES = 100
 
 
-FIRST_SEED = 1_000_000  # far from the seeds that recipes draw, which fill 32 bits at random
+FIRST_SEED = 1_000_000  # unlikely among the seeds of recipes, which are random 32-bit numbers
 
 
-ENVIRONMENTS = 10  # making one costs as much as 1,500 of its steps, so not more than pay off
+ENVIRONMENTS = 10  # few, since making one costs as much as 1,500 of its steps
 
 
 def evaluate_run(
@@ -71,14 +71,14 @@ def evaluate_run(
 ) -> tuple[RunRecord, Evaluation]:
     """Run a run's last saved policy in its dataset's environment and save the returns.
 
-    The evaluation says how many steps the policy had taken, for runs that were cut short.
+    The evaluation states the policy's number of gradient steps, for runs that were interrupted.
 
     Args:
         folder: Folder of the run.
         dataset: What it was trained on; by default it is found by the recorded name and digest, or
             by the view that the run holds.
-        algorithm: The algorithm, where it is not one of orlog's: code that a record names is not
-            run unless it is named here too.
+        algorithm: The algorithm, if it is not one of orlog's: code that a record names is not run
+            unless it is named here too.
         episodes: Episodes to run.
         trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with the number of episodes done.
@@ -128,7 +128,7 @@ def evaluate_run(
 def _find_algorithm(
     folder: Path, record: RunRecord, algorithm: AlgorithmLike | None
 ) -> AlgorithmLike:
-    """Return the algorithm of a run; one that is not orlog's must be given."""
+    """Return the algorithm of a run; one that is not orlog's must be passed in."""
     if algorithm is None:
         if ":" in record.algorithm:
             raise NotFoundError(
@@ -146,7 +146,7 @@ def _find_algorithm(
 
 
 def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
-    """Return what a run was trained on: the view it holds, or the version it names."""
+    """Return the dataset a run was trained on: the view it holds, or the version it names."""
     view = folder / VIEW_FILE
     if view.exists():
         return load_dataset(view)
@@ -201,7 +201,7 @@ def scoring_protocol(
 
 @contextlib.contextmanager
 def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
-    """Give the environments of a protocol, side by side."""
+    """Make the environments of a protocol as one vector environment."""
 
     def make() -> gymnasium.Env[Any, Any]:
         return make_environment(protocol.environment_id, protocol.environment_kwargs)

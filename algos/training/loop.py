@@ -1,4 +1,4 @@
-"""The training loop, as a generator: what to log, when to evaluate and save is the caller's."""
+"""The training loop as a generator; its caller decides when to log, evaluate and save."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def train(
     the updates since the last such yield. `batches` must begin with the batch of step `first_step`.
 
     Args:
-        algorithm: What is trained.
-        batches: One for each update.
-        first_step: Updates taken before.
-        last_step: Updates to end after.
+        algorithm: The algorithm to train.
+        batches: One batch for each update.
+        first_step: Number of updates already taken.
+        last_step: Number of updates after which to end.
         every: Updates between two yields.
-        sums: Sums of the metrics since the last multiple of `every`. They are kept up to date here,
-            so that a caller can save them between two multiples and go on from there.
-        pauses: Asked after each update; where it says so, (step, {}) is yielded too.
+        sums: Sums of the metrics since the last multiple of `every`. The loop updates them in
+            place, so that a caller can save them between two multiples and resume from there.
+        pauses: Called after each update; if it returns true, (step, {}) is also yielded.
 
     Raises:
         FloatingPointError: a metric is not finite; the run has diverged.

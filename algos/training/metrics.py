@@ -1,4 +1,4 @@
-"""The log of a run: one line of JSON now and then, in `metrics.jsonl`."""
+"""The log of a run, `metrics.jsonl`: one line of JSON for each logged step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = [
 
 
 def read_metrics(folder: PathLike) -> list[dict[str, Any]]:
-    """Return the lines that were logged; a last line that was cut by a kill is left out.
+    """Return the logged lines; a last line that a kill cut off is left out.
 
     Raises:
-        NotFoundError: nothing was logged there.
+        NotFoundError: there is no log in the folder.
         IntegrityError: a line is malformed.
     """
     path = as_path(folder) / METRICS_FILE
@@ -35,7 +35,7 @@ def read_metrics(folder: PathLike) -> list[dict[str, Any]]:
 
 
 def _metric_lines(path: Path) -> list[bytes]:
-    """Return the lines of a log that are whole, with their ends."""
+    """Return the complete lines of a log, with their line ends."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -59,7 +59,7 @@ def _parse_metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Drop what was logged after a step, because it will be logged again; return the rest."""
+    """Drop lines logged after a step, because they will be logged again; return the others."""
     path = folder / METRICS_FILE
     lines = _metric_lines(path) if path.exists() else []
     parsed = [_parse_metrics(path, number, line) for number, line in enumerate(lines, 1)]
@@ -71,6 +71,6 @@ def keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def log_metrics(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add a line to the log, which is opened each time so that closing it cannot fail later."""
+    """Append a line to the log; the file is opened each time, so that closing cannot fail later."""
     with (folder / METRICS_FILE).open("a", encoding="utf-8") as log:
         log.write(json.dumps(line) + "\n")

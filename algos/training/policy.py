@@ -1,8 +1,8 @@
-"""The policy of a run: its algorithm, made from the record, as a function of observations.
+"""The policy of a run: its algorithm, made from the run's record, as a function of observations.
 
 An algorithm declares which kinds of spaces it takes; batches and policies give it the same tensors:
 
-    OBSERVATIONS  vector         one float32 vector [batch, obs]: Box, or Dict and Tuple of such
+    OBSERVATIONS  vector         one float32 vector [batch, obs]: Box, or Dict and Tuple of Boxes
                   structured     a tensor by key, or one tensor: images, integers, and mixtures of all
     ACTIONS       continuous     float32 [batch, act] in the environment's unit: Box
                   discrete       int64 [batch]: Discrete
@@ -50,7 +50,7 @@ def check_spaces(algorithm: AlgorithmLike, dataset: Dataset) -> None:
     """Refuse a dataset whose spaces an algorithm does not take.
 
     Raises:
-        SchemaError: it does not take them, or no loader does.
+        SchemaError: the algorithm does not take them, or no loader does.
     """
     kind, layout = find_algorithm(algorithm), layout_of(dataset)
     for part, space, found, takes in (
@@ -83,7 +83,7 @@ def _actions(space: gymnasium.Space[Any]) -> str:
 
 
 def observation_width(dataset: Dataset) -> int:
-    """Return how many numbers of an observation are standardized: those packed as float32."""
+    """Return how many numbers of an observation to standardize: those packed as float32."""
     return layout_of(dataset).obs_dim
 
 
@@ -95,7 +95,7 @@ def make_from_record(
     Args:
         record: The run's record.
         dataset: What it is trained on.
-        algorithm: The algorithm, where the record's name does not find it.
+        algorithm: The algorithm, if it cannot be found by the name in the record.
 
     Raises:
         SchemaError: the algorithm does not take the dataset's spaces.
@@ -137,7 +137,7 @@ def make_policy(algorithm: Algorithm, dataset: Dataset) -> Policy:
 
 
 def _as_in_batches(parts: list[np.ndarray], layout: Layout) -> Tensor | dict[str, Tensor]:
-    """Return the parts of observations as the tensors that a loader gives."""
+    """Return the parts of observations as tensors in the form that loaders use."""
     if not layout.observation_leaves:
         flat = [part.reshape(len(part), math.prod(part.shape[1:])) for part in parts]
         return torch.from_numpy(np.concatenate(flat, 1, dtype=np.float32))

@@ -1,10 +1,10 @@
-"""A run: one algorithm on one dataset with one seed, in a folder that says all about it.
+"""A run: one algorithm on one dataset with one seed, in a folder with all its files.
 
 runs/iql/pointmaze/umaze-v1/seed-0/
   run.json                 dataset and digest, settings, seed, versions
-  metrics.jsonl            one line now and then: step, metrics, and returns where evaluated
+  metrics.jsonl            lines of step, metrics, and returns if evaluated
   checkpoint.safetensors   all state; resuming from it gives the same numbers as never stopping
-  view.json                the view that it was trained on, where it was one
+  view.json                the view that it was trained on, if it was a view
   evaluation.json          the returns of the last evaluation, with their protocol
 """
 
@@ -73,7 +73,7 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """What `run.json` holds.
 
     Attributes:
-        algorithm: Name of the algorithm; with a colon, module and class of one that is not orlog's.
+        algorithm: Name of the algorithm; for one from elsewhere, module and class with a colon.
         dataset: Name of the dataset.
         version: Content version of the dataset.
         digest: Digest of the dataset.
@@ -81,8 +81,8 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         steps: Gradient steps of the whole run.
         config: Every setting of the algorithm.
         obs_mean: Mean of each number of the flattened observation over the dataset.
-        obs_std: What observations are divided by.
-        versions: orlog, torch, numpy and python that trained.
+        obs_std: Divisor of each number of the flattened observation.
+        versions: Versions of orlog, torch, numpy and python in training.
     """
 
     algorithm: str
@@ -113,12 +113,12 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run goes on from.
+    """Where a run continues.
 
     Attributes:
         step: Gradient steps taken.
         sums: Sums of the metrics since the last line of the log.
-        seconds: Spent on training.
+        seconds: Time spent on training.
     """
 
     step: int = 0
@@ -130,8 +130,8 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
     """Write a run's checkpoint, once every line that was logged before it is durable."""
     metadata = {"step": str(position.step), "run_sha256": hash_file(folder / RUN_FILE)}
     if position.sums:
-        # Only between two lines of the log: there it depends on time where a run is saved, and
-        # checkpoints of equal runs are equal files otherwise.
+        # Only for a save between two lines of the log, whose place depends on time. All other
+        # checkpoints of equal runs are equal files.
         metadata["sums"] = json.dumps(position.sums)
         metadata["seconds"] = repr(position.seconds)
     sync(folder / METRICS_FILE)
@@ -139,7 +139,7 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
 
 
 def load_state(algorithm: Algorithm, folder: Path) -> Position:
-    """Fill an algorithm from a run's checkpoint and return where it was."""
+    """Load a run's checkpoint into an algorithm and return the run's position."""
     path = folder / CHECKPOINT_FILE
     metadata = load_checkpoint(algorithm, path)
     if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
@@ -189,7 +189,7 @@ def read_run(folder: PathLike) -> RunRecord:
     if not path.exists():
         raise NotFoundError(f"{folder}: no readable run: there is no {RUN_FILE} in it")
     record = read_json_file(path, RunRecord, version=("run_version", 1), repair=_REPAIR)
-    # Of an algorithm from elsewhere nothing is imported here: a record is data that others may write.
+    # Algorithms from elsewhere are not imported here: a record may come from anyone.
     if ":" not in record.algorithm:
         if record.algorithm not in ALGORITHMS:
             raise ManifestError(
@@ -216,7 +216,7 @@ def check_config(folder: PathLike, record: RunRecord, algorithm: AlgorithmLike) 
 
 
 def code_versions() -> dict[str, str]:
-    """Return the versions of what computes a run."""
+    """Return the versions of the packages that compute a run."""
     return {
         "numpy": np.__version__,
         "orlog": metadata.version("orlog"),
@@ -227,7 +227,7 @@ def code_versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread."""
+    """Restrict torch to one thread inside the `with` block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

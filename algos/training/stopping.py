@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop, for work that has something to save first."""
+"""Turns Ctrl-C and SIGTERM into a request to stop, for work that must save something first."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["StopRequest"]
 
 
 class StopRequest:
-    """Notes the first signal that asks a process to stop; a second one acts as it always does.
+    """Records the first signal that asks a process to stop; a second one acts as usual.
 
     Attributes:
-        signal: Number of the signal that came; 0 where none did.
+        signal: Number of the signal received; 0 if there was none.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Note signals instead of being ended by them. Only the main thread can do this."""
+        """Record signals instead of being ended by them. Only the main thread can do this."""
         usual = {
             number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
         }

@@ -1,4 +1,4 @@
-"""Trains a run in its folder: from the start or from its checkpoint, logged, evaluated and saved."""
+"""Trains a run in its folder, from the start or from a checkpoint; logs, evaluates and saves it."""
 
 from __future__ import annotations
 
@@ -91,19 +91,20 @@ def train_run(
     saved after each point of the learning curve, and at least every 5 minutes.
 
     Args:
-        algorithm: A name such as `iql`, a class, or where one is: `my_method.py:MyMethod`.
+        algorithm: A name such as `iql`, a class, or the place of a class: `my_method.py:MyMethod`.
         dataset: What to learn from: a dataset, or the name or path of one.
         folder: Folder of the run; it must be new unless `resume` is set.
         seed: Seed of networks, batches and noise.
         settings: Settings that differ from the recipe's.
         steps: Gradient steps; the recipe's by default.
-        resume: Go on from the folder's checkpoint, or from the start where it has none.
+        resume: Continue from the folder's checkpoint, or from the start if it has none.
         evaluations: How often, evenly spread over the run and at its end, a few episodes are run
             for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
         trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with steps done and steps in all: before the first step, then about twice a
             second.
-        stop: Asked after each step; where it says so, the state is saved and StoppedError raised.
+        stop: Called after each step; if it returns true, the state is saved and StoppedError is
+            raised.
 
     Raises:
         FileExistsError: the folder holds another run, or one that was not asked to resume.
@@ -114,8 +115,8 @@ def train_run(
         SimulatorError: the environment needs consent, or cannot be made.
         ManifestError: the `run.json` of the run to resume is malformed.
         CheckpointError: the checkpoint to resume from is damaged or of another run.
-        StorageError: the folder cannot be written; the last checkpoint stands.
-        StoppedError: `stop` said so.
+        StorageError: the folder cannot be written; the last checkpoint is kept.
+        StoppedError: `stop` returned true.
     """
     dataset, folder = load_dataset(dataset), as_path(folder)
     _check_folder(folder, resume=resume)
@@ -173,7 +174,7 @@ def train_run(
 
 
 def _check_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder with a run that is not to be resumed, or of which a part is missing."""
+    """Refuse a folder with a run that is not to be resumed, or that lacks a file."""
     has_record = (folder / RUN_FILE).exists()
     if not resume and (has_record or has_checkpoint(folder)):
         raise FileExistsError(
@@ -187,7 +188,7 @@ def _check_folder(folder: Path, *, resume: bool) -> None:
 
 
 def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
-    """Write what a run consists of before its first step."""
+    """Write the files that a run has before its first step."""
     with _write_errors(folder, None):
         folder.mkdir(parents=True, exist_ok=True)
         if dataset.operation is not None:
@@ -198,7 +199,7 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
 
 
 def _resume(algorithm: Algorithm, folder: Path) -> Position:
-    """Fill an algorithm from a run's checkpoint and drop what was logged after it."""
+    """Load a run's checkpoint into an algorithm and drop the log lines after it."""
     position = load_state(algorithm, folder)
     with _write_errors(folder, position.step):
         logged = keep_metrics(folder, position.step)
@@ -208,7 +209,7 @@ def _resume(algorithm: Algorithm, folder: Path) -> Position:
 
 
 def _batches(kind: type[Any], config: Any, packed: Arrays, seed: int, start: int) -> Iterable[Any]:
-    """Return the batches that an algorithm declares, from the first that is still to be used."""
+    """Return the batches that an algorithm declares, from the first one not yet used."""
     path, arguments = kind.loader(config)
     module, _, function = path.partition(":")
     loader = getattr(importlib.import_module(module), function)
@@ -265,7 +266,7 @@ def _train_and_log(
                         policy, environments, episodes=CURVE_EPISODES, first_seed=FIRST_SEED
                     ).tolist()
                 # Logged before the state is saved: a resumed run drops lines after its checkpoint,
-                # but cannot make one up.
+                # but cannot restore a missing one.
                 with _write_errors(folder, saved_step):
                     log_metrics(folder, line)
             stops = stop() and step < record.steps
@@ -292,7 +293,7 @@ def _floats(sums: Mapping[str, Tensor | float]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
-    """Turn a full or unwritable disk into a StorageError that says what stands and what to do."""
+    """Turn errors of a full or unwritable disk into a StorageError: what was saved, what to do."""
     try:
         yield
     except OSError as error:

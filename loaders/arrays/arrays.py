@@ -173,7 +173,7 @@ class Arrays:
         return self.rows.as_strided((count - 1, 2 + self.obs_dim), (width, 1), first)
 
     def windows(self, length: int, more: int = 0) -> Float32[Tensor, "windows numbers"]:
-        """Return the overlapping view of `length` rows each, plus `more` numbers of the next row."""
+        """Return the overlapping view of `length` rows each, and `more` numbers of the next row."""
         count, width = self.rows.shape
         kept = max(0, count - length + (not more))
         return self.rows.as_strided((kept, length * width + more), (width, 1))

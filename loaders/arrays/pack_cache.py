@@ -156,7 +156,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
 
 
 def cached_packs() -> list[CachedPack]:
-    """Return all packs and leftovers of packs: first in the user's own home, then in shared ones."""
+    """Return all packs and their leftovers: first in the user's own home, then in shared ones."""
     versions = _installed()
     homes = dict.fromkeys([packs_folder(), *(one.parent / "packs" for one in dataset_folders())])
     return [pack for home in homes for pack in _packs_in(home, versions)]

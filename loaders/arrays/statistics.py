@@ -100,7 +100,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load_statistics(arrays: Arrays) -> Statistics:
-    """Return the statistics of a dataset: cached ones if there are any, else compute and cache them.
+    """Return the statistics of a dataset, from the cache if possible; else compute and cache them.
 
     They are computed each time for arrays without a digest, or if the home cannot be written.
 

@@ -131,7 +131,8 @@ def sum_rewards(
 ) -> Float[Tensor, " rows"]:
     """Return for each row the discounted sum of its next rewards, within its episode.
 
-    Terms are added one by one, not as differences of running sums, so equal rewards have equal sums.
+    Terms are added one by one, not taken as differences of running sums, so equal rewards have
+    equal sums.
     """
     rewards = arrays.rows[:, arrays.columns["rewards"].start].cpu().numpy()
     total = np.empty(len(rewards), dtype)
