@@ -10,7 +10,7 @@ The interval is a t interval over per-seed mean scores, at 95 %. Where these are
 cautious side: two equal means are called better or worse in at most 5 % of comparisons, also where one
 side varies more. Where they are skewed or take few values and seeds are few, it may be more
 (`benchmarks/intervals.py` measures it). An interval is never without width: where no side's seeds
-differ, nothing tells how far they vary, and the verdict is that there are too few.
+differ, nothing shows how far they vary, and the verdict is that there are too few.
 """
 
 from __future__ import annotations

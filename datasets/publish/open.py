@@ -43,7 +43,7 @@ def open_target(target: str) -> Target:
         system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
         raise missing_backend(url, error) from error
-    except Exception as error:  # each transport under fsspec has errors of its own
+    except Exception as error:  # each backend of fsspec has its own errors
         raise NotFoundError(f"{target}: cannot be opened: {error}") from error
     protocols = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
     if "file" in protocols:

@@ -327,7 +327,10 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
 
 
 def missing_finals(dataset: Dataset) -> tuple[int, ...]:
-    """Return the episodes of which a foreign file had no final observation (`datasets/download/foreign.py`)."""
+    """Return the episodes that lack a final observation because a third-party file did.
+
+    See `datasets/download/foreign.py`.
+    """
     if MISSING_FINALS not in dataset.columns:
         return ()
     return tuple(np.flatnonzero(dataset.column(MISSING_FINALS)).tolist())

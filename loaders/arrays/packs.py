@@ -165,9 +165,9 @@ def open_pack(
     (`loaders/arrays/pack_checks.py`) and then recognized by the times of its files; `verify_pack`
     reads every byte again. A damaged pack is made again. A pack in a shared home that does not
     match the dataset is left alone, and one is made in the user's own home. The logger `orlog`
-    warns of both. If several processes open the same pack at the same time, it is made once. Making it takes
-    the memory of one block, plus 8 bytes a step for a weighted mixture; for a view with reordered
-    episodes, the memory of all episodes in a block.
+    warns of both. If several processes open the same pack at the same time, it is made once. Making
+    it takes the memory of one block, plus 8 bytes a step for a weighted mixture; for a view with
+    reordered episodes, the memory of all episodes in a block.
 
     Args:
         dataset: What to read.
