@@ -60,12 +60,16 @@ def url(tmp_path: Path, built_mini: Path) -> Iterator[str]:
 
 
 def check(folder: Path) -> None:
-    """Compare every byte of a version with its manifest, and what lies beside it."""
+    """Compare every byte of a version with its manifest, and look at what lies beside it."""
+    check_bytes(folder)
+    assert not download_folder(folder).exists()
+
+
+def check_bytes(folder: Path) -> None:
     objects = read_manifest(folder / MANIFEST_FILE).objects
     assert len(objects) > MANY
     for item in objects:
         assert hashlib.sha256((folder / item.path).read_bytes()).hexdigest() == item.sha256
-    assert not download_folder(folder).exists()
 
 
 def test_objects_are_counted_as_well_as_bytes(url: str) -> None:
@@ -131,4 +135,6 @@ def test_a_kill_at_any_instant_leaves_right_bytes(url: str) -> None:
                 for item in read_manifest(here() / MANIFEST_FILE).objects:
                     assert (here() / item.path).stat().st_size == item.size_bytes
         _download_slowly(url)
-        check(here())
+        # A kill right after the version was put in place leaves the folder of its download, which
+        # `orlog cache gc` removes.
+        check_bytes(here())
