@@ -84,11 +84,6 @@ class AWACConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.temperature <= 0 or self.max_weight <= 0:
-            raise ValueError(
-                "temperature and max_weight must be > 0, found "
-                f"{self.temperature} and {self.max_weight}."
-            )
 
 
 def advantage_weights(

@@ -61,8 +61,6 @@ class BCDiscreteConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.log_penalty < 0:
-            raise ValueError(f"log_penalty must be >= 0, found {self.log_penalty}.")
 
 
 def cloning_loss(

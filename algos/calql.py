@@ -91,8 +91,6 @@ class CalQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.conservative_weight < 0:
-            raise ValueError(f"conservative_weight must be >= 0, found {self.conservative_weight}.")
 
 
 def calibrated_gaps(

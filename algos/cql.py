@@ -117,11 +117,6 @@ class CQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.conservative_weight < 0 or self.cloning_steps < 0:
-            raise ValueError(
-                "conservative_weight and cloning_steps must be >= 0, found "
-                f"{self.conservative_weight} and {self.cloning_steps}."
-            )
 
 
 def conservative_gaps(

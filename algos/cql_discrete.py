@@ -87,11 +87,6 @@ class CQLDiscreteConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.conservative_weight < 0 or self.adam_epsilon <= 0:
-            raise ValueError(
-                "conservative_weight must be >= 0 and adam_epsilon > 0, found "
-                f"{self.conservative_weight} and {self.adam_epsilon}."
-            )
 
 
 def conservative_gap(

@@ -78,10 +78,6 @@ class CRLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.representation < 1:
-            raise ValueError(f"representation must be >= 1, found {self.representation}.")
-        if self.cloning_weight < 0:
-            raise ValueError(f"cloning_weight must be >= 0, found {self.cloning_weight}.")
 
 
 def contrastive_loss(logits: Float32[Tensor, "critics batch batch"]) -> Float32[Tensor, ""]:

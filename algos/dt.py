@@ -82,15 +82,6 @@ class DTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), found {self.dropout}.")
-        if (
-            self.return_scale == 0
-            or min(self.return_scale or 1, self.max_gradient_norm) <= 0
-            or self.weight_decay < 0
-        ):
-            raise ValueError(
-                "return_scale and max_gradient_norm must be > 0 and weight_decay >= 0, found "
-                f"{self.return_scale}, {self.max_gradient_norm} and {self.weight_decay}."
-            )
 
 
 def masked_square(

@@ -95,11 +95,8 @@ class EDACConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.critics < 2 or self.diversity < 0:
-            raise ValueError(
-                "critics must be >= 2 and diversity >= 0, found "
-                f"{self.critics} and {self.diversity}."
-            )
+        if self.critics < 2:
+            raise ValueError(f"critics must be >= 2, found {self.critics}.")
 
 
 def similarity(gradients: Float32[Tensor, "critics batch act"]) -> Float32[Tensor, ""]:

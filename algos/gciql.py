@@ -85,10 +85,6 @@ class GCIQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}.")
-        if self.cloning_weight < 0:
-            raise ValueError(f"cloning_weight must be >= 0, found {self.cloning_weight}.")
 
 
 class GCIQL:

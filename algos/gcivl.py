@@ -89,13 +89,6 @@ class GCIVLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}.")
-        if self.inverse_temperature < 0 or self.max_weight <= 0:
-            raise ValueError(
-                "inverse_temperature must be >= 0 and max_weight > 0, found "
-                f"{self.inverse_temperature} and {self.max_weight}."
-            )
 
 
 class GCIVL:

@@ -93,16 +93,6 @@ class HIQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}.")
-        for name in ("representation", "subgoal_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, found {getattr(self, name)}.")
-        for name in ("low_inverse_temperature", "high_inverse_temperature"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, found {getattr(self, name)}.")
-        if self.max_weight <= 0:
-            raise ValueError(f"max_weight must be > 0, found {self.max_weight}.")
 
 
 def to_length(vectors: Float32[Tensor, "batch d"]) -> Float32[Tensor, "batch d"]:

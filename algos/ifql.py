@@ -79,8 +79,6 @@ class IFQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not 0 < self.expectile < 1:
-            raise ValueError(f"expectile must lie in (0, 1), found {self.expectile}.")
 
 
 def best_actions(

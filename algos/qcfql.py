@@ -87,8 +87,6 @@ class QCFQLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.distillation_weight < 0:
-            raise ValueError(f"distillation_weight must be >= 0, found {self.distillation_weight}.")
 
 
 class QCFQL:

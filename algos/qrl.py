@@ -89,15 +89,10 @@ class QRLConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.representation < 1 or self.representation % _GROUP:
+        if self.representation % _GROUP:
             raise ValueError(
                 f"representation must be a positive multiple of {_GROUP}, found "
                 f"{self.representation}."
-            )
-        if self.local_cost <= 0 or self.cloning_weight < 0:
-            raise ValueError(
-                "local_cost must be > 0 and cloning_weight >= 0, found "
-                f"{self.local_cost} and {self.cloning_weight}."
             )
 
 

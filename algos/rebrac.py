@@ -89,9 +89,6 @@ class ReBRACConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("policy_penalty", "critic_penalty", "target_noise", "noise_clip"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, found {getattr(self, name)}.")
 
 
 def penalized_values(

@@ -96,11 +96,8 @@ class RLPDConfig:
             raise ValueError(
                 f"smallest_of must lie in [1, critics], found {self.smallest_of} of {self.critics}."
             )
-        if self.updates < 1 or self.random_steps < 0 or not 0 <= self.prior <= 1:
-            raise ValueError(
-                "updates must be >= 1, random_steps >= 0 and prior in [0, 1], found "
-                f"{self.updates}, {self.random_steps} and {self.prior}."
-            )
+        if not 0 <= self.prior <= 1:
+            raise ValueError(f"prior must lie in [0, 1], found {self.prior}.")
 
 
 class RLPD:

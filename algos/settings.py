@@ -21,21 +21,51 @@ from orlog.algos.algorithms import (
 __all__ = ["check_for_any_form", "check_settings", "complete_config", "make_config"]
 
 
-_COUNTS = (
+_AT_LEAST_1 = (
     "batch_size",
     "steps",
     "sampled_actions",
     "policy_interval",
     "target_interval",
     "critics",
+    "updates",
     "flow_steps",
     "chunk_length",
+    "subgoal_steps",
+    "representation",
     "length",
     "width",
     "layers",
     "heads",
     "longest_episode",
     "warmup_steps",
+)
+_AT_LEAST_0 = (
+    "random_shift",
+    "random_steps",
+    "cloning_steps",
+    "cloning_weight",
+    "conservative_weight",
+    "distillation_weight",
+    "value_weight",
+    "inverse_temperature",
+    "low_inverse_temperature",
+    "high_inverse_temperature",
+    "policy_penalty",
+    "critic_penalty",
+    "log_penalty",
+    "target_noise",
+    "noise_clip",
+    "diversity",
+    "weight_decay",
+)
+_ABOVE_0 = (
+    "temperature",
+    "max_weight",
+    "local_cost",
+    "adam_epsilon",
+    "return_scale",
+    "max_gradient_norm",
 )
 
 _WORDS = {
@@ -151,8 +181,7 @@ def check_settings(config: Any) -> None:
     """Refuse settings with which no run can work; the name of a setting decides its check.
 
     Raises:
-        ValueError: a number that is not finite, a learning rate or batch size that is not
-            positive, a discount or target rate outside (0, 1], an unknown choice, or a layer
+        ValueError: a number that is not finite or out of range, an unknown choice, or a layer
             without units.
     """
     types = get_type_hints(type(config))
@@ -160,14 +189,18 @@ def check_settings(config: Any) -> None:
         name, value = field.name, getattr(config, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} must be finite, found {value}.")
-        if name.endswith("learning_rate") and value <= 0:
+        if value is None and type(None) in get_args(types[name]):
+            continue
+        if (name in _ABOVE_0 or name.endswith("learning_rate")) and value <= 0:
             raise ValueError(f"{name} must be > 0, found {value}.")
+        if name in _AT_LEAST_0 and value < 0:
+            raise ValueError(f"{name} must be >= 0, found {value}.")
+        if name in _AT_LEAST_1 and value < 1:
+            raise ValueError(f"{name} must be >= 1, found {value}.")
         if name in ("discount", "target_rate") and not 0 < value <= 1:
             raise ValueError(f"{name} must lie in (0, 1], found {value}.")
-        if name == "random_shift" and value < 0:
-            raise ValueError(f"{name} must be >= 0, found {value}.")
-        if name in _COUNTS and value is not None and value < 1:
-            raise ValueError(f"{name} must be >= 1, found {value}.")
+        if name == "expectile" and not 0 < value < 1:
+            raise ValueError(f"{name} must lie in (0, 1), found {value}.")
         choices = get_args(types[name]) if get_origin(types[name]) is Literal else (value,)
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value}.")

@@ -89,9 +89,6 @@ class TD3BCConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("value_weight", "target_noise", "noise_clip"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be >= 0, found {getattr(self, name)}.")
 
 
 def smoothed_actions(
