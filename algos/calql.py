@@ -47,7 +47,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.conservative import draw_actions, gaussian_of, values_of, weighted_gaps
+from orlog.algos import conservative
 from orlog.algos.networks import (
     Scaling,
     TwinCritic,
@@ -57,7 +57,6 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ReturnBatch
 
@@ -151,15 +150,10 @@ class CalQL:
         self.log_multiplier = nn.Parameter(
             torch.ones((), device=device), requires_grad=config.target_gap is not None
         )
-        critic_parameters = list(self.critic.parameters())
-        if config.target_gap is not None:
-            critic_parameters.append(self.log_multiplier)
-        policy_parameters = [*self.policy.parameters(), self.log_temperature]
-        self.optimizer = Adam(
-            [
-                {"params": critic_parameters, "lr": config.critic_learning_rate},
-                {"params": policy_parameters, "lr": config.policy_learning_rate},
-            ]
+        critics = [*self.critic.parameters(), self.log_multiplier]
+        policy = [*self.policy.parameters(), self.log_temperature]
+        self.optimizer = conservative.make_optimizer(
+            critics, config.critic_learning_rate, policy, config.policy_learning_rate
         )
 
     def update(self, batch: ReturnBatch) -> dict[str, Tensor]:
@@ -169,39 +163,39 @@ class CalQL:
         next_observations = self.scaling.observations(batch.next_observations)
         actions = self.scaling.actions_to_unit(batch.actions)
 
-        means, log_stds = self._gaussian(observations)
+        gaussian = conservative.gaussian_of(self.policy(observations))
         with torch.no_grad():
-            here, log_densities = draw_actions(means, log_stds, samples, self.generator)
-            next_policy = self._gaussian(next_observations)
-            following, following_log_densities = draw_actions(*next_policy, samples, self.generator)
-            log_densities = torch.cat([log_densities, following_log_densities])
-            uniform = torch.empty_like(here).uniform_(-1, 1, generator=self.generator)
-            next_q = values_of(self.target_critic, next_observations, following)
+            next_gaussian = conservative.gaussian_of(self.policy(next_observations))
+            proposals, log_densities = conservative.draw_proposals(
+                gaussian, next_gaussian, samples, self.generator
+            )
+            next_actions = proposals[2 * samples :]  # those of pi(. | s')
+            next_q = conservative.values_of(self.target_critic, next_observations, next_actions)
             # The backup takes the best of the policy's actions, by the smaller of both critics.
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_q.amin(0).amax(0), config.discount
             )
 
-        # The data's actions, the uniform and the policy's pass the critics in one product.
-        judged = torch.cat([actions[None], uniform, here, following])
-        q_all = values_of(self.critic, observations, judged).transpose(1, 2)
+        # The data's actions and the proposals pass the critics in one product.
+        judged = torch.cat([actions[None], proposals])
+        q_all = conservative.values_of(self.critic, observations, judged).transpose(1, 2)
         data_q = q_all[:, :, 0]
         bellman_loss = (data_q - targets).square().mean(-1).sum()
         gaps = calibrated_gaps(
             q_all[:, :, 1 : samples + 1],
             q_all[:, :, samples + 1 :],
             -self.action_dim * math.log(2),
-            log_densities.T,
+            log_densities[samples:].T,
             data_q,
             batch.returns_to_go,
             config.smallest_gap,
         )
-        conservative_loss = weighted_gaps(
+        conservative_loss = conservative.weighted_gaps(
             gaps, config.conservative_weight, config.target_gap, self.log_multiplier
         )
 
         # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
-        own_actions, own_log_densities = draw_actions(means, log_stds, 1, self.generator)
+        own_actions, own_log_densities = conservative.draw_actions(*gaussian, 1, self.generator)
         with frozen(self.critic):
             own_q = self.critic(observations, own_actions[0]).amin(0)
         temperature = self.log_temperature.exp()
@@ -224,13 +218,10 @@ class CalQL:
             "policy/temperature": temperature.detach(),
         }
 
-    def _gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        return gaussian_of(self.policy(observations))
-
     @torch.no_grad()
     def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
         """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self._gaussian(self.scaling.observations(observations))
+        means, _ = conservative.gaussian_of(self.policy(self.scaling.observations(observations)))
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
@@ -238,5 +229,6 @@ class CalQL:
         self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        means, log_stds = self._gaussian(self.scaling.observations(observations))
-        return self.scaling.actions_from_unit(draw_actions(means, log_stds, 1, generator)[0][0])
+        gaussian = conservative.gaussian_of(self.policy(self.scaling.observations(observations)))
+        actions, _ = conservative.draw_actions(*gaussian, 1, generator)
+        return self.scaling.actions_from_unit(actions[0])

@@ -1,15 +1,26 @@
-"""What CQL and Cal-QL share: the policy's Gaussian, values of many actions, and the weight of the gap."""
+"""What CQL and Cal-QL share: the policy's Gaussian, proposals and their values, the gap's weight, Adam."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float32
-from torch import Tensor
+from torch import Tensor, nn
 
 from orlog.algos.gaussians import squashed_samples
 from orlog.algos.networks import TwinCritic
+from orlog.algos.optimizers import Adam
 
-__all__ = ["draw_actions", "gaussian_of", "values_of", "weighted_gaps"]
+__all__ = [
+    "draw_actions",
+    "draw_proposals",
+    "gaussian_of",
+    "make_optimizer",
+    "values_of",
+    "weighted_gaps",
+]
 
 
 def gaussian_of(
@@ -30,6 +41,26 @@ def draw_actions(
     """Return actions in [-1, 1] and their log densities."""
     noise = torch.randn((samples, *means.shape), generator=generator, device=means.device)
     return squashed_samples(means, log_stds, noise)
+
+
+def draw_proposals(
+    here: tuple[Float32[Tensor, "batch act"], Float32[Tensor, "batch act"]],
+    following: tuple[Float32[Tensor, "batch act"], Float32[Tensor, "batch act"]],
+    samples: int,
+    generator: torch.Generator,
+) -> tuple[Float32[Tensor, "proposals batch act"], Float32[Tensor, "proposals batch"]]:
+    """Return `samples` uniform actions, as many of pi(. | s), then of pi(. | s'), and log densities.
+
+    `here` and `following` are the means and log standard deviations at s and s'.
+    """
+    own, own_log_densities = draw_actions(*here, samples, generator)
+    next_own, next_log_densities = draw_actions(*following, samples, generator)
+    uniform = torch.empty_like(own).uniform_(-1, 1, generator=generator)
+    uniform_log_densities = torch.full_like(own_log_densities, -own.shape[-1] * math.log(2))
+    return (
+        torch.cat([uniform, own, next_own]),
+        torch.cat([uniform_log_densities, own_log_densities, next_log_densities]),
+    )
 
 
 def values_of(
@@ -56,3 +87,18 @@ def weighted_gaps(
     excess = weight * (gaps - target_gap)
     # The critics descend, the multiplier ascends.
     return (multiplier.detach() * excess - multiplier * excess.detach()).sum()
+
+
+def make_optimizer(
+    critics: Iterable[nn.Parameter],
+    critic_learning_rate: float,
+    policy: Iterable[nn.Parameter],
+    policy_learning_rate: float,
+) -> Adam:
+    """Return one Adam for both, without parameters that are fixed, as the multiplier may be."""
+    return Adam(
+        [
+            {"params": [one for one in critics if one.requires_grad], "lr": critic_learning_rate},
+            {"params": list(policy), "lr": policy_learning_rate},
+        ]
+    )

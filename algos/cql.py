@@ -12,8 +12,8 @@ appendix F has the first two). `min(Q_1, Q_2)` of the target networks makes the 
 not backed up. The entropy temperature is tuned to the target entropy -dim(A).
 
 Cost: nearly all of an update goes into the critics' passes over 3 x `sampled_actions` actions per
-state. The policy is run once per state and its Gaussian sampled N times (the authors and CORL run
-it on N copies of each state); proposals carry no gradient.
+state. The policy runs once per state and its Gaussian is sampled N times; the authors and CORL run
+it on N copies of each state. Proposals carry no gradient.
 
 Defaults are the authors' for Gym (`manifests/published/hyperparameters.json`, CQL / official d4rl
 (mujoco)): three hidden layers of 256, policy rate 1e-4, critic rate 3e-4, weight 5, 10 sampled
@@ -42,32 +42,28 @@ What differs from the authors' code (aviralkumar2907/CQL, `sac/cql.py`):
 - Missing: CQL(rho) and sums without importance sampling, a temperature of the log-sum-exp, the
   backup of the largest of several actions (`max_q_backup`), the backup of entropy.
 
-What differs from the code of Geng (young-geng/CQL, `conservative_sac.py`) and from CORL (`cql.py`),
-which follows it:
+What differs from Geng's code (young-geng/CQL, `conservative_sac.py`) and CORL's, which follows it:
 - The multiplier 1 and the offset -1 of the log standard deviation are fixed. Theirs are trained.
 - Last layers start as all others. Theirs: Xavier with gain 0.01 and bias 0, and in CORL's critics
   orthogonal layers with gain sqrt(2) before a last one with gain 0.01.
 - The policy imitates for its first 40,000 steps, as the authors' does. CORL's configurations have
-  no such steps, and its loss for them takes the density of the policy's own samples, not of the
-  data.
+  none, and its loss for them takes the density of the policy's own samples, not of the data.
 - Geng clips the data's actions to 0.999. Here and in CORL they are not clipped.
 - CORL's weight is 10 and its policy rate 3e-5 on locomotion and maze2d, 1 and 1e-4 on Adroit; on
   AntMaze it takes the Lagrange form, critics of five hidden layers and the backup of the largest.
-- Missing besides: bounds of the gap (`cql_clip_diff_min`, `cql_clip_diff_max`), target updates that
-  are not in every step.
+- Missing besides: bounds of the gap (`cql_clip_diff_min`, `.._max`), target updates in some steps only.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.conservative import draw_actions, gaussian_of, values_of, weighted_gaps
+from orlog.algos import conservative
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.gaussians import squashed_log_density
 from orlog.algos.networks import (
@@ -79,7 +75,6 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -177,15 +172,10 @@ class CQL:
         self.log_multiplier = nn.Parameter(
             torch.zeros((), device=device), requires_grad=config.target_gap is not None
         )
-        critic_parameters = [*self.encoder.parameters(), *self.critic.parameters()]
-        if config.target_gap is not None:
-            critic_parameters.append(self.log_multiplier)
-        policy_parameters = [*self.policy.parameters(), self.log_temperature]
-        self.optimizer = Adam(
-            [
-                {"params": critic_parameters, "lr": config.critic_learning_rate},
-                {"params": policy_parameters, "lr": config.policy_learning_rate},
-            ]
+        critics = [*self.encoder.parameters(), *self.critic.parameters(), self.log_multiplier]
+        policy = [*self.policy.parameters(), self.log_temperature]
+        self.optimizer = conservative.make_optimizer(
+            critics, config.critic_learning_rate, policy, config.policy_learning_rate
         )
         self.step = 0
 
@@ -196,44 +186,37 @@ class CQL:
         fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
-        means, log_stds = self._gaussian(fixed)
+        gaussian = conservative.gaussian_of(self.policy(fixed))
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            both = [(means, log_stds), self._gaussian(next_features)]
-            drawn = [draw_actions(mean, std, samples, self.generator) for mean, std in both]
-            (here, here_log_densities), (following, following_log_densities) = drawn
-            next_q = self.target_critic(next_features, following[0]).amin(0)
+            next_gaussian = conservative.gaussian_of(self.policy(next_features))
+            proposals, log_densities = conservative.draw_proposals(
+                gaussian, next_gaussian, samples, self.generator
+            )
+            next_action = proposals[2 * samples]  # the first of pi(. | s')
+            next_q = self.target_critic(next_features, next_action).amin(0)
             targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
-            uniform = torch.empty_like(here).uniform_(-1, 1, generator=self.generator)
-            # [3 samples, rows, act]: uniform, then pi(. | s), then pi(. | s')
-            proposals = torch.cat([uniform, here, following])
-            uniform_log_densities = torch.full_like(
-                here_log_densities, -self.action_dim * math.log(2)
-            )
-            log_densities = torch.cat(
-                [uniform_log_densities, here_log_densities, following_log_densities]
-            )
 
         # The data's actions and the proposals pass the critics in one product.
         judged = torch.cat([actions[None], proposals])
-        q_all = values_of(self.critic, features, judged)
+        q_all = conservative.values_of(self.critic, features, judged)
         data_q = q_all[:, 0]
         bellman_loss = (data_q - targets).square().mean(-1).sum()
         gaps = conservative_gaps(q_all[:, 1:].transpose(1, 2), log_densities.T, data_q)
-        conservative_loss = weighted_gaps(
+        conservative_loss = conservative.weighted_gaps(
             gaps, config.conservative_weight, config.target_gap, self.log_multiplier
         )
 
         # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
-        policy_actions, policy_log_densities = draw_actions(means, log_stds, 1, self.generator)
+        own_actions, own_log_densities = conservative.draw_actions(*gaussian, 1, self.generator)
         temperature = self.log_temperature.exp()
         if self.step < config.cloning_steps:
-            policy_value = squashed_log_density(actions, means, log_stds)
+            policy_value = squashed_log_density(actions, *gaussian)
         else:
             with frozen(self.critic):
-                policy_value = self.critic(fixed, policy_actions[0]).amin(0)
-        policy_loss = (temperature.detach() * policy_log_densities[0] - policy_value).mean()
-        entropy_error = (policy_log_densities.detach() - self.action_dim).mean()
+                policy_value = self.critic(fixed, own_actions[0]).amin(0)
+        policy_loss = (temperature.detach() * own_log_densities[0] - policy_value).mean()
+        entropy_error = (own_log_densities.detach() - self.action_dim).mean()
         temperature_loss = -self.log_temperature * entropy_error
 
         self.optimizer.zero_grad()
@@ -247,17 +230,14 @@ class CQL:
             "critic/gap": gaps.detach().mean(),
             "critic/mean": data_q.detach().mean(),
             "policy/loss": policy_loss.detach(),
-            "policy/entropy": -policy_log_densities.detach().mean(),
+            "policy/entropy": -own_log_densities.detach().mean(),
             "policy/temperature": temperature.detach(),
         }
-
-    def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        return gaussian_of(self.policy(features))
 
     @torch.no_grad()
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self._gaussian(self.encoder(observations))
+        means, _ = conservative.gaussian_of(self.policy(self.encoder(observations)))
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
@@ -265,5 +245,6 @@ class CQL:
         self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        means, log_stds = self._gaussian(self.encoder(observations))
-        return self.scaling.actions_from_unit(draw_actions(means, log_stds, 1, generator)[0][0])
+        gaussian = conservative.gaussian_of(self.policy(self.encoder(observations)))
+        actions, _ = conservative.draw_actions(*gaussian, 1, generator)
+        return self.scaling.actions_from_unit(actions[0])
