@@ -1,4 +1,4 @@
-"""Runs a policy in seeded environments, several side by side, and returns each episode's return.
+"""Runs a policy in seeded environments, several side by side: each episode's return and success.
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
 batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards.
@@ -6,16 +6,30 @@ batch of actions. One with memory (`PolicyWithMemory`) is also told where episod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
 
-__all__ = ["Policy", "PolicyWithMemory", "episode_returns"]
+__all__ = ["Episodes", "Policy", "PolicyWithMemory", "run_episodes"]
 
 Policy = Callable[[Any], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Episodes:
+    """What came of each episode.
+
+    Attributes:
+        returns: Undiscounted return of each episode.
+        successes: Whether each episode succeeded; None if the environment does not tell.
+    """
+
+    returns: Float64[np.ndarray, " episodes"]
+    successes: Bool[np.ndarray, " episodes"] | None
 
 
 @runtime_checkable
@@ -39,15 +53,19 @@ class PolicyWithMemory(Protocol):
         """Take note of the rewards of the last actions."""
 
 
-def episode_returns(
+def run_episodes(
     policy: Policy,
     environments: SyncVectorEnv,
     *,
     episodes: int,
     first_seed: int,
     progress: Callable[[int], None] = lambda _done: None,
-) -> Float64[np.ndarray, " episodes"]:
-    """Return the undiscounted return of each episode; episode i resets with `first_seed` + i.
+) -> Episodes:
+    """Return what came of each episode; episode i resets with `first_seed` + i.
+
+    An episode has succeeded if `info["success"]` was true after any of its steps, as mazes, Adroit
+    and Meta-World count; OGBench ends an episode there. Where there is `info["is_success"]` instead,
+    as in Fetch, the last step counts, as for the authors of HER (https://arxiv.org/abs/1707.01495).
 
     Episodes run in rounds, one in each environment. If one ends early, its environment keeps
     stepping, but its rewards are not counted. The same arguments give the same returns on the same
@@ -69,7 +87,8 @@ def episode_returns(
         raise ValueError(
             f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}."
         )
-    returns = np.zeros(episodes)
+    returns, successes = np.zeros(episodes), np.zeros(episodes, np.bool_)
+    tells = False
     side_by_side = environments.num_envs
     memory = policy if isinstance(policy, PolicyWithMemory) else None
     if memory is not None:
@@ -79,12 +98,12 @@ def episode_returns(
         count = min(side_by_side, episodes - first)
         observations, _ = environments.reset(seed=first_seed + first)
         running = np.arange(side_by_side) < count
-        totals = np.zeros(side_by_side)
+        totals, reached = np.zeros(side_by_side), np.zeros(side_by_side, np.bool_)
         ended = np.zeros(side_by_side, np.bool_)
         if memory is not None:
             memory.begin(~ended)
         while running.any():
-            observations, rewards, terminations, truncations, _ = environments.step(
+            observations, rewards, terminations, truncations, infos = environments.step(
                 policy(observations)
             )
             if memory is not None:
@@ -92,7 +111,30 @@ def episode_returns(
                 memory.begin(ended)  # what ended a step ago was reset by this step
             totals += np.where(running, rewards, 0)
             ended = terminations | truncations
+            # Of an environment that has just been reset, which does not run any more, this is the
+            # info of the reset.
+            told, succeeded = _successes(infos, ended)
+            tells |= bool((told & running).any())
+            reached |= succeeded & running
             running &= ~ended
         returns[first : first + count] = totals[:count]
+        successes[first : first + count] = reached[:count]
         progress(first + count)
-    return returns
+    return Episodes(returns=returns, successes=successes if tells else None)
+
+
+def _successes(
+    infos: Mapping[str, Any], ended: Bool[np.ndarray, " environments"]
+) -> tuple[Bool[np.ndarray, " environments"], Bool[np.ndarray, " environments"]]:
+    """Return which environments tell of success in this step, and which of them have succeeded."""
+    nothing = np.zeros(len(ended), np.bool_)
+    for name, counts in (("success", ~nothing), ("is_success", ended)):
+        if name in infos:
+            try:
+                values = np.asarray(infos[name]).astype(np.float64)
+            except (TypeError, ValueError):  # something else of the same name
+                continue
+            if values.shape == ended.shape:
+                told = np.asarray(infos[f"_{name}"], np.bool_) & np.isfinite(values)
+                return told, told & counts & (values > 0)
+    return nothing, nothing

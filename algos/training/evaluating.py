@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import msgspec
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name
 from orlog.algos.training.commands import resume_command
@@ -43,7 +43,7 @@ from orlog.errors import (
 from orlog.manifests.documents import write_json
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.normalize.references import Protocol
-from orlog.normalize.rollouts import Policy, episode_returns
+from orlog.normalize.rollouts import Episodes, Policy, run_episodes
 from orlog.processes import processor_name
 
 __all__ = [
@@ -178,9 +178,13 @@ def evaluate_loaded(
     """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
     protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
     with one_thread():
-        returns = run_protocol(run.policy, protocol, progress)
+        found = run_protocol(run.policy, protocol, progress)
     evaluation = Evaluation(
-        step=run.step, protocol=protocol, returns=returns.tolist(), processor=processor_name()
+        step=run.step,
+        protocol=protocol,
+        returns=found.returns.tolist(),
+        successes=None if found.successes is None else found.successes.tolist(),
+        processor=processor_name(),
     )
     path = run.folder / EVALUATION_FILE
     try:
@@ -275,7 +279,9 @@ def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
     def make() -> gymnasium.Env[Any, Any]:
         return make_environment(protocol.environment_id, protocol.environment_kwargs)
 
-    environments = SyncVectorEnv([make] * protocol.environments)
+    environments = SyncVectorEnv(
+        [make] * protocol.environments, autoreset_mode=AutoresetMode.NEXT_STEP
+    )
     try:
         yield environments
     finally:
@@ -284,20 +290,21 @@ def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
 
 def run_protocol(
     policy: Policy, protocol: Protocol, progress: Callable[[int], None] = lambda _done: None
-) -> np.ndarray:
-    """Return the return of each episode of a protocol.
+) -> Episodes:
+    """Return what came of each episode of a protocol.
 
     Raises:
         SimulatorError: a return is not finite.
     """
     with vector_environment(protocol) as environments:
-        returns = episode_returns(
+        found = run_episodes(
             policy,
             environments,
             episodes=protocol.episodes,
             first_seed=protocol.first_seed,
             progress=progress,
         )
+    returns = found.returns
     wrong = ~np.isfinite(returns)
     if wrong.any():
         episode = int(wrong.argmax())
@@ -306,4 +313,4 @@ def run_protocol(
             f"finite number (the one from seed {protocol.first_seed + episode} returned "
             f"{returns[episode]}), so there is no mean return and no score."
         )
-    return returns
+    return found

@@ -2,7 +2,7 @@
 
 runs/iql/pointmaze/umaze-v1/seed-0/
   run.json                 dataset and digest, settings, seed, versions
-  metrics.jsonl            lines of step, metrics, and returns if evaluated
+  metrics.jsonl            lines of step, metrics, and returns and successes if evaluated
   checkpoint.safetensors   all state; resuming from it gives the same numbers as never stopping
   view.json                the view that it was trained on, if it was a view
   online-steps.bin         the steps that it took in the environment, if any (`replay.py`)
@@ -149,19 +149,24 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     precision: Literal["float32", "bf16"] = "float32"
 
 
-class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Evaluation(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """Returns of a trained policy: last checkpoint, deterministic actions.
 
     Attributes:
         step: Gradient steps that the policy had taken.
         protocol: How the returns were measured.
         returns: Undiscounted return of each episode.
+        successes: Whether each episode succeeded; None if the environment does not tell, and in
+            evaluations that were saved before it was noted.
         processor: Name of the processor; empty in evaluations that were saved before it was noted.
     """
 
     step: int
     protocol: Protocol
     returns: list[float]
+    successes: list[bool] | None = None
     processor: str = ""
 
 

@@ -76,7 +76,7 @@ from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.documents import write_json
 from orlog.normalize.references import Protocol
-from orlog.normalize.rollouts import episode_returns
+from orlog.normalize.rollouts import run_episodes
 
 __all__ = [
     "CURVE_EPISODES",
@@ -479,11 +479,12 @@ def _train_and_log(
         due = is_due or now - saved_at > SAVE_SECONDS
         return stop() or now - shown_at > PROGRESS_SECONDS or (due and source.may_save)
 
-    def returns(environments: SyncVectorEnv, protocol: Protocol) -> list[float]:
-        found: list[float] = episode_returns(
+    def evaluated(environments: SyncVectorEnv, protocol: Protocol) -> dict[str, Any]:
+        found = run_episodes(
             policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
-        ).tolist()
-        return found
+        )
+        successes = {} if found.successes is None else {"successes": found.successes.tolist()}
+        return {"returns": found.returns.tolist(), **successes}
 
     with contextlib.ExitStack() as stack:
         environments = None
@@ -498,7 +499,7 @@ def _train_and_log(
             and environments is not None
         ):
             line: dict[str, Any] = {"step": 0, "seconds": 0.0}
-            line["returns"] = returns(environments, protocol)
+            line |= evaluated(environments, protocol)
             with _write_errors(folder, saved_step):
                 log_metrics(folder, line)
             log(line)
@@ -526,7 +527,7 @@ def _train_and_log(
                     line = {"step": step, "seconds": round(seconds, 3), **metrics}
                     line |= source.log((step - 1) // every * every, step)
                     if is_point and protocol is not None and environments is not None:
-                        line["returns"] = returns(environments, protocol)
+                        line |= evaluated(environments, protocol)
                     # Logged before the state is saved: a resumed run drops lines after its
                     # checkpoint, but cannot restore a missing one.
                     with _write_errors(folder, saved_step):

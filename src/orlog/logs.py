@@ -105,6 +105,8 @@ class Log:
             values["evaluation/return"] = float(returns.mean())
             if self._normalize is not None:
                 values["evaluation/score"] = float(self._normalize(returns).mean())
+        if "successes" in line:
+            values["evaluation/success_rate"] = float(np.mean(line["successes"]))
         self._sink.write(line["step"], float(line.get("seconds", 0)), values)
 
     def close(self) -> None:

@@ -96,10 +96,10 @@ def measure_references(
     chosen = None if is_number else _expert(dataset, expert, algorithm)
     protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
     with one_thread():
-        low = ReferenceReturn.of(RANDOM_POLICY, run_protocol(random, protocol, progress))
+        low = ReferenceReturn.of(RANDOM_POLICY, run_protocol(random, protocol, progress).returns)
         high = None
         if chosen is not None:
-            returns = run_protocol(chosen.policy, protocol, progress)
+            returns = run_protocol(chosen.policy, protocol, progress).returns
             high = ReferenceReturn.of(chosen.name, returns)
     try:
         if high is not None:

@@ -37,6 +37,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         losses: Last logged means, by name.
         score: Mean score of the last evaluation, or mean return; None if there was none.
         is_normalized: Whether the score is normalized.
+        success_rate: Share of episodes of the last evaluation that succeeded, 0 to 1; None if there
+            was none, or the environment does not tell.
         state: What it does if it does not train: waiting, finished, stopped or failed.
         notes: What to tell the user once.
     """
@@ -47,16 +49,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     losses: dict[str, float] = {}
     score: float | None = None
     is_normalized: bool = True
+    success_rate: float | None = None
     state: str = ""
     notes: list[str] = []
 
     def words(self) -> list[str]:
-        """Return losses, score, speed and time left, as far as they are known."""
+        """Return losses, score, success rate, speed and time left, as far as they are known."""
         found = [f"{name.removesuffix(_LOSS)} {value:.4g}" for name, value in self.losses.items()]
         if found:
             found[0] = f"loss: {found[0]}"
         if self.score is not None:
             found.append(f"{'score' if self.is_normalized else 'return'} {self.score:.1f}")
+        if self.success_rate is not None:
+            found.append(f"success {100 * self.success_rate:.0f} %")
         if self.speed:
             found.append(f"{self.speed:,.0f} updates/s")
             left = round((self.steps - self.step) / self.speed)
@@ -112,6 +117,8 @@ class Watcher:
             changed["score"] = float(
                 (values if self.normalize is None else self.normalize(values)).mean()
             )
+            successes = line.get("successes")
+            changed["success_rate"] = None if successes is None else float(np.mean(successes))
             self._since = None  # the evaluation took time too
         self._change(**changed)
 

@@ -61,7 +61,10 @@ class RunSummary:
         step: Gradient steps of the last checkpoint or line of the log.
         settings: Settings, steps, preset, device, precision, and how it was fine-tuned; no seed.
         points: Step and scores of the episodes of each point of the learning curve.
+        success_points: Step and share of successful episodes of each, where the environment tells.
         scores: Scores of the episodes of the last evaluation; None if there was none.
+        success_rate: Share of the episodes of the last evaluation that succeeded, 0 to 1; None if
+            there was none, or the environment does not tell.
         scored_step: Gradient steps of the policy that was scored last.
         is_normalized: Whether scores are normalized; otherwise they are returns.
         changed: When training last wrote to it, in seconds since 1970.
@@ -74,7 +77,9 @@ class RunSummary:
     step: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     points: list[tuple[int, np.ndarray]] = dataclasses.field(default_factory=list)
+    success_points: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     scores: np.ndarray | None = None
+    success_rate: float | None = None
     scored_step: int = 0
     is_normalized: bool = True
     changed: float = 0.0
@@ -105,6 +110,7 @@ class RunSummary:
             "settings": self.settings,
             "score": self.score,
             "score_interval": self.interval,
+            "success_rate": self.success_rate,
             "scored_step": self.scored_step if self.scores is not None else None,
             "episodes": None if self.scores is None else len(self.scores),
             "normalized": self.is_normalized,
@@ -151,12 +157,26 @@ class RunGroup:
         """Interval of the mean at 95 % over seeds, by Student's t; None with one seed."""
         return mean_interval(np.array([run.score for run in self.scored], float))
 
-    def curve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    @property
+    def success_rate(self) -> float | None:
+        """Mean share of successful episodes over the seeds that have one; None if none has."""
+        rates = [run.success_rate for run in self.runs if run.success_rate is not None]
+        return float(np.mean(rates)) if rates else None
+
+    def curve(
+        self, *, success: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return steps, mean over seeds, and the ends of its interval, where all seeds were scored.
 
-        Where there is no interval, its ends are the mean.
+        Where there is no interval, its ends are the mean. With `success` it is the share of
+        successful episodes instead of the score.
         """
-        by_seed = [{step: float(scores.mean()) for step, scores in run.points} for run in self.runs]
+        by_seed = [
+            dict(run.success_points)
+            if success
+            else {step: float(scores.mean()) for step, scores in run.points}
+            for run in self.runs
+        ]
         by_seed = [points for points in by_seed if points]
         steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
         values = np.array([[points[step] for points in by_seed] for step in steps])
@@ -175,6 +195,7 @@ class RunGroup:
             "scored_seeds": len(self.scored),
             "score": self.score,
             "score_interval": self.interval,
+            "success_rate": self.success_rate,
             "normalized": all(run.is_normalized for run in self.runs),
             "folders": [str(run.folder) for run in self.runs],
             "left_out": [str(run.folder) for run, _ in self.left_out],
@@ -230,12 +251,16 @@ def _read(folder: Path) -> RunSummary:
         values = np.array(convert_json(returns, list[float]), float)
         return values if known is None else known.normalize(values)
 
-    points = [(line["step"], scored(line["returns"])) for line in lines if line.get("returns")]
+    evaluated = [line for line in lines if line.get("returns")]
+    points = [(line["step"], scored(line["returns"])) for line in evaluated]
+    rates = [_success_rate(line.get("successes")) for line in evaluated]
     scored_step, scores = points[-1] if points else (0, None)
+    success_rate = rates[-1] if rates else None
     if (folder / EVALUATION_FILE).exists():
         evaluation = read_evaluation(folder)
         if evaluation.step >= scored_step:
             scored_step, scores = evaluation.step, scored(evaluation.returns)
+            success_rate = _success_rate(evaluation.successes)
     settings = {name: value for name, value in record.config.items() if name != "seed"}
     for name in ("steps", "preset", "device", "precision"):
         settings[name] = getattr(record, name)
@@ -251,7 +276,11 @@ def _read(folder: Path) -> RunSummary:
         step=step,
         settings=settings,
         points=points,
+        success_points=[
+            (step, rate) for (step, _), rate in zip(points, rates, strict=True) if rate is not None
+        ],
         scores=scores,
+        success_rate=success_rate,
         scored_step=scored_step,
         is_normalized=known is not None,
         changed=max(
@@ -260,6 +289,11 @@ def _read(folder: Path) -> RunSummary:
             if (folder / name).exists()
         ),
     )
+
+
+def _success_rate(successes: Any) -> float | None:
+    """Return the share of successful episodes, if a line of the log or a file has them."""
+    return float(np.mean(convert_json(successes, list[bool]))) if successes else None
 
 
 @functools.cache

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["curves_plot"]
 
 
-def curves_plot(groups: Sequence[RunGroup]) -> Figure:
+def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
     """Return the score over gradient steps, beside each other for each dataset.
+
+    With `success` it is the share of successful episodes, where the environment tells.
 
     A line is the mean over seeds, its band the interval of that mean at 95 %, where there are seeds
     enough; groups without a learning curve are left out.
@@ -25,7 +27,12 @@ def curves_plot(groups: Sequence[RunGroup]) -> Figure:
         ValueError: none has one.
         MissingExtraError: matplotlib is not installed.
     """
-    drawn = [group for group in groups if len(group.curve()[0])]
+    drawn = [group for group in groups if len(group.curve(success=success)[0])]
+    if not drawn and success:
+        raise ValueError(
+            "no run has a learning curve of successes: the environments do not tell, or the runs were "
+            "trained without evaluations, or by an orlog that did not record them."
+        )
     if not drawn:
         raise ValueError(
             "no run has a learning curve: they were trained with --evaluations 0, or not far enough."
@@ -35,8 +42,8 @@ def curves_plot(groups: Sequence[RunGroup]) -> Figure:
     figure, axes = new_figure(len(datasets), width=6.5 * len(datasets), height=3.8)
     for group in drawn:
         one, shade = axes[datasets.index(group.dataset)], line_color(labels.index(group.label))
-        steps, means, low, high = group.curve()
-        count = sum(bool(run.points) for run in group.runs)
+        steps, means, low, high = group.curve(success=success)
+        count = sum(bool(run.success_points if success else run.points) for run in group.runs)
         label = f"{group.label} ({count} seed{'s' if count > 1 else ''})"
         one.plot(steps, means, color=shade, marker="o", markersize=3, label=label)
         one.fill_between(steps, low, high, color=shade, alpha=0.2, linewidth=0)
@@ -45,6 +52,10 @@ def curves_plot(groups: Sequence[RunGroup]) -> Figure:
         is_normalized = all(run.is_normalized for group in there for run in group.runs)
         one.set_title(dataset)
         one.set_xlabel("gradient steps")
-        one.set_ylabel("normalized score (0 random, 100 expert)" if is_normalized else "return")
+        if success:
+            one.set_ylabel("share of successful episodes")
+            one.set_ylim(-0.02, 1.02)
+        else:
+            one.set_ylabel("normalized score (0 random, 100 expert)" if is_normalized else "return")
         one.legend(frameon=False)
     return figure

@@ -56,6 +56,7 @@ class RunResult:
         run: The run.
         step: Gradient steps that the policy had taken.
         returns: Undiscounted return of each episode.
+        successes: Whether each episode succeeded; None if the environment does not tell.
         protocol: How they were measured.
         references: The reference returns that anchor the score; None if none are known.
         reason: Why there is no score; empty if there is one.
@@ -64,17 +65,20 @@ class RunResult:
     run: Run
     step: int
     returns: np.ndarray
+    successes: np.ndarray | None
     protocol: Protocol
     references: References | None
     reason: str
 
     def __repr__(self) -> str:
-        """Return run, return and score in one line."""
+        """Return run, return, score and success rate in one line."""
         record, score = self.run.record, "no score"
         if self.score is not None:
             score = f"score {self.score:.1f}"
         if self.interval is not None:
             score += f" ({self.interval[0]:.1f} to {self.interval[1]:.1f})"
+        if self.success_rate is not None:
+            score += f", success {100 * self.success_rate:.1f} %"
         return (
             f"RunResult({record.algorithm} seed {record.seed} on {record.dataset}, step "
             f"{self.step:,}: return {self.mean_return:.2f}, {score}, {len(self.returns)} episodes)"
@@ -97,6 +101,11 @@ class RunResult:
         None without references, with one episode, or if all episodes score the same.
         """
         return None if self.scores is None else mean_interval(self.scores)
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that succeeded, 0 to 1; None if the environment does not tell."""
+        return None if self.successes is None else float(self.successes.mean())
 
     @property
     def mean_return(self) -> float:
@@ -136,6 +145,7 @@ class RunResult:
             "normalized_score": self.score,
             "score_interval": self.interval,
             "no_score": self.reason or None,
+            "success_rate": self.success_rate,
             "references": None
             if references is None
             else {
@@ -147,6 +157,7 @@ class RunResult:
             "simulator": simulator_of(self.protocol),
             "caveats": self.caveats,
             "returns": self.returns.tolist(),
+            "successes": None if self.successes is None else self.successes.tolist(),
             "protocol": msgspec.to_builtins(self.protocol),
         }
 
@@ -334,6 +345,7 @@ def evaluate(
         run=Run(folder=folder, record=loaded.record),
         step=evaluation.step,
         returns=np.array(evaluation.returns),
+        successes=None if evaluation.successes is None else np.array(evaluation.successes),
         protocol=evaluation.protocol,
         references=references,
         reason=reason,

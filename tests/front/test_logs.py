@@ -127,12 +127,15 @@ def test_returns_are_logged_as_means_and_none_writes_nothing(mini: Dataset, tmp_
     pytest.importorskip("tensorboard")
     reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     line = {"step": 3, "seconds": 1.5, "returns": [1.0, 3.0], "diverged": "policy/loss"}
+    line["successes"] = [False, True]
     (tmp_path / "run.json").write_text("{}", "utf-8")
     with log_to("tensorboard", tmp_path, lambda returns: 10 * returns) as log:
         log(line)
     found = reading.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
-    assert sorted(found.Tags()["scalars"]) == ["evaluation/return", "evaluation/score"]
+    names = ["evaluation/return", "evaluation/score", "evaluation/success_rate"]
+    assert sorted(found.Tags()["scalars"]) == names
+    assert found.Scalars("evaluation/success_rate")[0].value == 0.5
     (score,) = found.Scalars("evaluation/score")
     assert (score.step, score.value) == (3, 20)
     start = (tmp_path / "run.json").stat().st_mtime

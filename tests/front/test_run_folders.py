@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
+from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
@@ -33,13 +34,15 @@ def train(mini: Dataset, folder: Path, seed: int = 0, **options: Any) -> None:
 
 
 def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
-    """Replace the returns on a learning curve."""
+    """Replace the returns on a learning curve; those above 20 are of successful episodes."""
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for line in lines:
         line.pop("returns", None)
+        line.pop("successes", None)
         if line["step"] in returns:
             line["returns"] = returns[line["step"]]
+            line["successes"] = [one > 20 for one in line["returns"]]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
@@ -112,6 +115,8 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     assert one["score"] == pytest.approx(scores.mean())
     assert one["score_interval"] == pytest.approx(mean_interval(scores))
     assert (one["step"], one["steps"], one["scored_step"], one["episodes"]) == (10, 10, 10, 2)
+    assert one["success_rate"] == 0.5
+    assert rows["bc/seed-1"][-3:-1] == ["50.0", "%"]
     assert one["differing_settings"]["learning_rate"] == 0.001
     assert by_folder["foreign"]["score"] is None
     assert "run.json" in by_folder["foreign"]["problem"]
@@ -124,7 +129,9 @@ def test_runs_in_every_state_are_listed_and_compared(some: Path, mini: Dataset) 
     means = known.normalize(np.array([20.0, 21.0, 22.0, 30.0]))
     assert normal["score"] == pytest.approx(means.mean())
     assert normal["score_interval"] == pytest.approx(mean_interval(means))
+    assert normal["success_rate"] == 0.5
     text = orlog("runs", "compare", str(some))
+    assert "50.0 %" in text.stdout
     assert f"{normal['score']:.1f} (" in text.stdout
     assert f"note: {some / 'stopped'}: without a score, so it counts in no mean." in text.stderr
 
@@ -133,6 +140,10 @@ def test_a_seed_counts_once_and_only_what_differs_is_shown(mini: Dataset, tmp_pa
     root = tmp_path / "runs"
     for seed in (0, 1):
         train(mini, root / f"seed-{seed}", seed)
+    points = [line for line in read_metrics(root / "seed-0") if "returns" in line]
+    assert [[one > 0 for one in line["returns"]] for line in points] == [
+        line["successes"] for line in points
+    ]
     shutil.copytree(root / "seed-0", root / "copy")
     os.utime(root / "copy" / "metrics.jsonl", (2e9, 2e9))
     train(mini, root / "more", 2, steps=20)
@@ -181,6 +192,10 @@ def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
         found = orlog("runs", "plot", str(some), "--out", str(tmp_path / name))
         assert found.returncode == 0, found.stderr
         assert (tmp_path / name).read_bytes().startswith(start)
+    rates = orlog("runs", "plot", str(some), "--success", "--out", str(tmp_path / "rates.svg"))
+    assert rates.returncode == 0, rates.stderr
+    steps, means, *_ = group_runs(find_run_folders(some / "bc"))[0].curve(success=True)
+    assert (steps.tolist(), means.tolist()) == ([5, 10], [0, 0.5])
     wrong = orlog("runs", "plot", str(some), "--out", str(tmp_path / "curves.gif"))
     assert wrong.returncode == 1
     assert "must end in one of" in wrong.stderr
@@ -196,3 +211,7 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
     found = orlog("runs", "plot", str(tmp_path / "run"), "--out", str(tmp_path / "a.svg"))
     assert found.returncode == 1
     assert "no run has a learning curve" in found.stderr
+    words = ("--success", "--out", str(tmp_path / "a.svg"))
+    found = orlog("runs", "plot", str(tmp_path / "run"), *words)
+    assert found.returncode == 1
+    assert "no run has a learning curve of successes" in found.stderr

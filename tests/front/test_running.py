@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 import orlog
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.runs import read_run
+from orlog.algos.training.runs import read_evaluation, read_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError
 from orlog.manifests.environments import own_arguments
@@ -54,7 +55,24 @@ def test_a_run_is_trained_and_scored_in_two_lines(mini: Dataset, empty: Path) ->
     assert result.protocol.episodes == 12
     assert result.caveats[0].startswith("returns were measured in PointMaze_UMaze-v3 (gymnasium ")
     assert "nothing about other seeds" in result.caveats[-1]
-    assert list(evaluate_run(run.folder, episodes=12)[1].returns) == result.returns.tolist()
+    again = evaluate_run(run.folder, episodes=12)[1]
+    assert again.returns == result.returns.tolist()
+
+    # A maze tells of success, and its reward is one for each step within the goal.
+    assert result.successes is not None
+    assert again.successes == result.successes.tolist() == (result.returns > 0).tolist()
+    assert result.success_rate == result.successes.mean()
+    assert f", success {100 * result.success_rate:.1f} %, 12 episodes)" in repr(result)
+
+
+def test_evaluations_from_before_successes_were_noted_are_read(mini: Dataset, empty: Path) -> None:
+    run = orlog.train("bc", mini, settings=SMALL, steps=2, evaluations=0)
+    new = evaluate_run(run.folder, episodes=2)[1]
+    path = empty / run.folder / "evaluation.json"
+    body = json.loads(path.read_text("utf-8"))
+    assert body.pop("successes") == new.successes
+    path.write_text(json.dumps(body), "utf-8")
+    assert read_evaluation(run.folder) == msgspec.structs.replace(new, successes=None)
 
 
 @pytest.mark.usefixtures("empty")
@@ -81,6 +99,11 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
     assert len(result.caveats) == 1
     assert "Pendulum-v1" in result.caveats[0]
     assert -2000 < result.mean_return < 0
+    assert (result.successes, result.success_rate) == (None, None)
+    for name in ("evaluation.json", "metrics.jsonl"):
+        text = (run.folder / name).read_text("utf-8")
+        assert "returns" in text
+        assert "successes" not in text
     shown = command("evaluate", str(run.folder), "--episodes", "3")
     assert shown.returncode == 0, shown.stderr
     (line,) = (one for one in shown.stdout.splitlines() if "no normalized score" in one)
@@ -90,6 +113,9 @@ def test_own_data_without_references_give_returns_and_say_why_there_is_no_score(
     assert (body["normalized_score"], body["score_interval"]) == (None, None)
     assert body["no_score"] == result.reason
     assert body["caveats"] == result.caveats
+    assert (body["success_rate"], body["successes"]) == (None, None)
+    assert "success" not in shown.stdout
+    assert "success" not in command("runs", "list", str(run.folder)).stdout
 
 
 @pytest.mark.usefixtures("empty")

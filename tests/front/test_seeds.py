@@ -168,6 +168,8 @@ def test_a_watcher_counts_the_time_of_updates_only(
     watcher.progress(200, 1000)
     assert seen[-1].speed == pytest.approx(100)
     watcher.log({"step": 200, "critic/loss": 0.25, "critic/mean": 3.0, "returns": [0.0, 10.0]})
+    without = ", ".join(seen[-1].words())
+    watcher.log({"step": 200, "returns": [0.0, 10.0], "successes": [False, True]})
     now = 50.0  # the evaluation took long
     watcher.progress(200, 1000)
     now = 51.0
@@ -176,7 +178,9 @@ def test_a_watcher_counts_the_time_of_updates_only(
     assert known.speed == pytest.approx(100)
     assert known.score is not None
     words = ", ".join(known.words())
-    assert words == f"loss: critic 0.25, score {known.score:.1f}, 100 updates/s, 0:00:07 left"
+    score = f"loss: critic 0.25, score {known.score:.1f}, "
+    assert words == f"{score}success 50 %, 100 updates/s, 0:00:07 left"
+    assert without.startswith(f"{score}100 updates/s")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.manifests.environments import make_environment
-from orlog.normalize.rollouts import episode_returns
+from orlog.normalize.rollouts import run_episodes
 from tests.levels import scaled
 
 
@@ -67,6 +69,54 @@ class Remembering:
         self.total += rewards
 
 
+class Telling(Countdown):
+    """Tells of success: by chance in each step, and always when it is reset."""
+
+    key, kind = "success", bool
+    known: ClassVar[dict[int, list[bool]]] = {}  # by seed, what each step told
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        observation, _ = super().reset(seed=seed, options=options)
+        self.steps = self.known.setdefault(seed, []) if seed is not None else []
+        self.steps.clear()
+        return observation, {self.key: self.kind(1)}
+
+    def step(self, action: np.ndarray) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        self.steps.append(self.left % 3 == 1 or (self.value > 1 and self.left == 0))
+        return observation, reward, terminated, truncated, {self.key: self.kind(self.steps[-1])}
+
+
+@pytest.mark.parametrize("kind", [bool, float, np.bool_, np.float32])
+@pytest.mark.parametrize(
+    ("key", "counts"), [("success", any), ("is_success", operator.itemgetter(-1))]
+)
+def test_success_counts_at_any_step_or_at_the_last_by_its_name(
+    key: str, counts: Callable[[list[bool]], bool], kind: type
+) -> None:
+    class Env(Telling):
+        known: ClassVar[dict[int, list[bool]]] = {}
+
+    Env.key, Env.kind = key, kind  # type: ignore[assignment]
+    found = run_episodes(policy, SyncVectorEnv([Env] * 7), episodes=40, first_seed=5)
+    expected = [bool(counts(Env.known[seed])) for seed in range(5, 45)]
+    assert found.successes is not None
+    assert found.successes.tolist() == expected
+    assert 0 < sum(expected) < 40
+    plain = run_episodes(policy, SyncVectorEnv([Countdown] * 7), episodes=40, first_seed=5)
+    assert found.returns.tolist() == plain.returns.tolist()
+
+
+@pytest.mark.parametrize("kind", [str, lambda _: [1], lambda _: np.ones(2), lambda _: None])
+def test_what_is_no_yes_or_no_is_no_success(kind: Any) -> None:
+    class Env(Telling):
+        pass
+
+    Env.kind = staticmethod(kind)  # type: ignore[assignment]
+    found = run_episodes(policy, SyncVectorEnv([Env] * 3), episodes=4, first_seed=0)
+    assert found.successes is None
+
+
 def one_by_one(
     env: gymnasium.Env[Any, Any], episodes: int, first_seed: int, policy: Any = policy
 ) -> list[float]:
@@ -97,9 +147,11 @@ def test_returns_are_those_of_one_environment_after_another(
     expected = one_by_one(Countdown(), episodes, first_seed)
     done: list[int] = []
     for _ in range(2):  # used again, they give the same
-        returns = episode_returns(
+        found = run_episodes(
             policy, environments, episodes=episodes, first_seed=first_seed, progress=done.append
         )
+        returns = found.returns
+        assert found.successes is None
         assert returns.dtype == np.float64
         assert returns.tolist() == expected
     rounds = [
@@ -119,9 +171,9 @@ def test_a_policy_with_memory_remembers_each_episode_and_no_other(
     expected = one_by_one(Countdown(), episodes, first_seed, Remembering())
     remembering = Remembering()
     for _ in range(2):
-        returns = episode_returns(
+        returns = run_episodes(
             remembering, environments, episodes=episodes, first_seed=first_seed
-        )
+        ).returns
         assert returns.tolist() == expected
 
 
@@ -141,7 +193,7 @@ def test_the_seeds_of_the_toy_environment_end_at_different_steps() -> None:
 def test_numbers_out_of_range_are_refused(episodes: int, first_seed: int) -> None:
     environments = SyncVectorEnv([Countdown])
     with pytest.raises(ValueError, match="episodes must be >= 1 and first_seed >= 0"):
-        episode_returns(policy, environments, episodes=episodes, first_seed=first_seed)
+        run_episodes(policy, environments, episodes=episodes, first_seed=first_seed)
 
 
 def test_point_maze_gives_the_same_returns_twice() -> None:
@@ -155,8 +207,9 @@ def test_point_maze_gives_the_same_returns_twice() -> None:
         return np.asarray(error.clip(-1, 1), np.float32)
 
     def returns(environments: SyncVectorEnv) -> list[float]:
-        found = episode_returns(towards_the_goal, environments, episodes=5, first_seed=3)
-        return list(found.tolist())
+        found = run_episodes(towards_the_goal, environments, episodes=5, first_seed=3)
+        assert found.successes is not None
+        return list(found.returns.tolist())
 
     environments = SyncVectorEnv([make] * 3)
     first = returns(environments)

@@ -25,6 +25,8 @@ runs = typer.Typer(
     epilog="Example: orlog runs list",
 )
 
+SUCCESS = "success"
+
 Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, at any depth.")]
 
 
@@ -32,7 +34,8 @@ Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs
 def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     """List every run with its state, steps, last score, and the settings in which runs differ.
 
-    The interval of a score is over the episodes of that run (95 %). A folder that cannot be read is
+    The interval of a score is over the episodes of that run (95 %). Where the environment tells, the
+    share of episodes that succeeded stands beside it. A folder that cannot be read is
     listed with the reason. Stopped runs go on with the command that trained them and --resume.
     """
     from orlog.run_folders import find_run_folders, varied_settings
@@ -49,7 +52,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     for run in found:
         record = run.record
         if record is None:
-            rows.append([str(run.folder), "", "", "", "", "", "", run.state])
+            rows.append([str(run.folder), *[""] * 7, run.state])
             continue
         rows.append(
             [
@@ -60,11 +63,12 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
                 f"{run.step:,}/{record.steps:,}",
                 _settings(varied[run.folder], besides=("steps",)),
                 _score(run.score, run.interval),
+                _share(run.success_rate),
                 run.state,
             ]
         )
-    headings = ("run", "algorithm", "dataset", "seed", "step", "settings", "score", "state")
-    _print_table(headings, rows, (3, 4))
+    headings = ["run", "algorithm", "dataset", "seed", "step", "settings", "score", SUCCESS]
+    _print_table([*headings, "state"], rows, (3, 4))
     for run in found:
         if run.problem:
             _note(_problem(run))
@@ -115,8 +119,9 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
     for group in groups:
         seeds = ", ".join(str(run.record.seed) for run in group.runs if run.record is not None)
         score = _score(group.score, group.interval)
-        rows.append([group.dataset, group.algorithm, _settings(group.settings), seeds, score])
-    _print_table(("dataset", "algorithm", "settings", "seeds", "score"), rows, ())
+        row = [group.dataset, group.algorithm, _settings(group.settings), seeds, score]
+        rows.append([*row, _share(group.success_rate)])
+    _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
     for note in notes:
         _note(note)
     _note_returns(found)
@@ -128,15 +133,21 @@ def plot_runs(
     out: Annotated[
         Path, typer.Option(help="The picture: a name that ends in .png, .svg or .pdf.")
     ] = Path("curves.png"),
+    success: Annotated[
+        bool, typer.Option("--success", help="Draw success rates in place of scores.")
+    ] = False,
 ) -> None:
-    """Draw learning curves: mean score over seeds, and its 95 % interval as a band."""
+    """Draw learning curves: mean score over seeds, and its 95 % interval as a band.
+
+    With --success it is the share of successful episodes, where the environment tells.
+    """
     from orlog.run_folders import find_run_folders, group_runs
     from orlog.run_plots import curves_plot
     from orlog.statistics_plots import check_format, save_plot
 
     check_format(out)
     found = find_run_folders(folder)
-    save_plot(curves_plot(group_runs(found)), out)
+    save_plot(curves_plot(group_runs(found), success=success), out)
     for run in found:
         if run.problem:
             _note(_problem(run))
@@ -163,9 +174,18 @@ def _score(score: float | None, interval: tuple[float, float] | None) -> str:
     return f"{score:.1f}" + (f" ({interval[0]:.1f} to {interval[1]:.1f})" if interval else "")
 
 
+def _share(rate: float | None) -> str:
+    return "" if rate is None else f"{100 * rate:.1f} %"
+
+
 def _print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]
 ) -> None:
+    """Print a table, without the column of success where no environment tells of it."""
+    at = headings.index(SUCCESS)
+    if not any(row[at] for row in rows):
+        headings = [*headings[:at], *headings[at + 1 :]]
+        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
     # Names and settings come from files, so they are no markup.
     cells = [[escape(cell) for cell in row] for row in rows]
     console.print(table(headings, cells, numbers=numbers))

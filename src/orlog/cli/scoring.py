@@ -34,7 +34,8 @@ def evaluate(
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score.
 
-    The score comes with its interval, what 0 and 100 mean, the simulator and caveats.
+    The score comes with its interval, what 0 and 100 mean, the simulator and caveats; and with the
+    share of episodes that succeeded, where the environment tells.
 
     Where there is no score, a line says why.
     """
@@ -71,6 +72,9 @@ def evaluate(
         console.print(f"normalized score {result.score:.1f}{interval}")
         _note(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
         _note(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
+    if result.successes is not None and result.success_rate is not None:
+        reached = f"{result.successes.sum()} of {len(result.successes)} episodes"
+        console.print(f"success rate {100 * result.success_rate:.1f} % ({reached})")
     for caveat in result.caveats:
         _note(f"note: {caveat}")
 
