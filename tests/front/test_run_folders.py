@@ -211,7 +211,7 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
     found = orlog("runs", "plot", str(tmp_path / "run"), "--out", str(tmp_path / "a.svg"))
     assert found.returncode == 1
     assert "no run has a learning curve" in found.stderr
-    words = ("--success", "--out", str(tmp_path / "a.svg"))
-    found = orlog("runs", "plot", str(tmp_path / "run"), *words)
+    options = ("--success", "--out", str(tmp_path / "a.svg"))
+    found = orlog("runs", "plot", str(tmp_path / "run"), *options)
     assert found.returncode == 1
     assert "no run has a learning curve of successes" in found.stderr
