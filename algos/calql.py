@@ -48,6 +48,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos import conservative
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.networks import (
     Scaling,
     TwinCritic,
@@ -87,6 +88,10 @@ class CalQLConfig:
     """Gap that the Lagrange multiplier aims at; none keeps the weight fixed."""
     smallest_gap: float = -200.0
     """Bound below which the gap of a transition counts no more."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -116,9 +121,10 @@ class CalQL:
 
     CONFIG = CalQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     STATE = (
+        "encoder",
         "critic",
         "target_critic",
         "policy",
@@ -142,15 +148,18 @@ class CalQL:
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, self.action_dim = len(scaling.obs_mean), len(scaling.action_low)
-        self.critic = TwinCritic(obs_dim, self.action_dim, config.hidden, generator=generator)
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, self.action_dim = self.encoder.width, len(scaling.action_low)
+        self.critic = TwinCritic(width, self.action_dim, config.hidden, generator=generator)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(obs_dim, 2 * self.action_dim, config.hidden, generator=generator)
+        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
         self.log_multiplier = nn.Parameter(
             torch.ones((), device=device), requires_grad=config.target_gap is not None
         )
-        critics = [*self.critic.parameters(), self.log_multiplier]
+        critics = [*self.encoder.parameters(), *self.critic.parameters(), self.log_multiplier]
         policy = [*self.policy.parameters(), self.log_temperature]
         self.optimizer = conservative.make_optimizer(
             critics, config.critic_learning_rate, policy, config.policy_learning_rate
@@ -159,18 +168,19 @@ class CalQL:
     def update(self, batch: ReturnBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config, samples = self.config, self.config.sampled_actions
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
-        gaussian = conservative.gaussian_of(self.policy(observations))
+        gaussian = conservative.gaussian_of(self.policy(fixed))
         with torch.no_grad():
-            next_gaussian = conservative.gaussian_of(self.policy(next_observations))
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_gaussian = conservative.gaussian_of(self.policy(next_features))
             proposals, log_densities = conservative.draw_proposals(
                 gaussian, next_gaussian, samples, self.generator
             )
             next_actions = proposals[2 * samples :]  # those of pi(. | s')
-            next_q = conservative.values_of(self.target_critic, next_observations, next_actions)
+            next_q = conservative.values_of(self.target_critic, next_features, next_actions)
             # The backup takes the best of the policy's actions, by the smaller of both critics.
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_q.amin(0).amax(0), config.discount
@@ -178,7 +188,7 @@ class CalQL:
 
         # The data's actions and the proposals pass the critics in one product.
         judged = torch.cat([actions[None], proposals])
-        q_all = conservative.values_of(self.critic, observations, judged).transpose(1, 2)
+        q_all = conservative.values_of(self.critic, features, judged).transpose(1, 2)
         data_q = q_all[:, :, 0]
         bellman_loss = (data_q - targets).square().mean(-1).sum()
         gaps = calibrated_gaps(
@@ -197,7 +207,7 @@ class CalQL:
         # The policy's own action is a fresh sample with a gradient, judged by frozen critics.
         own_actions, own_log_densities = conservative.draw_actions(*gaussian, 1, self.generator)
         with frozen(self.critic):
-            own_q = self.critic(observations, own_actions[0]).amin(0)
+            own_q = self.critic(fixed, own_actions[0]).amin(0)
         temperature = self.log_temperature.exp()
         policy_loss = (temperature.detach() * own_log_densities[0] - own_q).mean()
         entropy_error = (own_log_densities.detach() - self.action_dim).mean()
@@ -219,16 +229,16 @@ class CalQL:
         }
 
     @torch.no_grad()
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = conservative.gaussian_of(self.policy(self.scaling.observations(observations)))
+        means, _ = conservative.gaussian_of(self.policy(self.encoder(observations)))
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
     def explore(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        gaussian = conservative.gaussian_of(self.policy(self.scaling.observations(observations)))
+        gaussian = conservative.gaussian_of(self.policy(self.encoder(observations)))
         actions, _ = conservative.draw_actions(*gaussian, 1, generator)
         return self.scaling.actions_from_unit(actions[0])

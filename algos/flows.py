@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import Observations
+
 __all__ = ["ChunkActor", "NoisyActor", "flow_actions", "flow_errors"]
 
 
@@ -59,14 +61,14 @@ class NoisyActor:
     """
 
     def __init__(
-        self, act: Callable[[Tensor, torch.Generator], Tensor], generator: torch.Generator
+        self, act: Callable[[Observations, torch.Generator], Tensor], generator: torch.Generator
     ) -> None:
         self._act, self._generator = act, generator
 
     def begin(self, which: Tensor) -> None:
         """Do nothing: actions depend on the present observation alone."""
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return actions with fresh noise."""
         return self._act(observations, self._generator)
 
@@ -83,7 +85,7 @@ class ChunkActor:
 
     def __init__(
         self,
-        plan: Callable[[Tensor, torch.Generator], Tensor],
+        plan: Callable[[Observations, torch.Generator], Tensor],
         environments: int,
         generator: torch.Generator,
     ) -> None:
@@ -95,7 +97,7 @@ class ChunkActor:
         """Drop what is left of the chunks of these environments."""
         self._slots[which.to(self._slots.device)] = 0
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the next actions of the chunks, or the first ones of fresh chunks."""
         chunks = self._plan(observations, self._generator)
         if self._chunks is not None:

@@ -29,6 +29,9 @@ What differs from the authors' code (seohongpark/fql, `agents/fql.py`, in JAX):
 - Actions are mapped from the bounds of the action space to [-1, 1]. The authors leave them, and clip
   the data's to 1 - 1e-5.
 - One setting `hidden` is for policies and critics; the authors have two, of equal values.
+- All networks share the convolutions of frames, and only the critics' loss trains them
+  (`encoders.py`). Each network of the authors has its own, an IMPALA encoder with one residual block
+  a stage and a layer of 512 units, target critics too.
 As in their code, target networks move towards the critics as they were before the step.
 `tests/algos/recorded` holds parameters after 100 of its updates.
 """
@@ -43,6 +46,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
 from orlog.algos.networks import (
     Scaling,
@@ -81,6 +85,10 @@ class FQLConfig:
     """Whether values in the policy's loss are divided by their mean absolute size."""
     flow_steps: int = 10
     """Euler steps from noise to an action of the flow."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -104,9 +112,18 @@ class FQL:
 
     CONFIG = FQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("critic", "target_critic", "flow", "policy", "optimizer", "generator", "acting")
+    STATE = (
+        "encoder",
+        "critic",
+        "target_critic",
+        "flow",
+        "policy",
+        "optimizer",
+        "generator",
+        "acting",
+    )
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -123,41 +140,45 @@ class FQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
-        both, hidden = obs_dim + action_dim, config.hidden
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, action_dim = self.encoder.width, len(scaling.action_low)
+        both, hidden = width + action_dim, config.hidden
         self.critic = TwinCritic(
-            obs_dim, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
+            width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.flow = make_network(both + 1, action_dim, hidden, generator=generator, style="gelu")
         self.policy = make_network(both, action_dim, hidden, generator=generator, style="gelu")
-        networks = (self.critic, self.flow, self.policy)
+        networks = (self.encoder, self.critic, self.flow, self.policy)
         parameters = [one for network in networks for one in network.parameters()]
         self.optimizer = Adam(parameters, config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
         with torch.no_grad():
-            next_actions = self._act(next_observations, self.generator)
-            next_q = self.target_critic(next_observations, next_actions)
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_actions = self._act(next_features, self.generator)
+            next_q = self.target_critic(next_features, next_actions)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_values, config.discount
             )
-        q_values = self.critic(observations, actions)
+        q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean()
 
-        flow_loss = flow_errors(self.flow, observations, actions, self.generator).mean()
+        flow_loss = flow_errors(self.flow, fixed, actions, self.generator).mean()
 
         noise = torch.randn(actions.shape, generator=self.generator, device=actions.device)
-        carried = flow_actions(self.flow, observations, noise, config.flow_steps)
-        predicted = self.policy(torch.cat([observations, noise], -1))
-        own_q = self.critic(observations, predicted.clamp(-1, 1))
+        carried = flow_actions(self.flow, fixed, noise, config.flow_steps)
+        predicted = self.policy(torch.cat([fixed, noise], -1))
+        own_q = self.critic(fixed, predicted.clamp(-1, 1))
         actor_loss = policy_loss(
             own_q, predicted, carried, config.distillation_weight, config.normalize_values
         )
@@ -178,16 +199,16 @@ class FQL:
         }
 
     def _act(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, features: Float32[Tensor, "batch features"], generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
-        """Return actions of the policy in [-1, 1] for standardized observations."""
-        shape = (len(observations), len(self.scaling.action_low))
-        noise = torch.randn(shape, generator=generator, device=observations.device)
-        actions: Tensor = self.policy(torch.cat([observations, noise], -1))
+        """Return actions of the policy in [-1, 1] for encoded observations."""
+        shape = (len(features), len(self.scaling.action_low))
+        noise = torch.randn(shape, generator=generator, device=features.device)
+        actions: Tensor = self.policy(torch.cat([features, noise], -1))
         return actions.clamp(-1, 1)
 
     @torch.no_grad()
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's actions for fresh noise, in the environment's unit."""
         return self._sample(observations, self.acting)
 
@@ -197,7 +218,7 @@ class FQL:
 
     @torch.no_grad()
     def _sample(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
-        unit = self._act(self.scaling.observations(observations), generator)
+        unit = self._act(self.encoder(observations), generator)
         return self.scaling.actions_from_unit(unit)

@@ -26,6 +26,9 @@ What differs from the authors' code (seohongpark/fql, `agents/ifql.py`, in JAX):
 - Actions are mapped from the bounds of the action space to [-1, 1]. The authors leave them, and clip
   the data's to 1 - 1e-5.
 - One setting `hidden` is for policy, value and critics; the authors have two, of equal values.
+- All networks share the convolutions of frames, and only the critics' loss trains them
+  (`encoders.py`). Each network of the authors has its own, an IMPALA encoder with one residual block
+  a stage and a layer of 512 units, target critics too.
 As in their code, target networks move towards the critics as they were before the step.
 `tests/algos/recorded` holds parameters after 100 of its updates.
 """
@@ -39,6 +42,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
 from orlog.algos.iql import expectile_loss
 from orlog.algos.networks import (
@@ -76,6 +80,10 @@ class IFQLConfig:
     """Actions of the flow out of which the policy takes the best."""
     flow_steps: int = 10
     """Euler steps from noise to an action of the flow."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -94,9 +102,18 @@ class IFQL:
 
     CONFIG = IFQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("critic", "target_critic", "value", "policy", "optimizer", "generator", "acting")
+    STATE = (
+        "encoder",
+        "critic",
+        "target_critic",
+        "value",
+        "policy",
+        "optimizer",
+        "generator",
+        "acting",
+    )
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -113,40 +130,44 @@ class IFQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
-        hidden, inputs = config.hidden, obs_dim + action_dim + 1
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, action_dim = self.encoder.width, len(scaling.action_low)
+        hidden, inputs = config.hidden, width + action_dim + 1
         self.critic = TwinCritic(
-            obs_dim, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
+            width, action_dim, hidden, generator=generator, layer_norm=True, style="gelu"
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.value = make_network(
-            obs_dim, 1, hidden, generator=generator, layer_norm=True, style="gelu"
+            width, 1, hidden, generator=generator, layer_norm=True, style="gelu"
         )
         self.policy = make_network(inputs, action_dim, hidden, generator=generator, style="gelu")
-        networks = (self.critic, self.value, self.policy)
+        networks = (self.encoder, self.critic, self.value, self.policy)
         parameters = [one for network in networks for one in network.parameters()]
         self.optimizer = Adam(parameters, config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
         with torch.no_grad():
-            target_q = self.target_critic(observations, actions).amin(0)
-            next_values = self.value(next_observations).squeeze(-1)
+            target_q = self.target_critic(fixed, actions).amin(0)
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_values = self.value(next_features).squeeze(-1)
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_values, config.discount
             )
-        values = self.value(observations).squeeze(-1)
+        values = self.value(fixed).squeeze(-1)
         value_loss = expectile_loss(target_q - values, config.expectile)
 
-        q_values = self.critic(observations, actions)
+        q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
 
-        actor_loss = flow_errors(self.policy, observations, actions, self.generator).mean()
+        actor_loss = flow_errors(self.policy, fixed, actions, self.generator).mean()
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
         update_target(self.target_critic, self.critic, config.target_rate)
@@ -161,7 +182,7 @@ class IFQL:
             "policy/loss": actor_loss.detach(),
         }
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the best of fresh actions of the flow, in the environment's unit."""
         return self._sample(observations, self.acting)
 
@@ -171,10 +192,10 @@ class IFQL:
 
     @torch.no_grad()
     def _sample(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         count, act = self.config.sampled_actions, len(self.scaling.action_low)
-        repeated = self.scaling.observations(observations).repeat_interleave(count, 0)
+        repeated = self.encoder(observations).repeat_interleave(count, 0)
         noise = torch.randn((len(repeated), act), generator=generator, device=repeated.device)
         unit = flow_actions(self.policy, repeated, noise, self.config.flow_steps)
         q_values = self.critic(repeated, unit).view(2, -1, count)

@@ -30,6 +30,9 @@ What differs from the authors' code (ColinQiyangLi/qc, `agents/acfql.py`, in JAX
 - Actions are mapped from the bounds of the action space to [-1, 1]. The authors leave them, and clip
   the data's to 1 - 1e-5.
 - One setting `hidden` is for policies and critics; the authors have two, of equal values.
+- All networks share the convolutions of frames, and only the critics' loss trains them
+  (`encoders.py`). Each network of the authors has its own, an IMPALA encoder with one residual block
+  a stage and a layer of 512 units, target critics too.
 As in their code, target networks move towards the critics as they were before the step.
 `tests/algos/recorded` holds parameters after 100 of its updates.
 """
@@ -44,6 +47,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.fql import policy_loss
 from orlog.algos.networks import (
@@ -84,6 +88,10 @@ class QCFQLConfig:
     """Whether values in the policy's loss are divided by their mean absolute size."""
     flow_steps: int = 10
     """Euler steps from noise to a chunk of the flow."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -94,9 +102,18 @@ class QCFQL:
 
     CONFIG = QCFQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("critic", "target_critic", "flow", "policy", "optimizer", "generator", "acting")
+    STATE = (
+        "encoder",
+        "critic",
+        "target_critic",
+        "flow",
+        "policy",
+        "optimizer",
+        "generator",
+        "acting",
+    )
     CONSTANTS = ("config", "scaling", "seed")
 
     @staticmethod
@@ -117,43 +134,44 @@ class QCFQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, chunk_dim = len(scaling.obs_mean), len(scaling.action_low) * config.chunk_length
-        both, hidden = obs_dim + chunk_dim, config.hidden
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, chunk_dim = self.encoder.width, len(scaling.action_low) * config.chunk_length
+        both, hidden = width + chunk_dim, config.hidden
         self.critic = TwinCritic(
-            obs_dim, chunk_dim, hidden, generator=generator, layer_norm=True, style="gelu"
+            width, chunk_dim, hidden, generator=generator, layer_norm=True, style="gelu"
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.flow = make_network(both + 1, chunk_dim, hidden, generator=generator, style="gelu")
         self.policy = make_network(both, chunk_dim, hidden, generator=generator, style="gelu")
-        networks = (self.critic, self.flow, self.policy)
+        networks = (self.encoder, self.critic, self.flow, self.policy)
         parameters = [one for network in networks for one in network.parameters()]
         self.optimizer = Adam(parameters, config.learning_rate)
 
     def update(self, batch: ChunkBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        # Vectors, as OBSERVATIONS says; chunks can have other observations too.
-        assert isinstance(batch.observations, Tensor)
-        assert isinstance(batch.next_observations, Tensor)
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
         valid = batch.valid.unsqueeze(-1).expand_as(batch.actions).flatten(1)
         chunks = self.scaling.actions_to_unit(batch.actions).flatten(1) * valid
 
         with torch.no_grad():
-            next_chunks = self._act(next_observations, self.generator)
-            next_q = self.target_critic(next_observations, next_chunks)
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_chunks = self._act(next_features, self.generator)
+            next_q = self.target_critic(next_features, next_chunks)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
             targets = batch.rewards + batch.discounts * (1 - batch.terminations) * next_values
-        q_values = self.critic(observations, chunks)
+        q_values = self.critic(features, chunks)
         critic_loss = ((q_values - targets).square() * batch.valid[:, -1]).mean()
 
-        flow_loss = (flow_errors(self.flow, observations, chunks, self.generator) * valid).mean()
+        flow_loss = (flow_errors(self.flow, fixed, chunks, self.generator) * valid).mean()
 
         noise = torch.randn(chunks.shape, generator=self.generator, device=chunks.device)
-        carried = flow_actions(self.flow, observations, noise, config.flow_steps)
-        predicted = self.policy(torch.cat([observations, noise], -1))
-        own_q = self.critic(observations, predicted.clamp(-1, 1))
+        carried = flow_actions(self.flow, fixed, noise, config.flow_steps)
+        predicted = self.policy(torch.cat([fixed, noise], -1))
+        own_q = self.critic(fixed, predicted.clamp(-1, 1))
         actor_loss = policy_loss(
             own_q, predicted, carried, config.distillation_weight, config.normalize_values
         )
@@ -174,15 +192,15 @@ class QCFQL:
         }
 
     def _act(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, features: Float32[Tensor, "batch features"], generator: torch.Generator
     ) -> Float32[Tensor, "batch chunk"]:
-        """Return chunks of the policy in [-1, 1] for standardized observations."""
-        shape = (len(observations), len(self.scaling.action_low) * self.config.chunk_length)
-        noise = torch.randn(shape, generator=generator, device=observations.device)
-        chunks: Tensor = self.policy(torch.cat([observations, noise], -1))
+        """Return chunks of the policy in [-1, 1] for encoded observations."""
+        shape = (len(features), len(self.scaling.action_low) * self.config.chunk_length)
+        noise = torch.randn(shape, generator=generator, device=features.device)
+        chunks: Tensor = self.policy(torch.cat([features, noise], -1))
         return chunks.clamp(-1, 1)
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the first action of a fresh chunk for each observation."""
         return self._plan(observations, self.acting)[:, 0]
 
@@ -193,9 +211,9 @@ class QCFQL:
 
     @torch.no_grad()
     def _plan(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch length act"]:
         """Return fresh chunks in the environment's unit."""
-        chunks = self._act(self.scaling.observations(observations), generator)
+        chunks = self._act(self.encoder(observations), generator)
         unit = chunks.view(len(chunks), self.config.chunk_length, -1)
         return self.scaling.actions_from_unit(unit)

@@ -44,6 +44,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.networks import (
     Scaling,
     TwinCritic,
@@ -86,6 +87,10 @@ class ReBRACConfig:
     """Standard deviation of the noise on the target policy's actions, in the unit of [-1, 1]."""
     noise_clip: float = 0.5
     """Bound of that noise."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -119,9 +124,10 @@ class ReBRAC:
 
     CONFIG = ReBRACConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     STATE = (
+        "encoder",
         "critic",
         "target_critic",
         "policy",
@@ -147,9 +153,12 @@ class ReBRAC:
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = TwinCritic(
-            obs_dim,
+            width,
             action_dim,
             config.hidden,
             generator=generator,
@@ -158,10 +167,12 @@ class ReBRAC:
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(
-            obs_dim, action_dim, config.hidden, generator=generator, last_bound=1e-3
+            width, action_dim, config.hidden, generator=generator, last_bound=1e-3
         )
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
-        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_learning_rate)
+        self.critic_optimizer = Adam(
+            [*self.encoder.parameters(), *self.critic.parameters()], config.critic_learning_rate
+        )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         # Those of the last update of the policy, shown until the next one.
         self.policy_metrics = {"policy/loss": torch.zeros((), device=device)}
@@ -170,8 +181,8 @@ class ReBRAC:
     def update(self, batch: NextActionBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
+        fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
         data_actions = self.scaling.actions_to_unit(batch.next_actions)
 
@@ -179,11 +190,12 @@ class ReBRAC:
             noise = config.target_noise * torch.randn(
                 actions.shape, generator=self.generator, device=actions.device
             )
-            next_actions = torch.tanh(self.target_policy(next_observations))
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_actions = torch.tanh(self.target_policy(next_features))
             next_actions = next_actions + noise.clamp(-config.noise_clip, config.noise_clip)
             next_actions = next_actions.clamp(-1, 1)
             next_values = penalized_values(
-                self.target_critic(next_observations, next_actions),
+                self.target_critic(next_features, next_actions),
                 next_actions,
                 data_actions,
                 batch.has_next_action,
@@ -192,7 +204,7 @@ class ReBRAC:
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_values, config.discount
             )
-        q_values = self.critic(observations, actions)
+        q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
         self.critic_optimizer.zero_grad()
         critic_loss.backward()
@@ -201,9 +213,9 @@ class ReBRAC:
         if self.step % config.policy_interval == 0:
             update_target(self.target_critic, self.critic, config.target_rate)
             update_target(self.target_policy, self.policy, config.target_rate)
-            predicted = torch.tanh(self.policy(observations))
+            predicted = torch.tanh(self.policy(fixed))
             with frozen(self.critic):
-                own_q = self.critic(observations, predicted).amin(0)
+                own_q = self.critic(fixed, predicted).amin(0)
             loss = policy_loss(own_q, predicted, actions, config.policy_penalty)
             self.policy_optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
@@ -217,7 +229,7 @@ class ReBRAC:
         }
 
     @torch.no_grad()
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's actions in the environment's unit."""
-        unit = torch.tanh(self.policy(self.scaling.observations(observations)))
+        unit = torch.tanh(self.policy(self.encoder(observations)))
         return self.scaling.actions_from_unit(unit)

@@ -23,6 +23,8 @@ __all__ = [
     "StateGoalBatch",
     "StateSubgoalBatch",
     "StructuredBatch",
+    "StructuredNextActionBatch",
+    "StructuredReturnBatch",
     "Tensors",
 ]
 
@@ -178,6 +180,30 @@ class StructuredBatch(Tensors):
     terminations: Float32[Tensor, " batch"]
     truncations: Float32[Tensor, " batch"]
     discounts: Float32[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StructuredNextActionBatch(StructuredBatch):
+    """Transitions whose observations are not flat vectors, with the action that the data took next.
+
+    Attributes:
+        next_actions: As in `NextActionBatch`.
+        has_next_action: As in `NextActionBatch`.
+    """
+
+    next_actions: Tensor
+    has_next_action: Float32[Tensor, " batch"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StructuredReturnBatch(StructuredBatch):
+    """Transitions whose observations are not flat vectors, with the return that the data reached.
+
+    Attributes:
+        returns_to_go: As in `ReturnBatch`.
+    """
+
+    returns_to_go: Float32[Tensor, " batch"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from typing import Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from orlog.datasets.reading.given import Given
-from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
-from orlog.loaders.batch import Batch, ReturnBatch
+from orlog.loaders.batch import Batch, ReturnBatch, StructuredBatch, StructuredReturnBatch
+from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sequences import returns_to_go
 from orlog.loaders.transitions import TransitionSampler
@@ -27,47 +29,54 @@ class ReturnSampler:
         """Sum the returns, which takes 4 bytes a step.
 
         Raises:
-            SchemaError: observations or actions are not flat vectors.
             ValueError: the discount lies outside [0, 1].
         """
-        if not arrays.is_flat:
-            raise SchemaError(
-                f"{arrays.name or 'this dataset'}: returns are given only with observations and "
-                "actions that are flat vectors; take orlog.sequences."
-            )
         if not 0 <= discount <= 1:
             raise ValueError(f"discount must lie in [0, 1], found {discount}.")
         self.arrays = arrays
-        self._steps = TransitionSampler(arrays)
+        self._steps: Any = (
+            TransitionSampler(arrays) if arrays.is_flat else NStepSampler(arrays, 1, discount)
+        )
         self.kind, self.draws = self._steps.kind, self._steps.draws
         self._returns = returns_to_go(arrays, discount)
 
-    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, " items"]:
-        """Return the row of each item's step."""
-        return self._steps.choose(uniform)
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Tensor:
+        """Return what the sampler of transitions chooses for each item."""
+        chosen: Tensor = self._steps.choose(uniform)
+        return chosen
 
-    def gather(self, chosen: Int64[Tensor, " items"]) -> ReturnBatch:
-        """Return the transitions of some rows."""
-        return with_returns(self._steps.gather(chosen), self._returns.index_select(0, chosen))
+    def gather(self, chosen: Tensor) -> ReturnBatch | StructuredReturnBatch:
+        """Return the transitions of some items."""
+        return self._with_returns(self._steps.gather(chosen), chosen)
 
-    def gather_many(self, chosen: Int64[Tensor, " items"], size: int) -> Iterator[ReturnBatch]:
-        """Yield the transitions of `size` rows each, views of a few gathered blocks."""
+    def gather_many(
+        self, chosen: Tensor, size: int
+    ) -> Iterator[ReturnBatch | StructuredReturnBatch]:
+        """Yield the transitions of `size` items each, views of a few gathered blocks."""
         made = self._steps.gather_many(chosen, size)
-        for batch, rows in zip(made, torch.split(chosen, size), strict=True):
-            yield with_returns(batch, self._returns.index_select(0, rows))
+        for batch, items in zip(made, torch.split(chosen, size), strict=True):
+            yield self._with_returns(batch, items)
+
+    def _with_returns(self, batch: Any, items: Tensor) -> ReturnBatch | StructuredReturnBatch:
+        rows = items if items.ndim == 1 else items[:, 0]
+        found: ReturnBatch | StructuredReturnBatch
+        found = with_returns(batch, self._returns.index_select(0, rows))
+        return found
 
 
-def with_returns(batch: Batch, returns: Tensor) -> ReturnBatch:
-    """Return a batch with returns added."""
-    return ReturnBatch(
-        observations=batch.observations,
-        actions=batch.actions,
-        rewards=batch.rewards,
-        next_observations=batch.next_observations,
-        terminations=batch.terminations,
-        truncations=batch.truncations,
-        returns_to_go=returns,
-    )
+@overload
+def with_returns(batch: Batch, returns: Tensor) -> ReturnBatch: ...
+
+
+@overload
+def with_returns(batch: StructuredBatch, returns: Tensor) -> StructuredReturnBatch: ...
+
+
+def with_returns(batch: Any, returns: Tensor) -> Any:
+    """Return a batch with returns added: a `ReturnBatch` or a `StructuredReturnBatch`."""
+    kind: Any = StructuredReturnBatch if isinstance(batch, StructuredBatch) else ReturnBatch
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "returns_to_go"]
+    return kind(**{name: getattr(batch, name) for name in names}, returns_to_go=returns)
 
 
 def return_transitions(
@@ -79,7 +88,7 @@ def return_transitions(
     discount: float = 0.99,
     rank: int = 0,
     ranks: int = 1,
-) -> Batches[ReturnBatch]:
+) -> Batches[ReturnBatch | StructuredReturnBatch]:
     """Return the endless stream of `transitions`, each with the return of the data from there.
 
     Args:
@@ -92,7 +101,7 @@ def return_transitions(
         ranks: Number of slices.
 
     Raises:
-        SchemaError: values that are no flat vectors of finite numbers.
+        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range.
         TypeError: a number is no integer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.gathering import gather_rows
-from orlog.loaders.batch import Batch, NextActionBatch
+from orlog.loaders.batch import Batch, NextActionBatch, StructuredNextActionBatch
 from orlog.loaders.sampling.arguments import as_steps
 from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.n_steps import NStepSampler
@@ -113,6 +114,29 @@ def _batch_with_next_actions(
     )
 
 
+class _StructuredNextActionSampler:
+    """Chooses steps and gathers them with their next actions where values are not flat vectors."""
+
+    def __init__(self, arrays: Arrays, discount: float) -> None:
+        self.arrays, self._steps = arrays, NStepSampler(arrays, 1, discount)
+        self.kind, self.draws = self._steps.kind, self._steps.draws
+        self._final_rows = torch.from_numpy(arrays.final_rows).to(arrays.rows.device)
+
+    def choose(self, uniform: Float64[np.ndarray, "items draws"]) -> Int64[Tensor, "items two"]:
+        """Return the row of each item's step, and the row of its next observation."""
+        return self._steps.choose(uniform)
+
+    def gather(self, chosen: Int64[Tensor, "items two"]) -> StructuredNextActionBatch:
+        """Return the transitions of some items."""
+        batch, next_rows = self._steps.gather(chosen), chosen[:, 1].contiguous()
+        ends_at = self._final_rows[torch.searchsorted(self._final_rows, next_rows)]
+        return StructuredNextActionBatch(
+            **{field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)},
+            next_actions=self.arrays.actions(next_rows),  # zeros at final observations
+            has_next_action=(ends_at != next_rows).float(),
+        )
+
+
 class Transitions(Batches[Any]):
     """An endless stream of batches of transitions: `Batch`, or one of its kin.
 
@@ -134,17 +158,18 @@ class Transitions(Batches[Any]):
     ) -> None:
         n_steps = as_steps(n_steps, discount)
         is_plain = n_steps == 1 and packed.is_flat
-        if next_actions and not is_plain:
+        if next_actions and n_steps != 1:
             raise SchemaError(
-                f"{packed.name or 'this dataset'}: next actions are given only with single steps "
-                "whose observations and actions are flat vectors; leave out next_actions, or take "
-                "orlog.sequences."
+                f"{packed.name or 'this dataset'}: next actions are given only with single steps; "
+                "leave out next_actions, or take orlog.sequences."
             )
-        sampler: Any = (
-            TransitionSampler(packed, next_actions)
-            if is_plain
-            else NStepSampler(packed, n_steps, discount)
-        )
+        sampler: Any
+        if is_plain:
+            sampler = TransitionSampler(packed, next_actions)
+        elif next_actions:
+            sampler = _StructuredNextActionSampler(packed, discount)
+        else:
+            sampler = NStepSampler(packed, n_steps, discount)
         super().__init__(sampler, digest, **place)
         self.packed = packed
 
@@ -174,13 +199,14 @@ def transitions(
         start: First batch, to continue where a run stopped.
         n_steps: Steps that an item spans; above 1, batches are `NStepBatch`.
         discount: Discount of a step, for `discounts` of batches that have them.
-        next_actions: Also return the actions that the data took next: batches are `NextActionBatch`.
+        next_actions: Also return the actions that the data took next: batches are `NextActionBatch`,
+            or `StructuredNextActionBatch`.
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
-            next actions that are asked for where items are not single steps of flat vectors.
+            next actions that are asked for where items are not single steps.
         IntegrityError: an object is damaged.
         ValueError: a number is out of range.
         TypeError: a number is no integer.

@@ -161,6 +161,8 @@ def test_only_the_values_of_the_policys_actions_are_bounded() -> None:
 def test_defaults_are_the_published_ones() -> None:
     # CORL's configs/finetune/cal_ql/antmaze
     assert dataclasses.asdict(CalQLConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "hidden": (256, 256, 256),
         "policy_learning_rate": 1e-4,
         "critic_learning_rate": 3e-4,

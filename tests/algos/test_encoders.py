@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from pathlib import Path
@@ -12,15 +13,21 @@ from gymnasium import spaces
 
 from orlog.algos.awac import AWAC
 from orlog.algos.bc import BC
+from orlog.algos.calql import CalQL
 from orlog.algos.cql import CQL
 from orlog.algos.edac import EDAC
 from orlog.algos.encoders import make_encoder
+from orlog.algos.fql import FQL
+from orlog.algos.ifql import IFQL
 from orlog.algos.iql import IQL
 from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.qcfql import QCFQL
+from orlog.algos.rebrac import ReBRAC
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
+from orlog.algos.training.online import loaded
 from orlog.errors import SchemaError
-from orlog.loaders.batch import StructuredBatch
+from orlog.loaders.arrays.arrays import Arrays, Leaf
 
 FRAMES = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 
@@ -201,38 +208,92 @@ def test_small_frames_fit_impala() -> None:
     assert encoder(frames(2, 10, 10, 4)).shape == (2, 32 * 2 * 2)
 
 
-@pytest.mark.parametrize("kind", [AWAC, BC, CQL, EDAC, IQL, TD3BC])
+PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
+VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, TD3BC]
+
+
+def pixel_scaling() -> Scaling:
+    return dataclasses.replace(
+        scaling_of(PIXELS), action_low=-torch.ones(2), action_high=torch.ones(2)
+    )
+
+
+def pixel_batch(kind: type[Any], config: Any) -> Any:
+    """Return the first batch of an algorithm's own loader, of steps that end their task."""
+    rng = np.random.default_rng(0)
+    lengths = np.array([9, 7])
+    rows = rng.uniform(-0.9, 0.9, (18, 2 + 3)).astype(np.float32)
+    arrays = Arrays(
+        rows=torch.from_numpy(rows),
+        lengths=lengths,
+        obs_dim=0,
+        action_dim=2,
+        others={"observations": frames(18, 8, 8, 1)},
+        observation_leaves={"": Leaf(column="observations")},
+    )
+    batch = next(iter(loaded(kind, config, arrays, seed=0, start=0)))
+    return dataclasses.replace(batch, terminations=torch.ones(6), truncations=torch.zeros(6))
+
+
+@pytest.mark.parametrize("kind", [BC, *VALUE_KINDS])
 def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> None:
     """All of its weights move, and by the critics' loss alone where there are critics."""
-    space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
-    scaling = dataclasses.replace(
-        scaling_of(space), action_low=-torch.ones(2), action_high=torch.ones(2)
-    )
-    settings = {"hidden": (4,), "encoder": "impala", "random_shift": 1}
-    if kind is CQL:
+    settings = {**SETTINGS, "random_shift": 1}
+    if kind in (CQL, CalQL):
         settings["conservative_weight"] = 0.0
-    made = kind(kind.CONFIG(**settings), scaling, seed=0)
+    config = kind.CONFIG(**settings)
+    batch, scaling = pixel_batch(kind, config), pixel_scaling()
+    made = kind(config, scaling, seed=0)
     before = [one.detach().clone() for one in made.encoder.parameters()]
-    rewards = torch.randn(6, generator=torch.Generator().manual_seed(0))
-    batch = StructuredBatch(
-        observations=frames(6, 8, 8, 1),
-        actions=torch.rand(6, 2) - 0.5,
-        rewards=rewards,
-        next_observations=frames(6, 8, 8, 1, seed=1),
-        terminations=torch.ones(6),
-        truncations=torch.zeros(6),
-        discounts=torch.ones(6),
-    )
     if kind is not BC:
         # Without an error of the critics, only the policy and the value have something to learn.
         with torch.no_grad():
             for one in made.critic.parameters():
                 one.zero_()
-        made.update(dataclasses.replace(batch, rewards=0 * rewards))
+        made.update(dataclasses.replace(batch, rewards=0 * batch.rewards))
         for one, was in zip(made.encoder.parameters(), before, strict=True):
             assert torch.equal(one, was)
-        made = kind(kind.CONFIG(**settings), scaling, seed=0)
+        made = kind(config, scaling, seed=0)
     made.update(batch)
     for one, was in zip(made.encoder.parameters(), before, strict=True):
         assert not torch.equal(one, was)
     assert made.act(batch.observations).shape == (6, 2)
+
+
+@pytest.mark.parametrize("kind", VALUE_KINDS)
+def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any]) -> None:
+    """The networks change as those of vectors do, and the encoder by the gradient of its features."""
+    config = kind.CONFIG(**SETTINGS)
+    batch, made = pixel_batch(kind, config), kind(config, pixel_scaling(), seed=0)
+    encoder = copy.deepcopy(made.encoder)
+    width = encoder.width
+    unscaled = Scaling(
+        obs_mean=torch.zeros(width),
+        obs_std=torch.ones(width),
+        action_low=-torch.ones(2),
+        action_high=torch.ones(2),
+    )
+    plain = kind(config, unscaled, seed=0)
+    for name in made.STATE:
+        network = getattr(plain, name)
+        if isinstance(network, torch.nn.Module) and name != "encoder":
+            network.load_state_dict(getattr(made, name).state_dict())
+    features = encoder(batch.observations)
+    given = features.detach().requires_grad_(True)
+    next_features = encoder(batch.next_observations).detach()
+    open_ended = dataclasses.replace(batch, terminations=torch.zeros(6))
+    made.update(open_ended)
+    plain.update(
+        dataclasses.replace(open_ended, observations=given, next_observations=next_features)
+    )
+    features.backward(given.grad)
+    for one, other in zip(made.encoder.parameters(), encoder.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    for name in made.STATE:
+        network = getattr(plain, name)
+        if isinstance(network, torch.nn.Module) and name != "encoder":
+            for one, other in zip(
+                getattr(made, name).parameters(), network.parameters(), strict=True
+            ):
+                torch.testing.assert_close(one, other)

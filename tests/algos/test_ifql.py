@@ -127,6 +127,8 @@ def test_acting_does_not_change_training_and_evaluations_repeat(
 def test_defaults_are_the_published_ones() -> None:
     # IFQL / official, seohongpark/fql@719d04417c: common
     assert dataclasses.asdict(IFQLConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "hidden": (512, 512, 512, 512),
         "learning_rate": 3e-4,
         "batch_size": 256,

@@ -156,9 +156,9 @@ def test_what_follows_a_termination_or_a_chunk_that_is_not_whole_does_not_matter
 def test_chunks_are_acted_out_in_full_in_each_environment() -> None:
     plans = iter(range(100))
 
-    def plan(observations: torch.Tensor, _generator: torch.Generator) -> torch.Tensor:
+    def plan(observations: Any, _generator: torch.Generator) -> torch.Tensor:
         step = next(plans)
-        starts = 100 * observations[:, :1, None] + 10 * step
+        starts: torch.Tensor = 100 * observations[:, :1, None] + 10 * step
         return starts + torch.arange(3)[None, :, None]
 
     actor = ChunkActor(plan, 2, make_generator(0, 0))
@@ -189,6 +189,8 @@ def test_an_evaluation_repeats_and_begins_with_what_act_would_do(
 def test_defaults_are_the_published_ones() -> None:
     # QC-FQL / official, ColinQiyangLi/qc@48283b4f66: common
     assert dataclasses.asdict(QCFQLConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "chunk_length": 5,
         "hidden": (512, 512, 512, 512),
         "learning_rate": 3e-4,

@@ -186,6 +186,8 @@ def test_defaults_are_the_published_ones() -> None:
     # ReBRAC / official, tinkoff-ai/ReBRAC@694385b72f: common, and Gym's; the penalties are those of
     # most datasets
     assert dataclasses.asdict(ReBRACConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "hidden": (256, 256, 256),
         "policy_learning_rate": 1e-3,
         "critic_learning_rate": 1e-3,

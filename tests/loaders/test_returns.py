@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from orlog.loaders.arrays.arrays import Arrays
+from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.batch import StructuredReturnBatch
 from orlog.loaders.returns import return_transitions
 from orlog.loaders.transitions import transitions
 
@@ -32,3 +35,19 @@ def test_returns_are_those_of_a_slow_loop_and_all_else_is_as_without_them() -> N
     assert torch.equal(stream.batch(2).returns_to_go, next(iter(stream)).returns_to_go)
     with pytest.raises(ValueError, match="discount must lie"):
         return_transitions(arrays, 16, seed=1, discount=1.1)
+
+
+def test_returns_are_the_same_where_observations_are_frames() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.array([1, 7, 3, 12])
+    rows = torch.from_numpy(rng.normal(size=(27, 3 + 2 + 3)).astype(np.float32))
+    flat = Arrays(rows=rows, lengths=lengths, obs_dim=3, action_dim=2)
+    eye = torch.from_numpy(rng.integers(0, 256, (27, 4, 4), np.uint8))
+    leaves = {"eye": Leaf(column="eye"), "speed": Leaf(shape=(3,))}
+    mixed = dataclasses.replace(flat, others={"eye": eye}, observation_leaves=leaves)
+    streams = (return_transitions(one, 16, seed=1, discount=0.9) for one in (flat, mixed))
+    for batch, other, _ in zip(*streams, range(5), strict=False):
+        assert isinstance(other, StructuredReturnBatch)
+        assert isinstance(other.observations, dict)
+        assert torch.equal(batch.observations, other.observations["speed"])
+        assert torch.equal(batch.returns_to_go, other.returns_to_go)

@@ -21,8 +21,8 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.batch import Batch, NextActionBatch
+from orlog.loaders.arrays.arrays import Arrays, Leaf
+from orlog.loaders.batch import Batch, NextActionBatch, StructuredNextActionBatch
 from orlog.loaders.sampling.draws import draw, stream_key
 from orlog.loaders.transitions import BLOCK, Transitions, transitions
 from tests.levels import scaled
@@ -157,7 +157,25 @@ def test_next_actions_are_those_of_the_next_step_of_the_same_episode(dataset: Da
     assert torch.equal(next(iter(again)).next_actions, next(iter(stream)).next_actions)
 
 
-def test_next_actions_need_single_steps_of_flat_vectors(dataset: Dataset) -> None:
+def test_next_actions_are_the_same_where_observations_are_frames() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.array([1, 7, 3, 12])
+    rows = torch.from_numpy(rng.normal(size=(27, 3 + 2 + 3)).astype(np.float32))
+    rows[np.cumsum(lengths + 1) - 1, 3:] = 0
+    flat = Arrays(rows=rows, lengths=lengths, obs_dim=3, action_dim=2)
+    eye = torch.from_numpy(rng.integers(0, 256, (27, 4, 4), np.uint8))
+    leaves = {"eye": Leaf(column="eye"), "speed": Leaf(shape=(3,))}
+    mixed = dataclasses.replace(flat, others={"eye": eye}, observation_leaves=leaves)
+    streams = (transitions(one, 16, seed=1, next_actions=True) for one in (flat, mixed))
+    for batch, other, _ in zip(*streams, range(5), strict=False):
+        assert isinstance(other, StructuredNextActionBatch)
+        assert isinstance(other.observations, dict)
+        assert torch.equal(batch.observations, other.observations["speed"])
+        for name in ("actions", "next_actions", "has_next_action"):
+            assert torch.equal(getattr(batch, name), getattr(other, name))
+
+
+def test_next_actions_need_single_steps(dataset: Dataset) -> None:
     with pytest.raises(SchemaError, match="only with single steps"):
         transitions(dataset, 8, seed=0, next_actions=True, n_steps=2)
 

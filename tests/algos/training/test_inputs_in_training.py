@@ -142,10 +142,11 @@ def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
     "name",
     [
         "bc",
+        "fql",
         "iql",
         *(
             pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
-            for one in ("awac", "cql", "edac", "td3bc")
+            for one in ("awac", "calql", "cql", "edac", "ifql", "qcfql", "rebrac", "td3bc")
         ),
     ],
 )
@@ -156,11 +157,20 @@ def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_
         assert 0 <= found <= 4
 
 
-@pytest.mark.parametrize("name", ["bc", "cql", "iql"])
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [
+        ("bc", "Dot"),
+        ("cql", "Dot"),
+        ("iql", "Dot"),
+        ("fql", "PushedDot"),
+        pytest.param("rebrac", "PushedDot", marks=[pytest.mark.thorough, pytest.mark.slow]),
+    ],
+)
 def test_a_run_on_frames_that_was_stopped_and_resumed_equals_one_that_was_not(
-    name: str, tmp_path: Path
+    name: str, environment: str, tmp_path: Path
 ) -> None:
-    dataset = record("orlog-tests/Dot-v0", "lab/dot-v1")
+    dataset = record(f"orlog-tests/{environment}-v0", "lab/dot-v1")
     settings = {"hidden": [8], "batch_size": 8, "encoder": "impala", "random_shift": 2}
 
     def run(folder: Path, **more: Any) -> None:
@@ -189,12 +199,13 @@ def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(
 
 def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do() -> None:
     record("orlog-tests/PushedDot-v0", "lab/pushed-v1")
-    ended = command_line.orlog("train", "rebrac", "lab/pushed-v1")
+    ended = command_line.orlog("train", "dt", "lab/pushed-v1")
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert (
-        "lab/pushed-v1: rebrac takes observations that are vectors of numbers (a Box, or a Dict or "
-        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, cql, edac, iql, td3bc."
+        "lab/pushed-v1: dt takes observations that are vectors of numbers (a Box, or a Dict or "
+        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, calql, cql, edac, fql, ifql, iql, "
+        "qcfql, rebrac, td3bc."
     ) in ended.stderr
 
 
