@@ -25,6 +25,7 @@ from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience
 from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
+from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError
 from orlog.files import unfinished_folder
@@ -169,7 +170,7 @@ def _convert(
     if not _has_checksum(source):
         operation += " (upstream publishes no checksum: first download trusted)"
         trust = f"Upstream publishes no checksum: the first download (sha256 {sha256}) was trusted."
-    return read_version(
+    manifest, _ = read_version(
         file_format,
         [file],
         store,
@@ -177,10 +178,11 @@ def _convert(
         version=source.version,
         sources=[entry.url],
         lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
-        horizon=entry.horizon,
+        options=Options(horizon=entry.horizon),
         description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
     )
+    return manifest
 
 
 def _check_digest(source: ForeignFileSource, found: str) -> None:

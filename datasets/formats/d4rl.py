@@ -6,10 +6,9 @@
 
 An episode ends at a terminal, a timeout or the end of the file. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. Where the file has no `next_observations`, what followed the last step of an episode was never recorded, and nothing is
-made up: see `read_d4rl`. The file is not trusted: it is read in bounded blocks, no link is
-followed, and only filters are used that come with HDF5. All of it is one module, since each module of
-this folder is a format.
+does, and without it the file is refused. Where the file has no `next_observations`, what followed
+the last step of an episode was never recorded, and nothing is made up: see `_open`. The file is not
+trusted: see `interchange/hdf5_files.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +26,34 @@ import numpy as np
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.hdf5_files import (
+    child,
+    has_child,
+    is_hdf5,
+    numbers,
+    open_hdf5,
+    reading,
+)
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 
-__all__ = ["FORMAT", "read_d4rl"]
+__all__ = ["FORMAT"]
 
 BLOCK_BYTES = 2**24
-CACHE_BYTES = 2**26
-LARGEST_CHUNK = 2**28
-LARGEST_ROW = 2**24
 LARGEST_ROW_BYTES = 2**26
-MOST_ROWS = 2**40
 MOST_INFOS = 256
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
+LAYOUT = "D4RL's layout"
 MISSING = "final_observation_missing"
 FLOATS = ("float16", "float32", "float64")
 
 
-def read_d4rl(
-    source: Path,
-    folder: Path,
-    name: str,
-    *,
-    where: str = "",
-    horizon: int | None = None,
-    benchmark: BenchmarkEnvironment | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[WrittenPart, str]:
-    """Write the episodes of a file into a new folder; return them, and what is to be said of them.
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    """Open the only file of a dataset.
 
     Terminals become terminations and timeouts truncations. An episode that the end of the file cuts
     off is truncated there, and so is one whose next observation is not the one that follows, as where
@@ -68,32 +62,25 @@ def read_d4rl(
     not recorded: that step's observation is the final one. One that a terminal ends keeps it with
     a final observation of zeros, and `episodes/final_observation_missing` is true.
 
-    Args:
-        source: The file.
-        folder: Where the columns will lie, in the Zarr container.
-        name: How errors call the dataset.
-        where: How errors call the file; its path by default.
-        horizon: Steps after which the environment truncates an episode. It counts for files with
-            neither `timeouts` nor `next_observations` only.
-        benchmark: The environment whose space the actions have, since files tell no bounds.
-        progress: Called with rows done and in all.
+    The horizon counts for files with neither `timeouts` nor `next_observations` only. The benchmark's
+    environment gives the bounds of actions, since files tell none.
 
     Raises:
         SchemaError: it is not such a file, or its observations do not follow each other, or it needs
             a horizon, or it does not fit the benchmark's environment.
         IntegrityError: HDF5 cannot read it.
         MissingExtraError: h5py is not installed.
-        StorageError: the disk is full.
     """
-    h5py = import_h5py()
-    where = where or str(source)
-    with _reading(where):
-        if not stat.S_ISREG(source.lstat().st_mode):
-            raise SchemaError(f"{where}: expected a file, found a link or folder.")
-        file = h5py.File(source, "r", rdcc_nbytes=CACHE_BYTES)
-    with file:
-        with _reading(where):
-            columns = _Columns(file, where, source.stat().st_size, benchmark)
+    source, where = asked.files[0], asked.sources[0]
+    if len(asked.files) != 1:
+        raise SchemaError(
+            f"{where}: a dataset in D4RL's layout is one file, but {len(asked.files)} are given; import "
+            "each as a dataset of its own."
+        )
+    with open_hdf5(source, where) as file:
+        with reading(where):
+            columns = _Columns(file, where, source.stat().st_size, asked.benchmark)
+        horizon = asked.options.horizon
         if not columns.needs_horizon:
             horizon = None
         elif horizon is None:
@@ -107,26 +94,24 @@ def read_d4rl(
             observation_space=_space(
                 columns.dtypes["observations"], columns.shapes["observations"]
             ),
-            action_space=_action_space(columns, benchmark),
+            action_space=_action_space(columns, asked.benchmark),
             reward_dtype=columns.dtypes["rewards"],
         )
-        writer = EpisodeWriter(folder, schema, f"{name} ({where})")
-        try:
-            cutter = _Cutter(columns, writer, horizon)
-            progress(0, columns.rows)
-            for start in range(0, columns.rows, columns.block_rows):
-                stop = min(columns.rows, start + columns.block_rows)
-                with _reading(where):
-                    block = columns.read(start, stop)
-                cutter.add(block, is_last=stop == columns.rows)
-                progress(stop, columns.rows)
-            written = writer.finish()
-        finally:
-            writer.close()
-    return written, _remarks(cutter, columns)
+        opened = Opened(schema=schema, steps=iter(()), total_steps=columns.rows)
+        opened.steps = _steps(columns, _Cutter(columns, horizon), opened.doubts)
+        yield opened
 
 
-def _remarks(cutter: _Cutter, columns: _Columns) -> str:
+def _steps(columns: _Columns, cutter: _Cutter, doubts: list[str]) -> Iterator[Steps]:
+    for start in range(0, columns.rows, columns.block_rows):
+        stop = min(columns.rows, start + columns.block_rows)
+        with reading(columns.where):
+            block = columns.read(start, stop)
+        yield from cutter.add(block, is_last=stop == columns.rows)
+    doubts += _remarks(cutter, columns)
+
+
+def _remarks(cutter: _Cutter, columns: _Columns) -> list[str]:
     """Return what those who use the data should know about how they were read."""
     said = []
     if cutter.horizon is not None:
@@ -151,7 +136,7 @@ def _remarks(cutter: _Cutter, columns: _Columns) -> str:
         )
     if columns.left_out:
         said.append(f"Left out, not one row a step: {', '.join(columns.left_out)}.")
-    return " ".join(said)
+    return said
 
 
 class _Columns:
@@ -177,7 +162,7 @@ class _Columns:
         for key in ("rewards", "terminals"):
             self._datasets[key] = self._find(file, key)
         for key in ("timeouts", "next_observations"):
-            if key in file.keys():  # noqa: SIM118 (`in file` would look through links)
+            if has_child(file, key):
                 self._datasets[key] = self._find(file, key)
         self.infos: dict[str, str] = {}
         self.left_out: list[str] = []
@@ -236,9 +221,9 @@ class _Columns:
         return block
 
     def _find_infos(self, file: Any) -> None:
-        if "infos" not in file.keys():  # noqa: SIM118
+        if not has_child(file, "infos"):
             return
-        group = _child(file, "infos", self.where)
+        group = child(file, "infos", self.where, LAYOUT)
         if not hasattr(group, "keys"):  # one column, as in the files of D4RL's kitchen
             self._datasets["infos"] = self._checked(group, "infos")
             self.infos["infos"] = "infos"
@@ -247,7 +232,7 @@ class _Columns:
             raise SchemaError(f"{self.where}, infos: {len(group)} columns are too many.")
         for name in sorted(group.keys()):
             key = f"infos/{name}"
-            node = _child(group, name, self.where)
+            node = child(group, name, self.where, LAYOUT)
             if getattr(node, "shape", None) and node.shape[0] == self.rows:
                 self._datasets[key] = self._checked(node, key)
                 self.infos[name] = key
@@ -255,49 +240,10 @@ class _Columns:
                 self.left_out.append(key)
 
     def _find(self, file: Any, key: str) -> Any:
-        return self._checked(_child(file, key, self.where), key)
+        return self._checked(child(file, key, self.where, LAYOUT), key)
 
     def _checked(self, node: Any, key: str) -> Any:
-        """Return a dataset that can be read in bounded memory; its values lie in this file."""
-        h5py = import_h5py()
-        where = f"{self.where}, {key}"
-        if not isinstance(node, h5py.Dataset):
-            raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}.")
-        shape, dtype = node.shape, node.dtype
-        if (
-            not shape
-            or not 0 < shape[0] <= MOST_ROWS
-            or not 0 < math.prod(shape[1:]) <= LARGEST_ROW
-        ):
-            raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
-        if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
-            raise SchemaError(f"{where}: expected numbers, found {dtype}.")
-        stored = node.id.get_create_plist()
-        if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
-            raise SchemaError(f"{where}: its values lie outside of the file.")
-        filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
-        known = {
-            h5py.h5z.FILTER_SHUFFLE,
-            h5py.h5z.FILTER_DEFLATE,
-            h5py.h5z.FILTER_FLETCHER32,
-            h5py.h5z.FILTER_LZF,
-        }
-        # Others would be looked for among plug-ins, which are programs.
-        if not filters <= known:
-            raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
-        # What is claimed but not stored takes no room in the file, and all there is here.
-        if node.chunks is not None:
-            claimed = math.prod(
-                -(-size // chunk) for size, chunk in zip(shape, node.chunks, strict=True)
-            )
-            whole = node.id.get_num_chunks() == claimed or not node.size
-            if math.prod(node.chunks) * dtype.itemsize > LARGEST_CHUNK:
-                raise SchemaError(f"{where}: chunks of shape {node.chunks} are too large.")
-        else:
-            whole = node.id.get_storage_size() == node.nbytes
-        if not whole or node.id.get_storage_size() > self._file_bytes:
-            raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
-        return node
+        return numbers(node, f"{self.where}, {key}", self._file_bytes)
 
     def _chosen(self, values: np.ndarray, start: int) -> np.ndarray:
         """Return actions as choices; D4RL stores them as floats."""
@@ -375,17 +321,17 @@ class _Cutter:
     """
 
     columns: _Columns
-    writer: EpisodeWriter
     horizon: int | None = None
     left_out: int = 0
     missing: int = 0
     joints: int = 0
     _held: Block | None = None
     _first: int = 0  # place in the file of the first row that is held
+    _is_inside: bool = False  # whether steps of the open episode were given
     _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
 
-    def add(self, block: Block, *, is_last: bool) -> None:
-        """Write what the next rows of the file complete."""
+    def add(self, block: Block, *, is_last: bool) -> Iterator[Steps]:
+        """Yield what the next rows of the file complete."""
         if self.horizon is not None:
             block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
         if self._held is not None:
@@ -398,11 +344,11 @@ class _Cutter:
             self._find_joints(block, ends)
         start = 0
         for end in np.flatnonzero(ends).tolist():
-            self._end(block, start, end + 1)
+            yield from self._end(block, start, end + 1)
             start = end + 1
         keep = min(2, rows - start)
         if rows - start > keep:
-            self._steps(block, start, rows - keep, block["observations"][rows - keep])
+            yield self._steps(block, start, rows - keep, block["observations"][rows - keep])
         self._held = {key: values[rows - keep :] for key, values in block.items()}
         self._first += rows - keep
 
@@ -434,8 +380,8 @@ class _Cutter:
                 "observations."
             )
 
-    def _end(self, block: Block, start: int, stop: int) -> None:
-        """Write the rest of an episode."""
+    def _end(self, block: Block, start: int, stop: int) -> Iterator[Steps]:
+        """Yield the rest of an episode."""
         is_terminal = bool(block["terminals"][stop - 1])
         is_missing = is_terminal and not self.columns.has_next
         if self.columns.has_next:
@@ -447,32 +393,27 @@ class _Cutter:
             stop -= 1
             final = block["observations"][stop]
             self.left_out += 1
-            if start == stop and not self.writer.inside_episode:
+            if start == stop and not self._is_inside:
                 return
-        truncated = not is_terminal or bool(block["timeouts"][stop - 1])
-        self._steps(block, start, stop, final, is_terminal, truncated)
-        metadata = {} if self.columns.has_next else {MISSING: is_missing}
-        self.writer.end_episode(seed=None, metadata=metadata)
+        steps = self._steps(block, start, stop, final)
+        self._is_inside = False
+        yield dataclasses.replace(
+            steps,
+            ends=True,
+            terminated=is_terminal,
+            truncated=not is_terminal or bool(block["timeouts"][stop - 1]),
+            metadata={} if self.columns.has_next else {MISSING: is_missing},
+        )
 
-    def _steps(
-        self,
-        block: Block,
-        start: int,
-        stop: int,
-        after: np.ndarray,
-        terminated: bool = False,
-        truncated: bool = False,
-    ) -> None:
-        """Write steps of an episode, the observation after the last one, and how that ends."""
-        first = start + 1 if self.writer.inside_episode else start
-        flags = np.zeros((2, stop - start), bool)
-        flags[:, -1] = terminated, truncated
-        self.writer.add_steps(
+    def _steps(self, block: Block, start: int, stop: int, after: np.ndarray) -> Steps:
+        """Return steps of an episode, with the observation after the last one."""
+        first = start + 1 if self._is_inside else start
+        self._is_inside = True
+        return Steps(
             observations=np.concatenate((block["observations"][first:stop], after[None])),
             actions=block["actions"][start:stop],
             rewards=block["rewards"][start:stop],
-            terminations=flags[0],
-            truncations=flags[1],
+            ends=False,
             infos={name: block[key][start:stop] for name, key in self.columns.infos.items()},
         )
 
@@ -506,60 +447,20 @@ def _is_odd(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     return dtype.name not in FLOATS or len(shape) != 1
 
 
-def _child(group: Any, name: str, where: str) -> Any:
-    """Return what lies in a group by that name, itself and not through a link."""
-    h5py = import_h5py()
-    if name not in group.keys():  # noqa: SIM118 (`in group` would look through links)
-        raise SchemaError(f"{where}: has no {name}, so it does not have D4RL's layout.")
-    # Asked of the link alone: even looking through one could open a file elsewhere.
-    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise SchemaError(f"{where}, {name}: a link, which is not followed.")
-    return group[name]
-
-
-@contextlib.contextmanager
-def _reading(where: str) -> Iterator[None]:
-    """Turn what HDF5 says about a file that it cannot read into an error that names the file."""
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
-
-
-def _read(
-    files: Sequence[Path],
-    folder: Path,
-    name: str,
-    *,
-    sources: Sequence[str],
-    horizon: int | None,
-    progress: Callable[[int, int], None],
-    benchmark: BenchmarkEnvironment | None = None,
-) -> tuple[WrittenPart, str]:
-    """Read the only file of a dataset, as `Format.read` does."""
-    if len(files) != 1:
-        raise SchemaError(
-            f"{name}: a dataset in D4RL's layout is one file, but {len(files)} are given; import "
-            "each as a dataset of its own."
-        )
-    return read_d4rl(
-        files[0],
-        folder,
-        name,
-        where=sources[0],
-        horizon=horizon,
-        benchmark=benchmark,
-        progress=progress,
-    )
+def _recognizes(files: Sequence[Path]) -> bool:
+    if not all(is_hdf5(file) for file in files):
+        return False
+    with open_hdf5(files[0], str(files[0])) as file:
+        return all(has_child(file, key) for key in ("observations", "actions", "terminals"))
 
 
 FORMAT = Format(
     name="d4rl-hdf5",
-    read=_read,
+    open=_open,
+    recognizes=_recognizes,
     extensions=(".hdf5", ".h5"),
+    options=("horizon",),
     takes_benchmark=True,
+    doubts_in_lineage=False,
     check=lambda: import_h5py(),
 )

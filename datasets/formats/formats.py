@@ -10,15 +10,15 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 
 import orlog.datasets.formats
+from orlog.datasets.interchange.episodes import Asked, Found, Opened, Options, write_episodes
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
-from orlog.datasets.store.container import WrittenPart
 from orlog.errors import FormatVersionError, NotFoundError
 from orlog.manifests.counterparts import (
     BenchmarkEnvironment,
@@ -28,37 +28,10 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["Format", "Read", "choose_format", "find_format", "formats", "read_version"]
+__all__ = ["Format", "choose_format", "find_format", "formats", "read_version"]
 
-
-class Read(Protocol):
-    """Writes the episodes of files into a new folder."""
-
-    def __call__(
-        self,
-        files: Sequence[Path],
-        folder: Path,
-        name: str,
-        *,
-        sources: Sequence[str],
-        horizon: int | None,
-        progress: Callable[[int, int], None],
-    ) -> tuple[WrittenPart, str]:
-        """Return what was written, and remarks for the version's description.
-
-        Args:
-            files: The files, at least one; they are not trusted.
-            folder: Where to write the columns, in the Zarr container.
-            name: What errors call the dataset.
-            sources: What errors call each file: its URL or path.
-            horizon: Steps after which the environment truncates an episode, if that is known.
-            progress: Called with steps done and in all.
-
-        Raises:
-            SchemaError: a file is not of this format, or there are too many.
-            IntegrityError: a file is damaged.
-            StorageError: the disk is full.
-        """
+NO_OPTIONS = Options()
+PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,19 +40,31 @@ class Format:
 
     Attributes:
         name: Name in registries and in the lineage of versions; never changes.
-        read: Imports files.
-        write: Exports a dataset to a new file or folder; None if the format can only be read.
-        extensions: Endings of file names that suggest this format, such as `.hdf5`.
-        takes_benchmark: Whether `read` takes `benchmark`, the environment of a benchmark whose
-            bounds the actions have; it refuses files of other shapes.
+        open: Opens files to be read; None if the format can only be written. Raises SchemaError
+            where they are not of this format, and IntegrityError where one is damaged.
+        recognizes: Whether files, or one folder, look like this format; looks at names and first
+            bytes, and need not be certain. It raises nothing for files of others.
+        extensions: Endings of the names of its files, such as `.hdf5`; empty for folders.
+        options: Names of the fields of `Options` that it uses.
+        takes_benchmark: Whether it takes the environment of a benchmark, whose bounds the actions
+            have, and refuses files of other shapes.
+        doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
+            only in the description; false where digests were pinned before it did.
+        write: Writes a dataset into a new empty folder; None if the format can only be read.
+            Called with steps done and in all.
+        losses: What of a dataset the format cannot hold, a sentence each; for `write`.
         check: Raises MissingExtraError if a package that it needs is not installed.
     """
 
     name: str
-    read: Read
-    write: Callable[[Dataset, Path], None] | None = None
+    open: Callable[[Asked], AbstractContextManager[Opened]] | None = None
+    recognizes: Callable[[Sequence[Path]], bool] = lambda _files: True
     extensions: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     takes_benchmark: bool = False
+    doubts_in_lineage: bool = True
+    write: Callable[[Dataset, Path, Callable[[int, int], None]], None] | None = None
+    losses: Callable[[Dataset], list[str]] = lambda _dataset: []
     check: Callable[[], object] = lambda: None
 
 
@@ -117,26 +102,44 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     """Return the format to read files with.
 
     Args:
-        files: The files.
+        files: The files, or one folder.
         wanted: Name of the format or of its module, such as `d4rl`; None for the only one that the
-            endings of the file names suggest.
+            files look like.
         dataset: What the error calls the dataset.
 
     Raises:
         FormatVersionError: there is none of that name.
-        ValueError: the file names suggest none, or several.
+        ValueError: the files look like none, or like several.
     """
-    known = formats()
+    known = {name: one for name, one in formats().items() if one.open is not None}
     if wanted is not None:
         return known.get(wanted) or find_format(wanted, dataset)
-    endings = {file.suffix.lower() for file in files}
-    fitting = {name: one for name, one in known.items() if endings <= set(one.extensions)}
+    endings = {file.suffix.lower() for file in files if not file.is_dir()}
+    if endings & set(PICKLES):
+        raise ValueError(_about_pickles(dataset, files))
+    possible = {
+        name: one
+        for name, one in known.items()
+        if (endings <= set(one.extensions) if endings else not one.extensions)
+    }
+    fitting = [name for name, one in possible.items() if one.recognizes(files)]
     if len(fitting) != 1:
-        raise ValueError(
-            f"{dataset}: the file names do not show the format; choose one: --format "
-            f"{'|'.join(fitting or known)}"
-        )
-    return next(iter(fitting.values()))
+        what = "several formats fit the files" if fitting else "the files look like no known format"
+        choices = "|".join(fitting or possible or known)
+        raise ValueError(f"{dataset}: {what}; choose one: --format {choices}")
+    return known[fitting[0]]
+
+
+def _about_pickles(dataset: str, files: Sequence[Path]) -> str:
+    return (
+        f"{dataset}: {files[0].name} looks like a pickle, and reading a pickle runs the program in it. "
+        "Where you trust it, convert it yourself; for lists of steps:\n"
+        f"    import pickle, numpy\n"
+        f"    data = pickle.load(open({files[0].name!r}, 'rb'))\n"
+        "    columns = {key: numpy.asarray(data[key]) for key in data}   # observations, actions, ..\n"
+        "    numpy.savez('data.npz', **columns)\n"
+        "Then: orlog import data.npz NAME"
+    )
 
 
 def read_version(
@@ -148,16 +151,16 @@ def read_version(
     version: str,
     sources: Sequence[str],
     lineage: Sequence[Parent],
-    horizon: int | None = None,
+    options: Options = NO_OPTIONS,
     like: str = "",
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Manifest:
-    """Write the objects of the version that files hold into a new folder; return its manifest.
+) -> tuple[Manifest, Found]:
+    """Write the objects of the version that files hold into a new folder.
 
-    The description is followed by the format's remarks; other arguments and errors are those of
-    `Read`.
+    Returns its manifest, and what was found. The description is followed by what reading left out,
+    repaired, or could not know.
 
     Args:
         file_format: What reads the files.
@@ -167,29 +170,43 @@ def read_version(
         version: Its version.
         sources: What errors call each file.
         lineage: What the version was derived from.
-        horizon: Steps after which the environment truncates; by default that of the benchmark.
+        options: What the user says about the files. The horizon is that of the benchmark by default.
         like: Name of a benchmark's dataset whose environment, bounds and references hold. By
             default the dataset's own name, if a benchmark has it.
-        description: What the data are.
-        license: SPDX identifier.
+        description: What the data are; by default what the files say.
+        license: SPDX identifier; by default what the files say.
         progress: Called with steps done and in all.
 
     Raises:
         NotFoundError: no benchmark has the dataset `like`.
-        ValueError: the format has no use for `like`.
+        ValueError: the format has no use for `like` or another option.
+        SchemaError: the files are not of the format.
+        IntegrityError: a file is damaged.
+        StorageError: the disk is full.
     """
+    if file_format.open is None:
+        raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
+    for option in options.given():
+        if option not in file_format.options:
+            flag = "map" if option == "columns" else option
+            raise ValueError(
+                f"{name}: files of the format {file_format.name} have no use for --{flag}."
+            )
     benchmark = _find_benchmark(file_format, name, like)
-    own: dict[str, Any] = {} if benchmark is None else {"benchmark": benchmark}
-    written, remarks = file_format.read(
-        files,
-        folder,
-        f"{name}@{version}",
-        sources=sources,
-        horizon=horizon or (None if benchmark is None else benchmark.horizon),
-        progress=progress,
-        **own,
-    )
-    return make_manifest(
+    if benchmark is not None and options.horizon is None:
+        options = dataclasses.replace(options, horizon=benchmark.horizon)
+    asked = Asked(files=files, sources=sources, options=options, benchmark=benchmark)
+    with file_format.open(asked) as opened:
+        written, found = write_episodes(
+            opened, folder, f"{name}@{version} ({sources[0]})", progress=progress
+        )
+    found.format = file_format.name
+    doubts = " ".join(found.doubts)
+    if file_format.doubts_in_lineage and doubts:
+        lineage = [
+            msgspec.structs.replace(one, operation=f"{one.operation}. {doubts}") for one in lineage
+        ]
+    manifest = make_manifest(
         written.schema,
         [written.part],
         written.objects,
@@ -198,12 +215,14 @@ def read_version(
         container="zarr",
         non_finite=written.non_finite,
         outside=written.outside,
-        description=" ".join(filter(None, (description, remarks))),
-        license=license,
+        description=" ".join(filter(None, (description or opened.description, doubts))),
+        license=license or opened.license,
         lineage=lineage,
-        environment=None if benchmark is None else benchmark.record,
+        environment=opened.environment if benchmark is None else benchmark.record,
+        behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else like or name,
     )
+    return manifest, found
 
 
 def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvironment | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode as Episode
     from orlog.datasets.download.download import download_dataset as download_dataset
     from orlog.datasets.download.download import repair_dataset as repair_dataset
+    from orlog.datasets.exporting import export_dataset as export_dataset
     from orlog.datasets.importing import import_dataset as import_dataset
     from orlog.datasets.loading import load_dataset as load_dataset
     from orlog.datasets.publish.publish import publish_dataset as publish_dataset
@@ -112,6 +113,7 @@ _HOMES = {
     "finetune": "orlog.running",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",
+    "export_dataset": "orlog.datasets.exporting",
     "import_dataset": "orlog.datasets.importing",
     "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",

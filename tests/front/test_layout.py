@@ -25,6 +25,7 @@ ORDER = (
     "datasets.store",
     "datasets.reading",
     "datasets.recording",
+    "datasets.interchange",
     "datasets.formats",
     "datasets.recipes",
     "datasets.download",

@@ -23,45 +23,58 @@ from orlog.errors import (
 from tests.command_line import orlog as run
 
 FORMAT = """
+import contextlib
+
 import gymnasium
 import numpy as np
 
-from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.interchange.episodes import Opened, Steps
 from orlog.errors import SchemaError
 
 
-def read(files, folder, name, *, sources, horizon, progress):
+@contextlib.contextmanager
+def _open(asked):
     space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    schema = Schema(observation_space=space, action_space=space)
-    writer = EpisodeWriter(folder, schema, name)
-    try:
-        for file, source in zip(files, sources, strict=True):
-            try:
-                rows = np.loadtxt(file, ndmin=1)
-            except ValueError as error:
-                raise SchemaError(f"{source}: expected a number a line.") from error
-            progress(0, len(rows))
-            ends = np.arange(len(rows)) == len(rows) - 1
-            writer.add_episode(
-                Episode(
-                    observations=np.concatenate((rows, rows[-1:]))[:, None],
-                    actions=rows[:, None],
-                    rewards=rows,
-                    terminations=np.zeros(len(rows), bool),
-                    truncations=ends,
-                    infos={},
-                    seed=None,
-                )
+    opened = Opened(schema=Schema(observation_space=space, action_space=space), steps=iter(()))
+    opened.steps = _steps(asked, opened.doubts)
+    yield opened
+
+
+def _steps(asked, doubts):
+    for file, source in zip(asked.files, asked.sources, strict=True):
+        try:
+            rows = np.loadtxt(file, ndmin=1)
+        except ValueError as error:
+            raise SchemaError(f"{source}: expected a number a line.") from error
+        after = np.concatenate((rows, rows[-1:]))[:, None]
+        half = len(rows) // 2  # in two pieces, as long episodes come
+        if half:
+            yield Steps(
+                observations=after[: half + 1], actions=rows[:half, None], rewards=rows[:half], ends=False
             )
-        return writer.finish(), "Numbers."
-    finally:
-        writer.close()
+        yield Steps(
+            observations=after[half + bool(half) :],
+            actions=rows[half:, None],
+            rewards=rows[half:],
+            truncated=True,
+        )
+    doubts.append("Numbers.")
 
 
-FORMAT = Format(name="numbers-text", read=read, extensions=(".numbers",))
+def _write(dataset, folder, progress):
+    for number, episode in enumerate(dataset):
+        np.savetxt(folder / f"{number}.numbers", episode.actions)
+
+
+def _losses(dataset):
+    return ["It has no rewards."] if any((episode.rewards != 0).any() for episode in dataset) else []
+
+
+FORMAT = Format(
+    name="numbers-text", open=_open, extensions=(".numbers",), write=_write, losses=_losses
+)
 """
 
 
@@ -81,13 +94,15 @@ def format_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def test_it_is_listed() -> None:
-    assert list(formats()) == ["d4rl", "numbers"]
+    assert {"d4rl", "numbers"} <= formats().keys()
     found = find_format("numbers-text", "lab/x")
     assert choose_format([Path("a.txt")], "numbers", "lab/x") is found
     assert choose_format([Path("a.numbers")], None, "lab/x") is found
-    with pytest.raises(ValueError, match=r"choose one: --format d4rl\|numbers"):
+    with pytest.raises(
+        ValueError, match=r"the files look like no known format; choose one: --format"
+    ):
         choose_format([Path("a.numbers"), Path("b.hdf5")], None, "lab/x")
-    with pytest.raises(FormatVersionError, match="d4rl-hdf5, numbers-text"):
+    with pytest.raises(FormatVersionError, match=r"d4rl-hdf5.*numbers-text"):
         find_format("other", "lab/x")
 
 
@@ -101,14 +116,52 @@ def test_several_files_are_imported_as_one_version() -> None:
         f"sha256:{hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
         for name in ("a.numbers", "b.numbers")
     ]
-    assert {parent.operation for parent in dataset.lineage} == {"read numbers-text"}
+    assert {parent.operation for parent in dataset.lineage} == {"read numbers-text. Numbers."}
     assert orlog.verify_store(folder)[1] == []
 
 
-def test_the_command_line_imports_it() -> None:
+def test_the_command_line_imports_it_and_shows_what_it_found() -> None:
+    looked = run("import", "a.numbers", "b.numbers", "lab/numbers-v1", "--dry-run")
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset("lab/numbers-v1")
     done = run("import", "a.numbers", "b.numbers", "lab/numbers-v1", "--format", "numbers")
+    for found in (looked.stdout, done.stdout):
+        for text in ("2, of 2 to 3 steps", "2 truncated", "6 to 9", "Numbers."):
+            assert text in found
     assert "lab/numbers-v1@1.0.0" in done.stdout
     assert orlog.load_dataset("lab/numbers-v1").total_steps == 5
+    assert "numbers" in run("formats").stdout
+
+
+def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
+    orlog.import_dataset(["a.numbers", "b.numbers"], "lab/numbers-v1")
+    with pytest.raises(
+        SchemaError, match=r"numbers cannot hold all of it: It has no rewards\. Give"
+    ):
+        orlog.export_dataset("lab/numbers-v1", "out", to="numbers")
+    assert not Path("out").exists()
+    done = run("export", "lab/numbers-v1", "out", "--to", "numbers", "--lossy")
+    assert "It has no rewards." in done.stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["0.numbers", "1.numbers"]
+    with pytest.raises(VersionExistsError, match="exists already"):
+        orlog.export_dataset("lab/numbers-v1", "out", to="numbers", lossy=True)
+    with pytest.raises(FormatVersionError, match=r"'number'; did you mean numbers\?"):
+        orlog.export_dataset("lab/numbers-v1", "more", to="number")
+
+
+def test_pickles_and_options_without_use_are_refused() -> None:
+    Path("data.pkl").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*numpy\.savez"):
+        orlog.import_dataset("data.pkl", "lab/x-v1")
+    with pytest.raises(ValueError, match="no use for --map"):
+        orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
+    with pytest.raises(ValueError, match="no use for --like"):
+        orlog.import_dataset("a.numbers", "lab/x-v1", like="d4rl/hopper-medium-v2")
+
+
+def test_a_folder_is_no_file() -> None:
+    with pytest.raises(ValueError, match="no known format"):
+        orlog.import_dataset("more", "lab/x-v1")
 
 
 def test_a_registry_lists_a_file_of_it(tmp_path: Path) -> None:

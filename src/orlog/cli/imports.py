@@ -1,24 +1,25 @@
-"""The command that imports third-party files of this machine."""
+"""The commands that import third-party files of this machine, and export to their formats."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import app
-from orlog.terminal import console, errors, printable, progress_bar
+from orlog.cli.application import AsJson, Name, app
+from orlog.terminal import console, errors, print_json, printable, progress_bar, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.interchange.episodes import Found
 
 
-@app.command(
-    "import",
-    epilog="Example: orlog import my.hdf5 lab/hopper-v1 --format d4rl --like d4rl/hopper-medium-v2",
-)
+@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
 def import_files(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="The files of one dataset, in order.")
+        list[Path],
+        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
     ],
     name: Annotated[
         str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
@@ -29,7 +30,7 @@ def import_files(
             "--format",
             metavar="FORMAT",
             help="Format of the files, such as d4rl.",
-            show_default="what the file names suggest",
+            show_default="what the files look like",
         ),
     ] = None,
     horizon: Annotated[
@@ -40,6 +41,31 @@ def import_files(
             help="Steps after which the environment truncates, for files that do not say where.",
         ),
     ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=COLUMNS",
+            help="For tables: which columns are the observation, action, reward, terminated, "
+            "truncated or infos/NAME, such as observation=obs_*.",
+        ),
+    ] = None,
+    episode: Annotated[
+        str, typer.Option(metavar="COLUMN", help="For tables: what tells episodes apart.")
+    ] = "",
+    step: Annotated[
+        str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")
+    ] = "",
+    length: Annotated[
+        str, typer.Option(metavar="COLUMN", help="For tables: an episode's length.")
+    ] = "",
+    sort: Annotated[
+        bool,
+        typer.Option("--sort", help="For tables: put rows in the order of episodes and steps."),
+    ] = False,
+    task: Annotated[
+        str, typer.Option(metavar="NAME", help="Which of several tasks to take the rewards of.")
+    ] = "",
     like: Annotated[
         str,
         typer.Option(
@@ -52,10 +78,15 @@ def import_files(
     license: Annotated[  # noqa: A002 (the word of the manifest)
         str, typer.Option(help="SPDX identifier of the data.")
     ] = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),
+    ] = False,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
-    The version's lineage holds the SHA-256 of each file.
+    It shows what it found: episodes, how they end, spaces, and what was left out and why. The
+    version's lineage holds the SHA-256 of each file.
     """
     from orlog.datasets.importing import import_dataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
@@ -66,17 +97,120 @@ def import_files(
             name,
             format=file_format,
             horizon=horizon,
+            columns=_columns(columns or []),
+            episode=episode,
+            step=step,
+            length=length,
+            sort=sort,
+            task=task,
             like=like,
             description=description,
             license=license,
+            dry_run=dry_run,
             progress=update,
             on_wait=lambda: errors.print(
                 "another process is importing it; waiting for it to finish."
             ),
+            on_found=_show_found,
         )
+    if dry_run:
+        console.print("nothing was kept (--dry-run).")
+        return
     manifest = read_manifest(folder / MANIFEST_FILE)
-    lines = (
-        f"{manifest.name}@{manifest.version}: {manifest.total_episodes:,} episodes, "
-        f"{manifest.total_steps:,} steps in {folder}\n{manifest.digest}\n{manifest.description}"
-    )
-    console.print(escape(printable(lines.rstrip())), soft_wrap=True)
+    lines = f"{manifest.name}@{manifest.version} in {folder}\n{manifest.digest}"
+    console.print(escape(printable(lines)), soft_wrap=True)
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    """Return the columns of files by what they are here."""
+    columns = {}
+    for one in given:
+        name, separator, pattern = one.partition("=")
+        if not separator or not name or not pattern or name in columns:
+            raise ValueError(
+                f"--map {one}: expected NAME=COLUMNS, each NAME once, such as observation=obs_*."
+            )
+        columns[name] = pattern
+    return columns
+
+
+def _show_found(found: Found) -> None:
+    """Show what files hold."""
+    stopped = found.episodes - found.terminated - found.truncated
+    ends = {"terminated": found.terminated, "truncated": found.truncated, "just stopped": stopped}
+    rows = [
+        ("format", found.format),
+        ("episodes", f"{found.episodes:,}, of {found.shortest:,} to {found.longest:,} steps"),
+        ("steps", f"{found.steps:,}"),
+        ("ends", ", ".join(f"{count:,} {how}" for how, count in ends.items() if count > 0)),
+        ("returns", f"{found.lowest_return:.6g} to {found.highest_return:.6g}"),
+        ("mean return", f"{found.total_return / found.episodes:.6g}"),
+        ("observations", str(found.schema.observation_space)),
+        ("actions", str(found.schema.action_space)),
+        ("more columns", ", ".join(found.schema.extras) or "none"),
+        ("to know", "\n".join(found.doubts) or "nothing was left out or repaired"),
+    ]
+    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))
+
+
+@app.command(epilog="Example: orlog export lab/robot-v3 ./out --to lerobot")
+def export(
+    name: Name,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The new folder; it must not exist.")
+    ],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="FORMAT", help="Format to write; orlog formats lists them."),
+    ],
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")
+    ] = False,
+) -> None:
+    """Write a dataset or a view in the format of another tool.
+
+    What the format cannot hold is listed first, and needs --lossy.
+    """
+    from orlog.datasets.exporting import export_dataset
+    from orlog.datasets.loading import load_dataset
+
+    dataset = load_dataset(name)
+    with progress_bar("export") as update:
+        export_dataset(
+            dataset,
+            folder,
+            to=to,
+            lossy=lossy,
+            progress=update,
+            on_losses=lambda losses: errors.print(escape("\n".join(losses)), soft_wrap=True),
+        )
+    console.print(escape(f"{dataset.name} as {to} in {folder}"), soft_wrap=True)
+
+
+@app.command(epilog="Example: orlog formats")
+def formats(as_json: AsJson = False) -> None:
+    """List the formats of other tools that orlog reads and writes."""
+    from orlog.datasets.formats import formats as known
+
+    found = [
+        {
+            "name": name,
+            "reads": one.open is not None,
+            "writes": one.write is not None,
+            "files": " ".join(one.extensions) or "a folder",
+        }
+        for name, one in known.formats().items()
+    ]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            str(one["name"]),
+            "yes" if one["reads"] else "",
+            "yes" if one["writes"] else "",
+            str(one["files"]),
+        )
+        for one in found
+    ]
+    console.print(table(("format", "reads", "writes", "files"), rows))

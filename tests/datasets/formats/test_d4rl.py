@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.formats import d4rl as d4rl_reader
-from orlog.datasets.formats.d4rl import read_d4rl
+from orlog.datasets.formats.formats import read_version
+from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.manifest import MANIFEST_FILE
 from tests.levels import scaled
 
-NAME = "d4rl/test-v0"
 MISSING = "final_observation_missing"
 
 
@@ -64,18 +63,18 @@ def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
 
 
 def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
-    written, said = read_d4rl(path, folder, NAME, where="test.hdf5", horizon=horizon)
-    manifest = make_manifest(
-        written.schema,
-        [written.part],
-        written.objects,
-        name=NAME,
+    manifest, found = read_version(
+        d4rl_reader.FORMAT,
+        [path],
+        folder,
+        name="lab/test-v0",
         version="1.0.0",
-        container="zarr",
-        non_finite=written.non_finite,
+        sources=["test.hdf5"],
+        lineage=[],
+        options=Options(horizon=horizon),
     )
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
-    return load_dataset(folder), said
+    return load_dataset(folder), " ".join(found.doubts)
 
 
 def slow_episodes(
@@ -444,6 +443,6 @@ def test_damaged_files_give_typed_errors_or_values(tmp_path: Path) -> None:
             data[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(data[: int(rng.integers(1, len(data)))] if number % 5 == 0 else data)
         try:
-            read_d4rl(path, tmp_path / f"store{number}", NAME)
+            read(path, tmp_path / f"store{number}")
         except OrlogError:
             continue

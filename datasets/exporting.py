@@ -1,0 +1,82 @@
+"""Writes datasets in the formats of other tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orlog.datasets.formats.formats import formats
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
+from orlog.files import absolute_path, put_new, storage_errors, sync_folders, unfinished_folder
+from orlog.manifests.names import did_you_mean
+
+__all__ = ["export_dataset"]
+
+
+def export_dataset(
+    dataset: Given,
+    folder: str | os.PathLike[str],
+    *,
+    to: str,
+    lossy: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_losses: Callable[[Sequence[str]], None] = lambda _losses: None,
+) -> Path:
+    """Write a dataset or a view in the format of another tool into a new folder; return the folder.
+
+    An interruption leaves nothing under `folder`.
+
+    Args:
+        dataset: What to write.
+        folder: The new folder, which must not exist.
+        to: Name of the format, such as `minari`; `orlog formats` lists them.
+        lossy: Whether to leave out what the format cannot hold, such as final observations in D4RL's.
+        progress: Called with steps done and in all.
+        on_losses: Called with what the format cannot hold, a sentence each, before anything is
+            written; not called where nothing is lost.
+
+    Raises:
+        FormatVersionError: there is no such format, or orlog only reads it.
+        SchemaError: the format cannot hold the dataset, or would lose some of it and `lossy` is false.
+        VersionExistsError: `folder` exists.
+        MissingExtraError: a package that writes the format is not installed.
+        StorageError: the disk is full.
+    """
+    dataset = as_dataset(dataset)
+    writable = {name: one for name, one in formats().items() if one.write is not None}
+    found = writable.get(to)
+    if found is None or found.write is None:
+        raise FormatVersionError(
+            f"{dataset.name}: orlog writes no format {to!r}{did_you_mean(to, writable)}; it writes "
+            f"{', '.join(sorted(writable)) or 'none'}."
+        )
+    found.check()
+    losses = found.losses(dataset)
+    if losses:
+        on_losses(losses)
+        if not lossy:
+            raise SchemaError(
+                f"{dataset.name}: {to} cannot hold all of it: {' '.join(losses)} Give --lossy "
+                "(lossy=True) to leave that out."
+            )
+    target = absolute_path(os.fspath(folder))
+    _refuse_existing(target)
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with unfinished_folder(target) as unfinished, storage_errors(target):
+        _refuse_existing(target)
+        written = unfinished / "export"
+        written.mkdir()
+        found.write(dataset, written, progress)
+        sync_folders(written)
+        put_new(written, target)
+    return target
+
+
+def _refuse_existing(target: Path) -> None:
+    if target.exists() or target.is_symlink():
+        raise VersionExistsError(
+            f"{target}: exists already; nothing was written. Give a new folder."
+        )

@@ -1,0 +1,148 @@
+"""Opens HDF5 files of others: no link is followed, no plug-in is loaded, memory is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+
+__all__ = ["child", "has_child", "is_hdf5", "numbers", "open_hdf5", "reading"]
+
+CACHE_BYTES = 2**26
+LARGEST_CHUNK = 2**28
+LARGEST_ROW = 2**24
+MOST_ROWS = 2**40
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def open_hdf5(path: Path, where: str) -> Iterator[Any]:
+    """Open a file to read from it.
+
+    Args:
+        path: The file.
+        where: What errors call it.
+
+    Raises:
+        SchemaError: it is a link or a folder.
+        IntegrityError: HDF5 cannot read it.
+        MissingExtraError: h5py is not installed.
+    """
+    h5py = import_h5py()
+    with reading(where):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise SchemaError(f"{where}: expected a file, found a link or folder.")
+        file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn what HDF5 says about a file that it cannot read into an error that names the file."""
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        text = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
+
+
+def has_child(group: Any, name: str) -> bool:
+    """Return whether something lies in a group by that name; links are not looked through."""
+    return name in group.keys()  # noqa: SIM118 (`in group` would look through links)
+
+
+def child(group: Any, name: str, where: str, layout: str) -> Any:
+    """Return what lies in a group by that name, itself and not through a link.
+
+    Args:
+        group: The group.
+        name: The name in it, without slashes.
+        where: What errors call the group.
+        layout: What errors say the file does not have without it, such as "D4RL's layout".
+
+    Raises:
+        SchemaError: nothing of that name is there, or a link.
+    """
+    h5py = import_h5py()
+    if not has_child(group, name):
+        raise SchemaError(f"{where}: has no {name}, so it does not have {layout}.")
+    # Asked of the link alone: even looking through one could open a file elsewhere.
+    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise SchemaError(f"{where}, {name}: a link, which is not followed.")
+    return group[name]
+
+
+def numbers(node: Any, where: str, file_bytes: int) -> Any:
+    """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
+
+    Args:
+        node: What should be a dataset with one row for each step.
+        where: What errors call it.
+        file_bytes: Size of the file.
+
+    Raises:
+        SchemaError: it is none, or not of numbers, or has filters or sizes that are not read.
+    """
+    h5py = import_h5py()
+    if not isinstance(node, h5py.Dataset):
+        raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}.")
+    shape, dtype = node.shape, node.dtype
+    if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
+        raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
+    if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
+        raise SchemaError(f"{where}: expected numbers, found {dtype}.")
+    check_stored(node, where, file_bytes)
+    return node
+
+
+def check_stored(node: Any, where: str, file_bytes: int) -> None:
+    """Refuse a dataset whose values are elsewhere, not stored, or need a plug-in to be read.
+
+    Raises:
+        SchemaError: what is wrong with it.
+    """
+    h5py = import_h5py()
+    shape, dtype = node.shape, node.dtype
+    stored = node.id.get_create_plist()
+    if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
+        raise SchemaError(f"{where}: its values lie outside of the file.")
+    filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
+    known = {
+        h5py.h5z.FILTER_SHUFFLE,
+        h5py.h5z.FILTER_DEFLATE,
+        h5py.h5z.FILTER_FLETCHER32,
+        h5py.h5z.FILTER_LZF,
+    }
+    # Others would be looked for among plug-ins, which are programs.
+    if not filters <= known:
+        raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
+    # What is claimed but not stored takes no room in the file, and all there is here.
+    if node.chunks is not None:
+        claimed = math.prod(
+            -(-size // chunk) for size, chunk in zip(shape, node.chunks, strict=True)
+        )
+        whole = node.id.get_num_chunks() == claimed or not node.size
+        if math.prod(node.chunks) * dtype.itemsize > LARGEST_CHUNK:
+            raise SchemaError(f"{where}: chunks of shape {node.chunks} are too large.")
+    else:
+        whole = node.id.get_storage_size() == node.nbytes
+    if not whole or node.id.get_storage_size() > file_bytes:
+        raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
