@@ -12,6 +12,7 @@ A method has one name for all actions. Its form for discrete ones is a file of i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -160,13 +161,21 @@ _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 def _classes() -> dict[str, str]:
     """Return the class of each algorithm of this folder by name, in the order of names."""
-    found = {}
-    for folder in sys.modules[_PACKAGE].__path__:
-        for path in Path(folder).glob("*.py"):
-            for name in _CLASS.findall(path.read_text("utf-8")):
-                if name.lower() == path.stem.replace("_", ""):
-                    found[path.stem] = name
+    found: dict[str, str] = {}
+    for folder in map(Path, sys.modules[_PACKAGE].__path__):
+        found.update(_classes_in(folder, folder.stat().st_mtime_ns))
     return dict(sorted(found.items()))
+
+
+@functools.cache
+def _classes_in(folder: Path, _changed: int) -> dict[str, str]:
+    """Return the class of each algorithm of a folder, read again once files come or go."""
+    found = {}
+    for path in folder.glob("*.py"):
+        for name in _CLASS.findall(path.read_text("utf-8")):
+            if name.lower() == path.stem.replace("_", ""):
+                found[path.stem] = name
+    return found
 
 
 def _files() -> dict[str, list[str]]:

@@ -45,14 +45,20 @@ def recorded_manifest(name: str, version: str = "") -> Manifest | None:
         stems = [path.stem for path in recorded_folder(name).glob("*.json")]
         version = next(iter(newest_first(filter(is_version, stems))), "")
     path = recorded_folder(name) / f"{version}.json"
-    return read_manifest(path) if path.is_file() else None
+    return _read_shipped(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 def recorded_manifests() -> Iterator[Manifest]:
     """Yield every manifest that ships with orlog."""
     for path in sorted(records_folder().rglob("*.json")):
         if is_version(path.stem):
-            yield read_manifest(path)
+            yield _read_shipped(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read_shipped(path: Path, _changed: int) -> Manifest:
+    """Return a manifest, read again once its file has changed."""
+    return read_manifest(path)
 
 
 # D4RL's 183 datasets: 118 with a published checksum, and 65 whose first download is trusted.

@@ -18,6 +18,7 @@ from hypothesis import settings
 import orlog
 from orlog.datasets.reading.dataset import Dataset
 from tests.levels import THOROUGH, scaled
+from tests.mujoco_models import compile_once
 
 MINI = "pointmaze/umaze-mini-v1"
 MEMORY = Path("/dev/shm")
@@ -75,6 +76,12 @@ def no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     """Let nothing wait until a disk has what was written: no disk loses power during a test."""
     if request.node.get_closest_marker("fsync") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def models_are_compiled_once() -> None:
+    """Let environments of the same model share the work of MuJoCo's compiler."""
+    compile_once()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,36 @@
+"""Compiles each MuJoCo model once a process: that takes longer than an episode, and each evaluation
+makes several environments of the same model."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["compile_once"]
+
+
+def compile_once() -> None:
+    """From now on, give copies of models that were compiled before, if MuJoCo has been imported."""
+    mujoco = sys.modules.get("mujoco")
+    compiler = getattr(getattr(mujoco, "MjModel", None), "from_xml_path", None)
+    if mujoco is None or compiler is None or isinstance(compiler, Kept):
+        return
+    mujoco.MjModel.from_xml_path = Kept(compiler)
+
+
+class Kept:
+    """Compiles models and keeps those whose text is all of them."""
+
+    def __init__(self, compiler: Any) -> None:
+        self.compiler = compiler
+        self.models: dict[bytes, Any] = {}
+
+    def __call__(self, path: str, *rest: Any, **named: Any) -> Any:
+        text = Path(path).read_bytes()
+        if rest or named or b"file=" in text:
+            return self.compiler(path, *rest, **named)
+        if text not in self.models:
+            self.models[text] = self.compiler(path)
+        return copy.copy(self.models[text])
