@@ -202,7 +202,7 @@ _UMAZE: dict[str, Recipe] = {
         "of an update; a conservative weight of 1, because rewards are sparse; no cloning steps",
     ),
     "calql": Recipe(
-        steps=8_000,
+        steps=5_000,
         settings={
             "hidden": [64, 64],
             "policy_learning_rate": 3e-4,
@@ -228,6 +228,17 @@ _UMAZE: dict[str, Recipe] = {
         },
         source="small on purpose, to train on one CPU core in a few minutes: 10 steps at once, two "
         "layers of 64, and few steps, hence a higher learning rate than the published one",
+    ),
+    "edac": Recipe(
+        steps=6_000,
+        settings={
+            "hidden": [64, 64],
+            "policy_learning_rate": 1e-3,
+            "critic_learning_rate": 1e-3,
+            "temperature_learning_rate": 1e-3,
+            "target_rate": 0.02,
+        },
+        source=_QUICK + "; fewer than the others', because each passes 10 critics five times",
     ),
     "fql": Recipe(
         steps=10_000,
@@ -316,6 +327,11 @@ _UMAZE: dict[str, Recipe] = {
     ),
 }
 
+_LARGE: dict[str, Recipe] = {
+    name: dataclasses.replace(_UMAZE[name], source=_QUICK + "; as on pointmaze/umaze-v1")
+    for name in ("bc", "fql", "iql")
+}
+
 _STITCH: dict[str, Recipe] = {
     "gcbc": Recipe(
         steps=12_000,
@@ -381,6 +397,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
     for datasets, recipes in (
         (("pointmaze/umaze-v1", "pointmaze/umaze-mini-v1"), _UMAZE),
+        (("pointmaze/large-v1",), _LARGE),
         (("pointmaze/medium-stitch-v1",), _STITCH),
         (("classic/cartpole-mixed-v1",), _CARTPOLE),
     )
