@@ -1,11 +1,13 @@
 """Adam with less work around each step: the numbers and the state of `torch.optim.Adam`.
 
-PyTorch's fused Adam changes all parameters in one call, but prepares that call anew in every step,
-which takes longer than the call itself where networks are small. Here its lists are kept.
+PyTorch's fused Adam changes all parameters in one call, but prepares that call anew in every step
+and counts the steps of each parameter by a call of its own, which takes longer than the fused call
+where networks are small. Here its lists are kept, and the numbers of steps are views of one tensor.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,19 +26,21 @@ class Adam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step down the gradients."""
-        groups = None if closure is not None else self._groups()
-        if groups is None:
+        kept = self._kept()
+        gradients: list[list[Any]]
+        gradients = [[parameter.grad for parameter in lists.parameters] for lists in kept]
+        if closure is not None or not kept or any(one is None for its in gradients for one in its):
             return super().step(closure)
-        for group, (parameters, first, second, steps), gradients in groups:
-            torch._foreach_add_(steps, 1)
+        for group, lists, its in zip(self.param_groups, kept, gradients, strict=True):
+            lists.all_steps.add_(1)
             beta1, beta2 = group["betas"]
             torch._fused_adam_(
-                parameters,
-                gradients,
-                first,
-                second,
+                lists.parameters,
+                its,
+                lists.first_moments,
+                lists.second_moments,
                 [],
-                steps,
+                lists.steps,
                 lr=group["lr"],
                 beta1=beta1,
                 beta2=beta2,
@@ -61,28 +65,38 @@ class Adam(torch.optim.Adam):
             for one in group["params"]:
                 one.grad = None
 
-    def _groups(self) -> list[tuple[dict[str, Any], tuple[list[Tensor], ...], list[Tensor]]] | None:
-        """Return each group, its lists and gradients; None before the first step and if one lacks."""
+    def _kept(self) -> list[_Lists]:
+        """Return the lists of each group; none before the first step of all parameters."""
         kept = self.__dict__.get("kept")
         if kept is None or kept[0] is not self.state:  # a loaded state is another dict
             if not all(
                 self.state.get(one) for group in self.param_groups for one in group["params"]
             ):
-                return None
-            kept = self.__dict__["kept"] = (
-                self.state,
-                [self._lists(group) for group in self.param_groups],
-            )
-        found = []
-        for group, lists in zip(self.param_groups, kept[1], strict=True):
-            gradients = [one.grad for one in lists[0]]
-            if any(one is None for one in gradients):
-                return None
-            found.append((group, lists, gradients))
-        return found
+                return []
+            found = [_lists(group["params"], self.state) for group in self.param_groups]
+            kept = self.__dict__["kept"] = self.state, found
+        lists: list[_Lists] = kept[1]
+        return lists
 
-    def _lists(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
-        """Return parameters, moments and numbers of steps."""
-        states = [self.state[one] for one in group["params"]]
-        names = ("exp_avg", "exp_avg_sq", "step")
-        return list(group["params"]), *([one[name] for one in states] for name in names)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lists:
+    """The parameters of a group and what Adam holds for each."""
+
+    parameters: list[Tensor]
+    first_moments: list[Tensor]
+    second_moments: list[Tensor]
+    steps: list[Tensor]
+    all_steps: Tensor
+
+
+def _lists(parameters: list[Tensor], state: dict[Tensor, dict[str, Tensor]]) -> _Lists:
+    """Return the lists of a group, whose numbers of steps become views of one tensor."""
+    states = [state[one] for one in parameters]
+    all_steps = torch.stack([one["step"] for one in states])
+    for one, step in zip(states, all_steps, strict=True):
+        one["step"] = step
+    first, second, steps = (
+        [one[name] for one in states] for name in ("exp_avg", "exp_avg_sq", "step")
+    )
+    return _Lists(list(parameters), first, second, steps, all_steps)
