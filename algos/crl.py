@@ -26,7 +26,9 @@ What differs from OGBench's code:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
   desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
   other data.
-- Missing: discrete actions and the advantage-weighted policy, which goes with them there; images; a
+- Frames of states and goals pass the same convolutions, which only the critics' loss trains. Theirs
+  have two in the critics, and others in the policy.
+- Missing: discrete actions and the advantage-weighted policy, which goes with them there; a
   standard deviation that is learned.
 """
 
@@ -40,7 +42,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
+    GoalEncoder,
     act_for_goals,
     log_likelihood,
     make_goal_policy,
@@ -75,6 +79,10 @@ class CRLConfig:
     """Probability that the critics' goal is the state itself, a later one, or a random one."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -142,10 +150,10 @@ class CRL:
 
     CONFIG = CRLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("critic", "policy", "optimizer")
+    STATE = ("encoder", "critic", "policy", "optimizer")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -164,26 +172,31 @@ class CRL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        state_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        width, action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = BilinearCritic(
-            state_dim, action_dim, scaling.goal_width, config, generator=generator
+            width, action_dim, self.encoder.goal_width, config, generator=generator
         )
-        self.policy = make_goal_policy(scaling, config.hidden, generator=generator)
+        self.policy = make_goal_policy(self.encoder, action_dim, config.hidden, generator=generator)
+        networks = (self.encoder, self.critic, self.policy)
         self.optimizer = Adam(
-            [*self.critic.parameters(), *self.policy.parameters()], config.learning_rate
+            [one for network in networks for one in network.parameters()], config.learning_rate
         )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
-        states = self.scaling.observations(batch.observations)
+        batch = self.encoder.shifted(batch)
+        states = self.encoder.states(batch.observations)
+        fixed = states.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
-        goals = self.scaling.goals(batch.actor_goals)
+        with torch.no_grad():
+            goals = self.encoder.goals(batch.actor_goals)
 
-        logits = self.critic.every_pair(states, actions, self.scaling.goals(batch.value_goals))
+        logits = self.critic.every_pair(states, actions, self.encoder.goals(batch.value_goals))
         critic_loss = contrastive_loss(logits)
 
-        means = policy_means(self.policy, states, goals)
-        values = self.critic(states, means.clamp(-1, 1), goals).amin(0)
+        means = policy_means(self.policy, fixed, goals)
+        values = self.critic(fixed, means.clamp(-1, 1), goals).amin(0)
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(values, log_likelihoods, self.config.cloning_weight)
 
@@ -204,8 +217,6 @@ class CRL:
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
 
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.scaling, observations, goals)
+        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

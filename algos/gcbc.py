@@ -22,7 +22,8 @@ What differs from OGBench's code:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
   desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
   other data.
-- Missing: discrete actions, images, goals with geometric distances, a standard deviation that is
+- Frames of states and goals pass the same convolutions; theirs lie on top of each other as channels.
+- Missing: discrete actions, goals with geometric distances, a standard deviation that is
   learned (all published settings have 1).
 """
 
@@ -35,7 +36,14 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.goal_networks import act_for_goals, log_likelihood, make_goal_policy, policy_means
+from orlog.algos.encoders import EncoderKind, Observations
+from orlog.algos.goal_networks import (
+    GoalEncoder,
+    act_for_goals,
+    log_likelihood,
+    make_goal_policy,
+    policy_means,
+)
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
@@ -56,6 +64,10 @@ class GCBCConfig:
     """Transitions in a batch."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that a goal is the state itself, a later one of its episode, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -66,10 +78,10 @@ class GCBC:
 
     CONFIG = GCBCConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("policy", "optimizer")
+    STATE = ("encoder", "policy", "optimizer")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -86,13 +98,19 @@ class GCBC:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.policy = make_goal_policy(scaling, config.hidden, generator=generator)
-        self.optimizer = Adam(self.policy.parameters(), config.learning_rate)
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.policy = make_goal_policy(
+            self.encoder, len(scaling.action_low), config.hidden, generator=generator
+        )
+        self.optimizer = Adam(
+            [*self.encoder.parameters(), *self.policy.parameters()], config.learning_rate
+        )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
-        states = self.scaling.observations(batch.observations)
-        goals = self.scaling.goals(batch.actor_goals)
+        batch = self.encoder.shifted(batch)
+        states = self.encoder.states(batch.observations)
+        goals = self.encoder.goals(batch.actor_goals)
         actions = self.scaling.actions_to_unit(batch.actions)
         means = policy_means(self.policy, states, goals)
         loss = -log_likelihood(actions, means).mean()
@@ -103,8 +121,6 @@ class GCBC:
             error = (means - actions).square().mean()
         return {"policy/loss": loss.detach(), "policy/squared_error": error}
 
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.scaling, observations, goals)
+        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

@@ -29,7 +29,9 @@ What differs from OGBench's code:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
   desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
   other data.
-- Missing: IQL's policy (used there for discrete actions only), discrete actions, images, a standard
+- Frames of states and goals pass the same convolutions, which only the critics' loss trains. Theirs lie
+  on top of each other as channels, and each network has convolutions of its own.
+- Missing: IQL's policy (used there for discrete actions only), discrete actions, a standard
   deviation that is learned, networks without layer normalization, rewards of 0 and 1.
 """
 
@@ -43,7 +45,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
+    GoalEncoder,
     act_for_goals,
     expectile_loss,
     log_likelihood,
@@ -82,6 +86,10 @@ class GCIQLConfig:
     """Probability that the values' goal is the state itself, a later one, or a random one."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -92,10 +100,10 @@ class GCIQL:
 
     CONFIG = GCIQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("critic", "target_critic", "value", "policy", "optimizer")
+    STATE = ("encoder", "critic", "target_critic", "value", "policy", "optimizer")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -114,14 +122,19 @@ class GCIQL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.critic = make_goal_critic(scaling, config.hidden, generator=generator, actions=True)
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.critic = make_goal_critic(
+            self.encoder, len(scaling.action_low), config.hidden, generator=generator
+        )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        inputs = len(scaling.obs_mean) + scaling.goal_width
+        inputs = self.encoder.width + self.encoder.goal_width
         self.value = make_network(
             inputs, 1, config.hidden, generator=generator, layer_norm=True, style="gelu"
         )
-        self.policy = make_goal_policy(scaling, config.hidden, generator=generator)
-        networks = (self.critic, self.value, self.policy)
+        self.policy = make_goal_policy(
+            self.encoder, len(scaling.action_low), config.hidden, generator=generator
+        )
+        networks = (self.encoder, self.critic, self.value, self.policy)
         self.optimizer = Adam(
             [one for network in networks for one in network.parameters()], config.learning_rate
         )
@@ -129,27 +142,29 @@ class GCIQL:
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        states = self.scaling.observations(batch.observations)
-        next_states = self.scaling.observations(batch.next_observations)
-        value_goals = self.scaling.goals(batch.value_goals)
-        policy_goals = self.scaling.goals(batch.actor_goals)
+        batch = self.encoder.shifted(batch)
+        states = self.encoder.states(batch.observations)
+        value_goals = self.encoder.goals(batch.value_goals)
         actions = self.scaling.actions_to_unit(batch.actions)
         pairs = torch.cat([states, value_goals], -1)
+        fixed, fixed_pairs = states.detach(), pairs.detach()  # the critics alone train the encoder
 
         with torch.no_grad():
+            next_states = self.encoder.states(batch.next_observations)
+            policy_goals = self.encoder.goals(batch.actor_goals)
             target_q = self.target_critic(pairs, actions).amin(0)
             next_values = self.value(torch.cat([next_states, value_goals], -1)).squeeze(-1)
             targets = batch.rewards + config.discount * batch.masks * next_values
 
-        values = self.value(pairs).squeeze(-1)
+        values = self.value(fixed_pairs).squeeze(-1)
         advantages = target_q - values.detach()
         value_loss = expectile_loss(values, target_q, advantages, config.expectile)
 
         q_values = self.critic(pairs, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
 
-        means = policy_means(self.policy, states, policy_goals)
-        own_q = self.critic(torch.cat([states, policy_goals], -1), means.clamp(-1, 1)).amin(0)
+        means = policy_means(self.policy, fixed, policy_goals)
+        own_q = self.critic(torch.cat([fixed, policy_goals], -1), means.clamp(-1, 1)).amin(0)
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(own_q, log_likelihoods, config.cloning_weight)
 
@@ -170,8 +185,6 @@ class GCIQL:
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
 
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.scaling, observations, goals)
+        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

@@ -31,7 +31,9 @@ What differs from OGBench's code:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
   desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
   other data.
-- Missing: discrete actions, images, a standard deviation that is learned, networks without layer
+- Frames of states and goals pass the same convolutions, which only the values' loss trains. Theirs lie
+  on top of each other as channels, and each network has convolutions of its own.
+- Missing: discrete actions, a standard deviation that is learned, networks without layer
   normalization, rewards of 0 and 1 (no published setting for continuous actions has the last three).
 """
 
@@ -45,7 +47,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
+    GoalEncoder,
     act_for_goals,
     expectile_loss,
     log_likelihood,
@@ -86,6 +90,10 @@ class GCIVLConfig:
     """Probability that the values' goal is the state itself, a later one, or a random one."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -96,10 +104,10 @@ class GCIVL:
 
     CONFIG = GCIVLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("value", "target_value", "policy", "optimizer")
+    STATE = ("encoder", "value", "target_value", "policy", "optimizer")
     CONSTANTS = ("config", "scaling")
 
     @staticmethod
@@ -118,23 +126,29 @@ class GCIVL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.value = make_goal_critic(scaling, config.hidden, generator=generator, actions=False)
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        self.value = make_goal_critic(self.encoder, 0, config.hidden, generator=generator)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
-        self.policy = make_goal_policy(scaling, config.hidden, generator=generator)
+        self.policy = make_goal_policy(
+            self.encoder, len(scaling.action_low), config.hidden, generator=generator
+        )
+        networks = (self.encoder, self.value, self.policy)
         self.optimizer = Adam(
-            [*self.value.parameters(), *self.policy.parameters()], config.learning_rate
+            [one for network in networks for one in network.parameters()], config.learning_rate
         )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        states = self.scaling.observations(batch.observations)
-        next_states = self.scaling.observations(batch.next_observations)
-        value_goals = self.scaling.goals(batch.value_goals)
-        policy_goals = self.scaling.goals(batch.actor_goals)
+        batch = self.encoder.shifted(batch)
+        states = self.encoder.states(batch.observations)
+        value_goals = self.encoder.goals(batch.value_goals)
+        fixed = states.detach()  # the values alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
         with torch.no_grad():
+            next_states = self.encoder.states(batch.next_observations)
+            policy_goals = self.encoder.goals(batch.actor_goals)
             next_values = self.target_value(next_states, value_goals)
             targets = batch.rewards + config.discount * batch.masks * next_values
             signs = targets.amin(0) - self.target_value(states, value_goals).mean(0)
@@ -144,7 +158,7 @@ class GCIVL:
         values = self.value(states, value_goals)
         value_loss = expectile_loss(values, targets, signs, config.expectile)
 
-        log_likelihoods = log_likelihood(actions, policy_means(self.policy, states, policy_goals))
+        log_likelihoods = log_likelihood(actions, policy_means(self.policy, fixed, policy_goals))
         policy_loss = weighted_cloning_loss(
             log_likelihoods, advantages, config.inverse_temperature, config.max_weight
         )
@@ -160,8 +174,6 @@ class GCIVL:
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
 
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.scaling, observations, goals)
+        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

@@ -8,15 +8,20 @@ they act with the mean.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import Encoder, EncoderKind, Observations, make_encoder
 from orlog.algos.networks import Scaling, TwinCritic, make_network
+from orlog.loaders.batch import StateGoalBatch
 
 __all__ = [
+    "GoalEncoder",
     "act_for_goals",
     "log_likelihood",
     "make_goal_critic",
@@ -24,14 +29,84 @@ __all__ = [
     "policy_means",
 ]
 
+BatchT = TypeVar("BatchT", bound=StateGoalBatch)
+
+_STATES = ("observations", "next_observations", "subgoal_observations")
+_GOALS = ("value_goals", "actor_goals", "low_goals", "subgoals")
+_ACHIEVED = "achieved_goal"  # a part of observations in Gymnasium's goal environments
 _FIRST_ACTIONS = 0.1  # the last layer of a policy starts with a tenth of the usual weights
 
 
+class GoalEncoder(nn.Module):
+    """Encodes states and goals: both by one encoder where goals are states, else each by its own.
+
+    Attributes:
+        width: Numbers in a state's features.
+        goal_width: Numbers in a goal's features.
+        goals_are_states: Whether goals are whole observations.
+    """
+
+    def __init__(
+        self,
+        scaling: Scaling,
+        kind: EncoderKind,
+        random_shift: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self._states = make_encoder(scaling, kind, generator=generator, random_shift=random_shift)
+        self._goals = None
+        if scaling.goal_mean is not None and scaling.goal_std is not None:
+            of_goals = dataclasses.replace(
+                scaling,
+                obs_mean=scaling.goal_mean,
+                obs_std=scaling.goal_std,
+                observation_space=scaling.goal_space,
+            )
+            self._goals = make_encoder(
+                of_goals, kind, generator=generator, random_shift=random_shift
+            )
+        self.goals_are_states = self._goals is None
+        self.width, self.goal_width = self._states.width, self._of_goals.width
+
+    @property
+    def _of_goals(self) -> Encoder:
+        return self._states if self._goals is None else self._goals
+
+    def states(self, states: Observations) -> Float32[Tensor, "batch features"]:
+        """Return the features of states."""
+        features: Tensor = self._states(states)
+        return features
+
+    def goals(self, goals: Observations) -> Float32[Tensor, "batch goal_features"]:
+        """Return the features of goals."""
+        if isinstance(goals, Tensor) and goals.is_floating_point():
+            goals = goals.reshape(len(goals), self.goal_width)
+        features: Tensor = self._of_goals(goals)
+        return features
+
+    def achieved(self, states: Observations) -> Float32[Tensor, "batch goal_features"]:
+        """Return the features of the goals that states have achieved, where goals are parts of them."""
+        if isinstance(states, dict):
+            return self.goals(states[_ACHIEVED])
+        return self.goals(states[:, : self.goal_width])
+
+    def shifted(self, batch: BatchT) -> BatchT:
+        """Return a batch whose frames are shifted at random, for training; others as they are."""
+        changed = {}
+        for name in (field.name for field in dataclasses.fields(batch)):
+            if name in _STATES:
+                changed[name] = self._states.shift(getattr(batch, name))
+            elif name in _GOALS:
+                changed[name] = self._of_goals.shift(getattr(batch, name))
+        return dataclasses.replace(batch, **changed)
+
+
 def make_goal_policy(
-    scaling: Scaling, hidden: tuple[int, ...], *, generator: torch.Generator
+    encoder: GoalEncoder, actions: int, hidden: tuple[int, ...], *, generator: torch.Generator
 ) -> nn.Sequential:
     """Return a network of states and goals, next to each other, whose outputs are mean actions."""
-    inputs, actions = len(scaling.obs_mean) + scaling.goal_width, len(scaling.action_low)
+    inputs = encoder.width + encoder.goal_width
     return make_mean_network(inputs, actions, hidden, generator=generator)
 
 
@@ -46,18 +121,18 @@ def make_mean_network(
 
 
 def make_goal_critic(
-    scaling: Scaling, hidden: tuple[int, ...], *, generator: torch.Generator, actions: bool
+    encoder: GoalEncoder, actions: int, hidden: tuple[int, ...], *, generator: torch.Generator
 ) -> TwinCritic:
-    """Return two critics: of (states, goals), or of (states and goals, actions)."""
-    states, goals = len(scaling.obs_mean), scaling.goal_width
-    first, second = (states + goals, len(scaling.action_low)) if actions else (states, goals)
+    """Return two critics of (states and goals, actions); without actions, of (states, goals)."""
+    states, goals = encoder.width, encoder.goal_width
+    first, second = (states + goals, actions) if actions else (states, goals)
     return TwinCritic(first, second, hidden, generator=generator, layer_norm=True, style="gelu")
 
 
 def policy_means(
     policy: nn.Module, states: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
 ) -> Float32[Tensor, "batch act"]:
-    """Return a policy's means for standardized states and goals; they are not bounded."""
+    """Return a policy's means for encoded states and goals; they are not bounded."""
     means: Tensor = policy(torch.cat([states, goals], -1))
     return means
 
@@ -73,12 +148,13 @@ def log_likelihood(
 @torch.no_grad()
 def act_for_goals(
     policy: nn.Module,
+    encoder: GoalEncoder,
     scaling: Scaling,
-    observations: Float32[Tensor, "batch state"],
-    goals: Float32[Tensor, "batch goal"],
+    observations: Observations,
+    goals: Observations,
 ) -> Float32[Tensor, "batch act"]:
     """Return the mean actions, in bounds; states, goals and actions are in their own units."""
-    means = policy_means(policy, scaling.observations(observations), scaling.goals(goals))
+    means = policy_means(policy, encoder.states(observations), encoder.goals(goals))
     return scaling.actions_from_unit(means.clamp(-1, 1))
 
 

@@ -31,7 +31,9 @@ What differs from OGBench's code:
 - In data of Gymnasium's goal environments a goal is the part achieved_goal, and a state has no part
   desired_goal (`loaders/states_and_goals.py`). OGBench's goals are whole observations, as ours are in
   other data.
-- Missing: discrete actions; images, and with them a representation that learns from the policy; a
+- Frames of states and goals pass the same convolutions, which only the values' loss trains. Theirs
+  has others in each network, and phi learns from the lower policy too.
+- Missing: discrete actions, a
   standard deviation that is learned.
 """
 
@@ -46,7 +48,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
+    GoalEncoder,
     expectile_loss,
     log_likelihood,
     make_mean_network,
@@ -90,6 +94,10 @@ class HIQLConfig:
     """Probability that the values' goal is the state itself, a later one, or a random one."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that the upper policy's goal is the state itself, a later one, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -106,10 +114,11 @@ class HIQL:
 
     CONFIG = HIQLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
     STATE = (
+        "encoder",
         "representation",
         "value",
         "target_value",
@@ -136,7 +145,8 @@ class HIQL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        states, goals, chosen = len(scaling.obs_mean), scaling.goal_width, config.representation
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        states, goals, chosen = self.encoder.width, self.encoder.goal_width, config.representation
         style: dict[str, Any] = {"generator": generator, "layer_norm": True, "style": "gelu"}
         self.representation = make_network(states + goals, chosen, config.hidden, **style)
         self.value = TwinCritic(states, chosen, config.hidden, **style)
@@ -147,26 +157,32 @@ class HIQL:
         self.high_policy = make_mean_network(
             states + goals, chosen, config.hidden, generator=generator
         )
-        trained = (self.representation, self.value, self.low_policy, self.high_policy)
+        trained = (self.encoder, self.representation, self.value, self.low_policy, self.high_policy)
         self.optimizer = Adam(
             [one for network in trained for one in network.parameters()], config.learning_rate
         )
 
     def represent(self, states: Tensor, goals: Tensor) -> Float32[Tensor, "batch d"]:
-        """Return phi(s, g) of standardized states and goals."""
+        """Return phi(s, g) of encoded states and goals."""
         return to_length(self.representation(torch.cat([states, goals], -1)))
 
     def update(self, batch: StateSubgoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        states = self.scaling.observations(batch.observations)
-        next_states = self.scaling.observations(batch.next_observations)
-        subgoal_states = self.scaling.observations(batch.subgoal_observations)
+        batch = self.encoder.shifted(batch)
+        states = self.encoder.states(batch.observations)
+        value_goals = self.encoder.goals(batch.value_goals)
         actions = self.scaling.actions_to_unit(batch.actions)
-        value_goals, high_goals, low_goals, subgoals = (
-            self.scaling.goals(one)
-            for one in (batch.value_goals, batch.actor_goals, batch.low_goals, batch.subgoals)
-        )
+        with torch.no_grad():  # the values alone train the encoder
+            fixed = states.detach()
+            next_states, subgoal_states = (
+                self.encoder.states(one)
+                for one in (batch.next_observations, batch.subgoal_observations)
+            )
+            high_goals, low_goals, subgoals = (
+                self.encoder.goals(one)
+                for one in (batch.actor_goals, batch.low_goals, batch.subgoals)
+            )
 
         represented = self.represent(states, value_goals)
         with torch.no_grad():
@@ -184,14 +200,14 @@ class HIQL:
             aims = self.represent(places, torch.cat([low_goals, high_goals, low_goals, high_goals]))
             low, high, low_next, high_next = self.value(places, aims).mean(0).chunk(4)
             low_chosen, high_chosen = aims[: len(states)], self.represent(states, subgoals)
-        low_means = self.low_policy(torch.cat([states, low_chosen], -1))
+        low_means = self.low_policy(torch.cat([fixed, low_chosen], -1))
         low_loss = weighted_cloning_loss(
             log_likelihood(actions, low_means),
             low_next - low,
             config.low_inverse_temperature,
             config.max_weight,
         )
-        high_means = self.high_policy(torch.cat([states, high_goals], -1))
+        high_means = self.high_policy(torch.cat([fixed, high_goals], -1))
         high_loss = weighted_cloning_loss(
             log_likelihood(high_chosen, high_means),
             high_next - high,
@@ -214,11 +230,10 @@ class HIQL:
         }
 
     @torch.no_grad()
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the lower policy's mean actions for the upper policy's mean choice."""
-        states, goals = self.scaling.observations(observations), self.scaling.goals(goals)
-        chosen = to_length(self.high_policy(torch.cat([states, goals], -1)))
+        states = self.encoder.states(observations)
+        pairs = torch.cat([states, self.encoder.goals(goals)], -1)
+        chosen = to_length(self.high_policy(pairs))
         means = self.low_policy(torch.cat([states, chosen], -1))
         return self.scaling.actions_from_unit(means.clamp(-1, 1))

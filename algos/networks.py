@@ -56,10 +56,12 @@ class Scaling:
         obs_std: Divides observations; positive.
         action_low: Action that a network's -1 stands for; empty where actions are integers.
         action_high: Action that a network's +1 stands for; empty where actions are integers.
-        observation_space: The dataset's, for algorithms that take more than vectors.
+        observation_space: That of observations, or of states where there are goals, for algorithms
+            that take more than vectors.
         action_space: The dataset's, for algorithms that take more than continuous actions.
         goal_mean: Subtracted from goals; None where goals are whole observations.
         goal_std: Divides goals; positive.
+        goal_space: Space of goals that are not vectors; None where goals are whole observations.
     """
 
     obs_mean: Float32[Tensor, " obs"]
@@ -70,6 +72,7 @@ class Scaling:
     action_space: gymnasium.Space[Any] | None = None
     goal_mean: Float32[Tensor, " goal"] | None = None
     goal_std: Float32[Tensor, " goal"] | None = None
+    goal_space: gymnasium.Space[Any] | None = None
 
     def __post_init__(self) -> None:
         if not bool((self.obs_std > 0).all()):

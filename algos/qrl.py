@@ -34,8 +34,9 @@ What differs from OGBench's code:
 - States and goals are standardized over the dataset by default; there, and with the authors' preset,
   not. Actions are mapped from their bounds to [-1, 1], which are the bounds in OGBench.
 - A uniform later state is uniform; there, the nearest and the farthest come half as often as others.
-- Missing: discrete actions and the advantage-weighted policy, which goes with them there; images;
-  metric residual networks, which no published setting uses; a standard deviation that is learned.
+- Frames pass the same convolutions in all networks; there, the policy has its own.
+- Missing: discrete actions and the advantage-weighted policy, which goes with them there; metric
+  residual networks, which no published setting uses; a standard deviation that is learned.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
+    GoalEncoder,
     act_for_goals,
     log_likelihood,
     make_goal_policy,
@@ -86,6 +89,10 @@ class QRLConfig:
     """Probability that the distance's goal is the state itself, a later one, or a random one."""
     policy_goals: tuple[float, float, float] = (0.0, 1.0, 0.0)
     """Probability that the policy's goal is the state itself, a later one, or a random one."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -152,11 +159,11 @@ class QRL:
 
     CONFIG = QRLConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     GOALS = True
-    STATE = ("distance", "model", "policy", "log_multiplier", "optimizer")
-    CONSTANTS = ("config", "scaling", "goals_are_states")
+    STATE = ("encoder", "distance", "model", "policy", "log_multiplier", "optimizer")
+    CONSTANTS = ("config", "scaling")
 
     @staticmethod
     def loader(config: QRLConfig) -> tuple[str, dict[str, Any]]:
@@ -174,20 +181,19 @@ class QRL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        state_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
-        self.goals_are_states = scaling.goal_mean is None
-        goal_dim = None if self.goals_are_states else scaling.goal_width
-        self.distance = Quasimetric(state_dim, goal_dim, config, generator=generator)
+        self.encoder = GoalEncoder(self.scaling, config.encoder, config.random_shift, generator)
+        encoder, action_dim = self.encoder, len(scaling.action_low)
+        goal_dim = None if encoder.goals_are_states else encoder.goal_width
+        self.distance = Quasimetric(encoder.width, goal_dim, config, generator=generator)
         width, hidden = config.representation, config.hidden
         self.model = make_network(
             width + action_dim, width, hidden, generator=generator, layer_norm=True, style="gelu"
         )
-        self.policy = make_goal_policy(scaling, config.hidden, generator=generator)
+        self.policy = make_goal_policy(encoder, action_dim, hidden, generator=generator)
         self.log_multiplier = nn.Parameter(torch.zeros((), device=device))
-        trained = [*self.distance.parameters(), *self.model.parameters()]
-        self.optimizer = Adam(
-            [*trained, *self.policy.parameters(), self.log_multiplier], config.learning_rate
-        )
+        networks = (self.encoder, self.distance, self.model, self.policy)
+        trained = [one for network in networks for one in network.parameters()]
+        self.optimizer = Adam([*trained, self.log_multiplier], config.learning_rate)
 
     def after(self, here: Tensor, actions: Tensor) -> Tensor:
         """Return the representation that the model expects after an action."""
@@ -196,17 +202,19 @@ class QRL:
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
-        distance, scaling = self.distance, self.scaling
-        states = scaling.observations(batch.observations)
-        next_states = scaling.observations(batch.next_observations)
-        actions = scaling.actions_to_unit(batch.actions)
-        goals = scaling.goals(batch.actor_goals)
+        distance, encoder = self.distance, self.encoder
+        batch = encoder.shifted(batch)
+        states, next_states = map(encoder.states, (batch.observations, batch.next_observations))
+        fixed = states.detach()  # the distance and the model alone train the encoder
+        actions = self.scaling.actions_to_unit(batch.actions)
+        with torch.no_grad():
+            goals = encoder.goals(batch.actor_goals)
 
         here, following = distance.states(torch.cat([states, next_states])).chunk(2)
-        far = distance(here, distance.of_goals(scaling.goals(batch.value_goals)))
+        far = distance(here, distance.of_goals(encoder.goals(batch.value_goals)))
         local = local_loss(distance(here, following))
-        if not self.goals_are_states:
-            achieved = scaling.goals(batch.observations[:, : scaling.goal_width])
+        if not encoder.goals_are_states:
+            achieved = encoder.achieved(batch.observations)
             local = local + distance(here, distance.of_goals(achieved)).square().mean()
         multiplier = self.log_multiplier.exp()
         distance_loss = far_loss(far) + multiplier.detach() * local
@@ -214,7 +222,7 @@ class QRL:
         expected = self.after(here, actions)
         model_loss = (distance(following, expected) + distance(expected, following)).mean() / 2
 
-        means = policy_means(self.policy, states, goals)
+        means = policy_means(self.policy, fixed, goals)
         reached = self.after(here.detach(), means.clamp(-1, 1))
         left: Tensor = distance(reached, distance.of_goals(goals))
         log_likelihoods = log_likelihood(actions, means)
@@ -237,8 +245,6 @@ class QRL:
             "policy/log_likelihood": log_likelihoods.detach().mean(),
         }
 
-    def act(
-        self, observations: Float32[Tensor, "batch state"], goals: Float32[Tensor, "batch goal"]
-    ) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations, goals: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's mean actions for goals, in the environment's unit."""
-        return act_for_goals(self.policy, self.scaling, observations, goals)
+        return act_for_goals(self.policy, self.encoder, self.scaling, observations, goals)

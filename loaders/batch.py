@@ -240,19 +240,14 @@ class GoalBatch(Tensors):
 class StateGoalBatch(GoalBatch):
     """A `GoalBatch` whose observations are states (`orlog.loaders.states_and_goals`), all vectors."""
 
-    observations: Float32[Tensor, "batch state"]
-    next_observations: Float32[Tensor, "batch state"]
-    value_goals: Float32[Tensor, "batch goal"]
-    actor_goals: Float32[Tensor, "batch goal"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StateSubgoalBatch(StateGoalBatch):
     """An `orlog.SubgoalBatch` whose observations are states, all vectors."""
 
-    low_goals: Float32[Tensor, "batch goal"]
-    subgoals: Float32[Tensor, "batch goal"]
-    subgoal_observations: Float32[Tensor, "batch state"]
+    low_goals: Tensor | dict[str, Tensor]
+    subgoals: Tensor | dict[str, Tensor]
+    subgoal_observations: Tensor | dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

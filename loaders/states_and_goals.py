@@ -6,8 +6,9 @@
     other observations               state and goals are whole observations
 
 A state holds achieved_goal besides `observation`, since in some environments, such as AntMaze, only
-achieved_goal says where the robot is. It comes first: the first numbers of a state are what it has
-achieved, in the units of goals. What the data's own policy wanted, desired_goal, is left out.
+achieved_goal says where the robot is. In a vector it comes first: the first numbers of a state are what
+it has achieved, in the units of goals. What the data's own policy wanted, desired_goal, is left out.
+Observations with frames or integers are dicts, and so are their states.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float32
@@ -34,17 +35,20 @@ __all__ = ["GoalParts", "goal_parts", "states_and_goals", "states_and_subgoals"]
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _OBSERVATIONS = ("observations", "next_observations", "subgoal_observations")
 
+Values: TypeAlias = Tensor | dict[str, Tensor]
 BatchT = TypeVar("BatchT", bound=StateGoalBatch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GoalParts:
-    """Which numbers of an observation, as one flat vector, are the state and which are goals.
+    """Which parts of an observation are the state and which are goals.
+
+    Places are those of numbers, among all numbers of an observation; frames and integers have none.
 
     Attributes:
-        state: Those of the state, in this order.
-        achieved: Those of the goal that the observation reaches.
-        desired: Those of the goal that it asks for; None if it does not ask for any.
+        state: Places of the state, in this order.
+        achieved: Places of the goal that the observation reaches.
+        desired: Places of the goal that it asks for; None if it does not ask for any.
         goal_key: The part of observations that holds reached goals; None for all of it.
     """
 
@@ -53,10 +57,25 @@ class GoalParts:
     desired: slice | None
     goal_key: str | None
 
-    def states(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch state"]:
+    def numbers(self, values: Float32[Tensor, "*batch obs"]) -> Float32[Tensor, "*batch state"]:
+        """Return those of an observation's numbers that are of the state."""
+        pieces = [values[..., place] for place in self.state]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+    def states(self, observations: Values) -> Values:
         """Return the states of observations."""
-        pieces = [observations[:, place] for place in self.state]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        if self.goal_key is None:
+            return observations
+        if isinstance(observations, dict):
+            return {key: one for key, one in observations.items() if key != DESIRED}
+        return self.numbers(observations)
+
+    def wanted(self, observations: Values) -> Tensor:
+        """Return the goals that observations ask for."""
+        if isinstance(observations, dict):
+            return observations[DESIRED]
+        assert self.desired is not None
+        return observations[:, self.desired]
 
     def of_states(self, kind: type[BatchT], batch: GoalBatch) -> BatchT:
         """Return a batch as one of states: of a `kind` with the same fields."""
@@ -68,17 +87,17 @@ class GoalParts:
 
 
 def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
-    """Return which numbers of observations are states and goals.
+    """Return which parts of observations are states and goals.
 
     Args:
-        parts: Where each part of an observation lies in the vector, by key.
-        width: Numbers in the vector.
+        parts: Where each part of an observation is, by key.
+        width: Numbers of an observation.
         name: Name of the dataset, for messages.
 
     Raises:
         SchemaError: there is a desired goal, and no achieved goal of its shape.
     """
-    places = {key: leaf.place for key, leaf in parts.items()}
+    places = {key: slice(0) if leaf.column else leaf.place for key, leaf in parts.items()}
     achieved, desired = places.get(ACHIEVED), places.get(DESIRED)
     if desired is not None and achieved is None:
         raise SchemaError(
@@ -93,9 +112,11 @@ def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
             f"{name}: {DESIRED} must have the shape of {ACHIEVED}, found {parts[DESIRED].shape} and "
             f"{parts[ACHIEVED].shape}; record both in the same units."
         )
-    others = [place for key, place in places.items() if key not in (ACHIEVED, DESIRED)]
+    of_state = {key: place for key, place in places.items() if key != DESIRED}
+    if not any(leaf.column for leaf in parts.values()):  # one vector, which begins with this part
+        of_state = {ACHIEVED: achieved, **of_state}
     return GoalParts(
-        state=(achieved, *others), achieved=achieved, desired=desired, goal_key=ACHIEVED
+        state=tuple(of_state.values()), achieved=achieved, desired=desired, goal_key=ACHIEVED
     )
 
 
@@ -127,7 +148,7 @@ def states_and_goals(
         SchemaError: observations have a desired goal, and no achieved goal of its shape.
     """
     arrays = as_arrays(data)
-    parts = goal_parts(arrays.parts, arrays.obs_dim, arrays.name)
+    parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
     batches = goals(
         arrays,
         batch_size,
@@ -169,7 +190,7 @@ def states_and_subgoals(
         SchemaError: observations have a desired goal, and no achieved goal of its shape.
     """
     arrays = as_arrays(data)
-    parts = goal_parts(arrays.parts, arrays.obs_dim, arrays.name)
+    parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
     batches = subgoals(
         arrays,
         batch_size,

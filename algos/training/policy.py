@@ -39,7 +39,7 @@ from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.filling import Layout, layout_of
-from orlog.loaders.states_and_goals import GoalParts, goal_parts
+from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_parts
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.rollouts import Policy
 
@@ -111,7 +111,22 @@ def check_goal_to_act_for(kind: type[Any], dataset: Dataset) -> None:
 
 def _goal_parts(dataset: Dataset) -> GoalParts:
     layout = layout_of(dataset)
-    return goal_parts(layout.parts, layout.obs_dim, dataset.name)
+    leaves = {**layout.parts, **layout.observation_leaves}
+    found = goal_parts(leaves, layout.obs_dim, dataset.name)
+    if found.desired is not None and layout.observation_leaves:
+        space: Any = dataset.observation_space
+        achieved, desired = space[ACHIEVED], space[DESIRED]
+        if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):
+            raise SchemaError(
+                f"{dataset.name}: {DESIRED} is {desired} and {ACHIEVED} is {achieved}; record both in "
+                "the same units."
+            )
+    return found
+
+
+def _state_space(space: gymnasium.spaces.Dict) -> gymnasium.spaces.Dict:
+    """Return the space of observations without the goal that they ask for."""
+    return gymnasium.spaces.Dict([(key, one) for key, one in space.items() if key != DESIRED])
 
 
 def _observations(layout: Layout) -> str:
@@ -154,21 +169,24 @@ def make_from_record(
                 "benchmark's dataset, or record the data with an action space that has bounds."
             )
     obs_mean, obs_std = torch.tensor(record.obs_mean), torch.tensor(record.obs_std)
-    goal_mean = goal_std = None
-    if takes_goals(kind):
-        parts = _goal_parts(dataset)
+    goal_mean = goal_std = goal_space = None
+    observation_space: Any = dataset.observation_space
+    if takes_goals(kind) and (parts := _goal_parts(dataset)).goal_key is not None:
         # A desired goal is in the units of an achieved one, so both are standardized the same way.
         goal_mean, goal_std = obs_mean[parts.achieved], obs_std[parts.achieved]
-        obs_mean, obs_std = parts.states(obs_mean[None])[0], parts.states(obs_std[None])[0]
+        goal_space = observation_space[parts.goal_key]
+        obs_mean, obs_std = parts.numbers(obs_mean), parts.numbers(obs_std)
+        observation_space = _state_space(observation_space)
     scaling = Scaling(
         obs_mean=obs_mean,
         obs_std=obs_std,
         action_low=torch.from_numpy(low.reshape(-1).astype(np.float32)),
         action_high=torch.from_numpy(high.reshape(-1).astype(np.float32)),
-        observation_space=dataset.observation_space,
+        observation_space=observation_space,
         action_space=dataset.action_space,
         goal_mean=goal_mean,
         goal_std=goal_std,
+        goal_space=goal_space,
     )
     config = make_config(kind, record.config)
     try:
@@ -326,10 +344,10 @@ def _acting_for_goals(algorithm: Any, dataset: Dataset) -> Callable[[Any], Tenso
     """Return the actions of an algorithm for the goals that observations ask for."""
     parts = _goal_parts(dataset)
 
-    def act(observations: Tensor) -> Tensor:
+    def act(observations: Any) -> Tensor:
         if parts.desired is None:
             check_goal_to_act_for(type(algorithm), dataset)
-        actions: Tensor = algorithm.act(parts.states(observations), observations[:, parts.desired])
+        actions: Tensor = algorithm.act(parts.states(observations), parts.wanted(observations))
         return actions
 
     return act

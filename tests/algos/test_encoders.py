@@ -15,13 +15,19 @@ from orlog.algos.awac import AWAC
 from orlog.algos.bc import BC
 from orlog.algos.calql import CalQL
 from orlog.algos.cql import CQL
+from orlog.algos.crl import CRL
 from orlog.algos.edac import EDAC
 from orlog.algos.encoders import make_encoder
 from orlog.algos.fql import FQL
+from orlog.algos.gcbc import GCBC
+from orlog.algos.gciql import GCIQL
+from orlog.algos.gcivl import GCIVL
+from orlog.algos.hiql import HIQL
 from orlog.algos.ifql import IFQL
 from orlog.algos.iql import IQL
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.qcfql import QCFQL
+from orlog.algos.qrl import QRL
 from orlog.algos.rebrac import ReBRAC
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
@@ -211,6 +217,11 @@ def test_small_frames_fit_impala() -> None:
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
 VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, TD3BC]
+GOAL_KINDS: list[type[Any]] = [CRL, GCBC, GCIQL, GCIVL, HIQL, QRL]
+FEATURES = (
+    *("observations", "next_observations", "subgoal_observations"),
+    *("value_goals", "actor_goals", "low_goals", "subgoals"),
+)
 
 
 def pixel_scaling() -> Scaling:
@@ -232,8 +243,7 @@ def pixel_batch(kind: type[Any], config: Any) -> Any:
         others={"observations": frames(18, 8, 8, 1)},
         observation_leaves={"": Leaf(column="observations")},
     )
-    batch = next(iter(loaded(kind, config, arrays, seed=0, start=0)))
-    return dataclasses.replace(batch, terminations=torch.ones(6), truncations=torch.zeros(6))
+    return next(iter(loaded(kind, config, arrays, seed=0, start=0)))
 
 
 @pytest.mark.parametrize("kind", [BC, *VALUE_KINDS])
@@ -244,6 +254,7 @@ def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> N
         settings["conservative_weight"] = 0.0
     config = kind.CONFIG(**settings)
     batch, scaling = pixel_batch(kind, config), pixel_scaling()
+    batch = dataclasses.replace(batch, terminations=torch.ones(6))
     made = kind(config, scaling, seed=0)
     before = [one.detach().clone() for one in made.encoder.parameters()]
     if kind is not BC:
@@ -261,39 +272,97 @@ def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> N
     assert made.act(batch.observations).shape == (6, 2)
 
 
-@pytest.mark.parametrize("kind", VALUE_KINDS)
+def networks_of(algorithm: Any) -> dict[str, torch.nn.Module]:
+    """Return all networks but the encoder."""
+    found = {name: getattr(algorithm, name) for name in algorithm.STATE if name != "encoder"}
+    return {name: one for name, one in found.items() if isinstance(one, torch.nn.Module)}
+
+
+@pytest.mark.parametrize("kind", [*VALUE_KINDS, *GOAL_KINDS])
 def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any]) -> None:
     """The networks change as those of vectors do, and the encoder by the gradient of its features."""
     config = kind.CONFIG(**SETTINGS)
-    batch, made = pixel_batch(kind, config), kind(config, pixel_scaling(), seed=0)
+    made = kind(config, pixel_scaling(), seed=0)
+    batch = pixel_batch(kind, config)
+    batch = dataclasses.replace(batch, terminations=torch.zeros(6))
     encoder = copy.deepcopy(made.encoder)
-    width = encoder.width
+    encode = encoder.states if kind in GOAL_KINDS else encoder
     unscaled = Scaling(
-        obs_mean=torch.zeros(width),
-        obs_std=torch.ones(width),
+        obs_mean=torch.zeros(encoder.width),
+        obs_std=torch.ones(encoder.width),
         action_low=-torch.ones(2),
         action_high=torch.ones(2),
     )
     plain = kind(config, unscaled, seed=0)
-    for name in made.STATE:
-        network = getattr(plain, name)
-        if isinstance(network, torch.nn.Module) and name != "encoder":
-            network.load_state_dict(getattr(made, name).state_dict())
-    features = encoder(batch.observations)
-    given = features.detach().requires_grad_(True)
-    next_features = encoder(batch.next_observations).detach()
-    open_ended = dataclasses.replace(batch, terminations=torch.zeros(6))
-    made.update(open_ended)
-    plain.update(
-        dataclasses.replace(open_ended, observations=given, next_observations=next_features)
+    for name, network in networks_of(plain).items():
+        network.load_state_dict(getattr(made, name).state_dict())
+    features = {name: encode(getattr(batch, name)) for name in FEATURES if hasattr(batch, name)}
+    given = {name: one.detach().requires_grad_() for name, one in features.items()}
+    made.update(batch)
+    plain.update(dataclasses.replace(batch, **given))
+    trained = [name for name, one in given.items() if one.grad is not None]
+    torch.autograd.backward(
+        [features[name] for name in trained], [given[name].grad for name in trained]
     )
-    features.backward(given.grad)
     for one, other in zip(made.encoder.parameters(), encoder.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    for name in made.STATE:
-        network = getattr(plain, name)
-        if isinstance(network, torch.nn.Module) and name != "encoder":
-            for one, other in zip(
-                getattr(made, name).parameters(), network.parameters(), strict=True
-            ):
-                torch.testing.assert_close(one, other)
+    for name, network in networks_of(plain).items():
+        for one, other in zip(getattr(made, name).parameters(), network.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", GOAL_KINDS)
+def test_the_policies_for_goals_do_not_train_the_encoder(kind: type[Any]) -> None:
+    """But for GCBC, which has nothing else."""
+    config = kind.CONFIG(**SETTINGS, random_shift=1)
+    batch = pixel_batch(kind, config)
+    after = []
+    for scale in (1, 3):
+        made = kind(config, pixel_scaling(), seed=0)
+        before = [one.detach().clone() for one in made.encoder.parameters()]
+        with torch.no_grad():
+            for name, network in networks_of(made).items():
+                for one in network.parameters() if "policy" in name else ():
+                    one.mul_(scale)
+        made.update(batch)
+        after.append(list(made.encoder.parameters()))
+        assert not any(torch.equal(*pair) for pair in zip(before, after[-1], strict=True))
+        assert made.act(batch.observations, batch.actor_goals).shape == (6, 2)
+    is_same = [torch.equal(*pair) for pair in zip(*after, strict=True)]
+    assert all(is_same) if kind is not GCBC else not any(is_same)
+
+
+@pytest.mark.parametrize("goal", [PIXELS, spaces.Box(-9, 9, (2, 1)), spaces.Discrete(4)])
+@pytest.mark.parametrize("kind", GOAL_KINDS)
+def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
+    kind: type[Any], goal: spaces.Space[Any]
+) -> None:
+    space = spaces.Dict(achieved_goal=goal, observation=PIXELS)
+    numbers = isinstance(goal, spaces.Box) and goal is not PIXELS
+    scaling = dataclasses.replace(
+        pixel_scaling(),
+        observation_space=space,
+        obs_mean=torch.ones(2 * numbers),
+        obs_std=torch.ones(2 * numbers),
+        goal_mean=torch.ones(2 * numbers),
+        goal_std=torch.ones(2 * numbers),
+        goal_space=goal,
+    )
+    config = kind.CONFIG(**SETTINGS, random_shift=1)
+    space.seed(0)
+    batch = pixel_batch(kind, config)
+    goals = torch.from_numpy(np.stack([goal.sample() for _ in range(6)]))
+    changed: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(batch)):
+        if "goals" in name:
+            changed[name] = goals
+        elif "observations" in name:
+            changed[name] = {"achieved_goal": goals, "observation": getattr(batch, name)}
+    batch = dataclasses.replace(batch, **changed)
+    made = kind(config, scaling, seed=0)
+    before = [one.detach().clone() for one in made.encoder.parameters()]
+    made.update(batch)
+    assert not any(
+        torch.equal(*pair) for pair in zip(before, made.encoder.parameters(), strict=True)
+    )
+    assert made.act(batch.observations, goals).shape == (6, 2)

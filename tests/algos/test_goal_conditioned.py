@@ -65,7 +65,7 @@ class Plain:
         self.config, self.scaling = algorithm.config, algorithm.scaling
         self.policy = plain.parameters_of(algorithm.policy)
 
-    def read(self, batch: StateGoalBatch) -> None:
+    def read(self, batch: Any) -> None:
         """Standardize a batch."""
         one, scaling = plain.in_units(self.scaling, batch), self.scaling
         mean, std = scaling.goal_mean.numpy(), scaling.goal_std.numpy()

@@ -82,7 +82,7 @@ def log_likelihood(means: np.ndarray, taken: np.ndarray) -> np.ndarray:
 class Read:
     """A batch in the units of networks, in NumPy."""
 
-    def __init__(self, scaling: Scaling, batch: StateSubgoalBatch) -> None:
+    def __init__(self, scaling: Scaling, batch: Any) -> None:
         one = plain.in_units(scaling, batch)
         self.s, self.a, self.next_s, self.r = one["s"], one["a"], one["next_s"], one["r"]
         self.mask = batch.masks.numpy()
@@ -432,7 +432,7 @@ def test_states_and_subgoals_are_those_of_goal_environments() -> None:
     }
     arrays = Arrays(rows=rows, lengths=np.array([11]), obs_dim=5, action_dim=1, parts=parts)
     settings: dict[str, Any] = {"value_goals": (0, 1, 0), "policy_goals": (0, 1, 0), "steps": 3}
-    batch = next(iter(states_and_subgoals(arrays, 8, seed=0, **settings)))
+    batch: Any = next(iter(states_and_subgoals(arrays, 8, seed=0, **settings)))
     assert batch.observations.shape == batch.subgoal_observations.shape == (8, 3)
     assert batch.low_goals.shape == batch.subgoals.shape == (8, 2)
     torch.testing.assert_close(batch.subgoal_observations[:, :2], batch.subgoals)

@@ -22,6 +22,7 @@ from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.states_and_goals import states_and_goals
 
+EYE = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SMALL = {"hidden": [4], "batch_size": 8}
 
 
@@ -146,8 +147,8 @@ def test_data_that_ask_for_no_goal_are_trained_on_and_not_scored(
             r"lab/.*must have the shape of achieved_goal, found \(3,\) and \(2,\)",
         ),
         (
-            {"achieved_goal": box(2), "camera": spaces.Box(0, 255, (8, 8, 3), np.uint8)},
-            "gcbc takes",
+            {"achieved_goal": spaces.Discrete(3), "desired_goal": EYE, "observation": EYE},
+            r"lab/odd-v1: desired_goal is Box\(.* and achieved_goal is Discrete\(3\); record both",
         ),
     ],
 )
@@ -166,3 +167,38 @@ def test_probabilities_that_do_not_sum_to_1_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="policy_goals"):
         train_run("gcbc", mini, tmp_path, seed=0, steps=3, settings={"policy_goals": value})
+
+
+@pytest.mark.parametrize("space", [box(3), EYE])
+def test_whole_observations_are_goals_of_data_that_ask_for_none(
+    space: spaces.Box, tmp_path: Path
+) -> None:
+    dataset = record("lab/plain-v1", space)
+    settings = {**SMALL, "encoder": "impala", "representation": 8}
+    run = train_run("qrl", dataset, tmp_path, seed=0, steps=2, settings=settings, evaluations=0)
+    made: Any = make_from_record(run, dataset)
+    assert made.distance.goals is None
+    observations = torch.from_numpy(np.stack([space.sample() for _ in range(3)]))
+    assert made.act(observations, observations).shape == (3, 2)
+
+
+def test_states_with_frames_lack_the_goal_that_the_data_wanted() -> None:
+    space = spaces.Dict(achieved_goal=EYE, desired_goal=EYE, speed=box(3))
+    arrays = read_arrays(record("lab/eye-v1", space))
+    made = states_and_goals(arrays, 16, seed=3, policy_goals=(0.0, 1.0, 0.0))
+    whole = goals(
+        arrays,
+        16,
+        seed=3,
+        value_goals=GoalMixture(trajectory=1.0, geometric=True),
+        actor_goals=GoalMixture(trajectory=1.0),
+        goal_key="achieved_goal",
+    )
+    one: Any = next(iter(made))
+    other: Any = next(iter(whole))
+    for name in ("observations", "next_observations"):
+        assert list(getattr(one, name)) == ["achieved_goal", "speed"]
+        for key, values in getattr(one, name).items():
+            assert torch.equal(values, getattr(other, name)[key])
+    assert torch.equal(one.actor_goals, other.actor_goals)
+    assert one.actor_goals.shape == (16, 8, 8, 1)

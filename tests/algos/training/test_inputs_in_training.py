@@ -21,6 +21,7 @@ from tests import command_line
 
 SIZE = 12
 FRAMES = spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
+PLACE = spaces.Box(0, SIZE, (2,), np.float32)
 PUSH = spaces.Box(-1, 1, (1,), np.float32)
 SMALL = ["--set", "hidden=[16]", "--set", "batch_size=32", "--set", "encoder=impala"]
 
@@ -28,13 +29,19 @@ SMALL = ["--set", "hidden=[16]", "--set", "batch_size=32", "--set", "encoder=imp
 class Dot(gymnasium.Env[Any, Any]):
     """A dot starts left or right of the middle; each step into the middle's direction earns 1."""
 
-    def __init__(self, *, continuous: bool, mixed: bool = False) -> None:
+    def __init__(self, *, continuous: bool, mixed: bool = False, goal: str = "") -> None:
         self.action_space = PUSH if continuous else spaces.Discrete(2, start=1)
         self.observation_space: spaces.Space[Any] = FRAMES
         self._mixed = mixed
         if mixed:
             self.observation_space = spaces.Dict(
                 count=spaces.Discrete(5), eye=FRAMES, speed=spaces.Box(-1, 1, (2,), np.float32)
+            )
+        self._goal = goal
+        if goal:
+            space = FRAMES if goal == "frame" else PLACE
+            self.observation_space = spaces.Dict(
+                achieved_goal=space, desired_goal=space, observation=FRAMES
             )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -54,6 +61,9 @@ class Dot(gymnasium.Env[Any, Any]):
     def _seen(self) -> Any:
         frame = np.zeros(FRAMES.shape, np.uint8)
         frame[4:8, self._place - 1 : self._place + 2] = 255
+        if self._goal:
+            goal = frame if self._goal == "frame" else np.array([self._place, 0], np.float32)
+            return {"achieved_goal": goal, "desired_goal": goal, "observation": frame}
         if not self._mixed:
             return frame
         return {"count": np.int64(self._steps), "eye": frame, "speed": np.zeros(2, np.float32)}
@@ -62,10 +72,12 @@ class Dot(gymnasium.Env[Any, Any]):
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
     """Register the environments."""
-    made = {
+    made: dict[str, dict[str, Any]] = {
         "orlog-tests/Dot-v0": {"continuous": False},
         "orlog-tests/PushedDot-v0": {"continuous": True},
         "orlog-tests/MixedDot-v0": {"continuous": True, "mixed": True},
+        "orlog-tests/PlaceDot-v0": {"continuous": True, "goal": "place"},
+        "orlog-tests/FrameDot-v0": {"continuous": True, "goal": "frame"},
     }
     for name, arguments in made.items():
         gymnasium.register(
@@ -158,12 +170,30 @@ def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "gcivl",
+        *(
+            pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
+            for one in ("crl", "gcbc", "gciql", "hiql", "qrl")
+        ),
+    ],
+)
+def test_goals_are_reached_for_from_frames(name: str, tmp_path: Path) -> None:
+    for environment in ("PlaceDot", "FrameDot"):
+        record(f"orlog-tests/{environment}-v0", f"lab/{environment.lower()}-v1", paid=False)
+        found = scored(tmp_path / environment, name, f"lab/{environment.lower()}-v1", steps=2)
+        assert 0 <= found <= 4
+
+
+@pytest.mark.parametrize(
     ("name", "environment"),
     [
         ("bc", "Dot"),
         ("cql", "Dot"),
         ("iql", "Dot"),
         ("fql", "PushedDot"),
+        pytest.param("hiql", "FrameDot", marks=[pytest.mark.thorough, pytest.mark.slow]),
         pytest.param("rebrac", "PushedDot", marks=[pytest.mark.thorough, pytest.mark.slow]),
     ],
 )
@@ -204,8 +234,8 @@ def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_tha
     assert ended.stderr.count("\n") == 1
     assert (
         "lab/pushed-v1: dt takes observations that are vectors of numbers (a Box, or a Dict or "
-        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, calql, cql, edac, fql, ifql, iql, "
-        "qcfql, rebrac, td3bc."
+        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, calql, cql, crl, edac, fql, "
+        "gcbc, gciql, gcivl, hiql, ifql, iql, qcfql, qrl, rebrac, td3bc."
     ) in ended.stderr
 
 
