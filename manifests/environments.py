@@ -193,13 +193,16 @@ def environment_versions(environment_id: str) -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in sorted(packages)}
 
 
-def environment_record(env: gymnasium.Env[Any, Any]) -> EnvironmentRecord:
+def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRecord:
     """Return what recreates an environment: id, arguments, time limit, versions of packages.
+
+    Args:
+        env: The environment, or its `spec`.
 
     Raises:
         SchemaError: it was not made by `gymnasium.make`, or its arguments are not JSON.
     """
-    spec = env.spec
+    spec = env if isinstance(env, EnvSpec) else env.spec
     if spec is None:
         raise SchemaError("this environment has no id: make it with gymnasium.make.")
     kwargs = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}

@@ -11,7 +11,7 @@ import numpy as np
 from orlog.datasets.columns.summaries import fields_summary, summary
 from orlog.errors import SchemaError, wrong_type
 
-__all__ = ["Columns", "Episode", "as_infos", "as_numbers"]
+__all__ = ["Columns", "Episode", "as_column", "as_infos", "as_numbers"]
 
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
 # columns. Text, Sequence, Graph and OneOf: a list with an entry per row. The space says which of
@@ -113,11 +113,11 @@ def as_infos(infos: Any) -> dict[str, Columns]:
                 "of them only. Give every step the same names, or leave that one out."
             )
     return {
-        name: _as_column(name, [one[name] for one in infos]) for name in (infos[0] if infos else ())
+        name: as_column(name, [one[name] for one in infos]) for name in (infos[0] if infos else ())
     }
 
 
-def _as_column(name: str, values: list[Any]) -> Columns:
+def as_column(name: str, values: list[Any]) -> Columns:
     """Return the values of all steps as one array if they fit one, else as the given list."""
     if all(isinstance(one, np.ndarray) for one in values):
         if len({(one.dtype, one.shape) for one in values}) == 1:

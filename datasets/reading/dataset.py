@@ -399,6 +399,29 @@ class Dataset:
             self.name, self.environment, versions, trust_environment=trust_environment
         )
 
+    def restore(self, env: gymnasium.Env[Any, Any], episode: int, step: int) -> Any:
+        """Put a recorded state of the simulator into `env` and return the observation there.
+
+        The environment goes on from there: `env.step` takes the next action. It is reset first, with
+        the seed and options of the episode. Time limits count the steps before. What follows equals
+        what was recorded as far as the environment depends on its simulator's state alone: random
+        numbers that it draws later differ, and wrappers that remember observations start empty.
+
+        Args:
+            env: The environment that was recorded; `recover_environment` makes one.
+            episode: Position of the episode.
+            step: Number of the action that comes next, from 0; -1 is the last one.
+
+        Raises:
+            IndexError: there is no such episode.
+            NotFoundError: there is no such step, or no state was recorded, as `state=True` of
+                `orlog.record` does.
+            SchemaError: the environment's state cannot be set, or is another one.
+        """
+        from orlog.datasets.reading.restoring import restore
+
+        return restore(self.name, env, self[int(episode)], step)
+
     def selection(self) -> Selection:
         """Return the episodes as positions in stored versions."""
         if self._selection is not None:

@@ -17,6 +17,7 @@ from orlog.datasets.columns.schema import (
     count_rewards,
     return_of,
 )
+from orlog.datasets.recording.log import EpisodeLog
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import ZarrWriter
@@ -49,6 +50,7 @@ class EpisodeWriter:
         encodings: Mapping[str, Encoding] | None = None,
         first_decides: bool = True,
         strict: bool = False,
+        log: EpisodeLog | None = None,
     ) -> None:
         """Create the folder.
 
@@ -59,6 +61,7 @@ class EpisodeWriter:
             encodings: How to store some columns.
             first_decides: Whether the first episode may add columns; else the schema is complete.
             strict: Refuse numbers outside their Box, which are otherwise counted.
+            log: Where all rows are written as well.
         """
         schema.check(name)
         self.schema = schema
@@ -68,6 +71,7 @@ class EpisodeWriter:
         self.container = ZarrWriter(folder, encodings, bounds)
         self._refused = bounds if strict else {}
         self._name = name
+        self._log = log
         self._encoded = set(encodings or {})
         self._first_decides = first_decides
         self._open_steps = 0
@@ -203,6 +207,14 @@ class EpisodeWriter:
         self.episodes += len(lengths)
         self.steps += int(lengths.sum())
 
+    def add_again(self, blocks: Sequence[Block]) -> None:
+        """Write whole episodes as a log holds them: blocks of some steps, then the episode's row."""
+        for block in blocks:
+            self._append(block)
+            lengths = block.get("episodes/lengths", np.empty(0, np.int64))
+            self.episodes += len(lengths)
+            self.steps += int(lengths.sum())
+
     def finish(self) -> WrittenPart:
         """Write the remaining rows and return the part.
 
@@ -249,6 +261,8 @@ class EpisodeWriter:
             if offsets is not None:
                 moved[offsets] = block[offsets] + columns[name].rows
         self.container.append(moved)
+        if self._log is not None:
+            self._log.write(block)
 
     def _add_rewards(self, rewards: np.ndarray) -> None:
         """Keep rewards, up to a limit, so that they are summed at once as in a whole episode."""

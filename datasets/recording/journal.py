@@ -3,7 +3,7 @@
     journal.json    totals, schema, and the number of acknowledged rows of each column
     pending-N       the acknowledged rows after the full shards, one column after the other
 
-Full shards are in `part/`. Anything else in a recording's folder is ignored.
+Full shards are in `part/`. `log.py` keeps what comes between two journals. Anything else in a recording's folder is ignored.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write_journal(
     write_durably(temporary, json.dumps(body).encode())
     temporary.replace(folder / JOURNAL)
     sync(folder)  # before removing what the old journal needs
-    for path in folder.glob("pending-*"):
+    for path in (*folder.glob("pending-*"), *folder.glob("episodes-*")):
         if path != pending:
             path.unlink()
 

@@ -2,6 +2,7 @@
 
     $ORLOG_HOME/datasets/NAME/.VERSION.recording/journal.json     what is acknowledged
                                                  pending-N        rows after the full shards
+                                                 episodes-N       episodes after journal N
                                                  part/            full shards
     $ORLOG_HOME/datasets/NAME/VERSION/                            appears whole, at the end
 
@@ -25,6 +26,7 @@ from typing import Any, NoReturn, Self
 import gymnasium
 import numpy as np
 from filelock import FileLock
+from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
@@ -37,6 +39,7 @@ from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.recording.layout import lay_out_version
+from orlog.datasets.recording.log import EpisodeLog, logged_episodes
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import (
     IntegrityError,
@@ -93,7 +96,7 @@ class DatasetWriter:
         *,
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
-        environment: gymnasium.Env[Any, Any] | None = None,
+        environment: gymnasium.Env[Any, Any] | EnvSpec | None = None,
         version: str = "1.0.0",
         reward_dtype: Any = np.float64,
         description: str = "",
@@ -105,6 +108,7 @@ class DatasetWriter:
         resume: bool = False,
         discard: bool = False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        keep_every_episode: bool = False,
         strict: bool = False,
     ) -> None:
         """Start a version, or resume an interrupted recording of it.
@@ -113,8 +117,8 @@ class DatasetWriter:
             name: Name of the dataset without version, for example `lab/arm-v1`.
             observation_space: Space of observations; taken from `environment` if it is given.
             action_space: Space of actions; taken from `environment` if it is given.
-            environment: The environment in which the data are recorded. Its id, arguments and
-                package versions are kept, so that policies can be evaluated in it.
+            environment: The environment in which the data are recorded, or its `spec`. Its id,
+                arguments and package versions are kept, so that policies can be evaluated in it.
             version: Content version, `major.minor.patch`.
             reward_dtype: float32 or float64.
             description: What the data are, in a sentence or two.
@@ -126,6 +130,9 @@ class DatasetWriter:
             resume: Continue an interrupted recording of this version, if there is one.
             discard: Drop an interrupted recording of this version, if there is one.
             checkpoint_seconds: Time between automatic acknowledgements.
+            keep_every_episode: Also keep the episodes since the last acknowledgement if the process
+                is killed, by writing their rows to a file of its own at once. This waits for no
+                disk, so that a power cut can still lose them.
             strict: Refuse observations and actions outside their Box. Otherwise they are recorded
                 and counted in the manifest, `orlog show` shows them and training warns about them.
                 NaN is never refused.
@@ -143,9 +150,9 @@ class DatasetWriter:
         ):
             if space is not None and not isinstance(space, gymnasium.Space):
                 raise wrong_type(parameter, "a space of Gymnasium", space)
-        if environment is not None and not isinstance(environment, gymnasium.Env):
+        if environment is not None and not isinstance(environment, gymnasium.Env | EnvSpec):
             raise wrong_type("environment", "an environment made by gymnasium.make", environment)
-        if environment is not None:
+        if isinstance(environment, gymnasium.Env):
             observation_space = observation_space or environment.observation_space
             action_space = action_space or environment.action_space
         if observation_space is None or action_space is None:
@@ -181,6 +188,7 @@ class DatasetWriter:
             resume,
             discard,
             checkpoint_seconds,
+            keep_every_episode,
             strict,
         )
         if record is not None:
@@ -197,6 +205,7 @@ class DatasetWriter:
         resume: bool = False,
         discard: bool = False,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        keep_every_episode: bool = False,
         strict: bool = False,
     ) -> DatasetWriter:
         """Start a version that holds everything in `dataset`, followed by new episodes.
@@ -232,6 +241,7 @@ class DatasetWriter:
             resume,
             discard,
             checkpoint_seconds,
+            keep_every_episode,
             strict,
         )
         return writer
@@ -248,6 +258,7 @@ class DatasetWriter:
         resume: bool,
         discard: bool,
         checkpoint_seconds: float,
+        keep_every_episode: bool,
         strict: bool,
     ) -> None:
         if not isinstance(name, str):
@@ -265,6 +276,7 @@ class DatasetWriter:
         self._acknowledged = 0
         self._journal_number = 0
         self._done = False
+        self._log = EpisodeLog(self._recording) if keep_every_episode else None
         self._lock = _locked(self.folder)
         try:
             if discard:
@@ -287,6 +299,7 @@ class DatasetWriter:
                 encodings=encodings,
                 first_decides=base is None,
                 strict=strict,
+                log=self._log,
             )
             self._writer = self._new_writer()
             self._ended: dict[str, int] = {}
@@ -403,6 +416,8 @@ class DatasetWriter:
         """
         self._check_open()
         if self._writer.discard_open(self._ended):
+            if self._log is not None:
+                self._log.write({})
             return
         self.checkpoint()
         self._writer.close()
@@ -438,6 +453,8 @@ class DatasetWriter:
             write_journal(
                 self._recording, self._journal_number, self._header, self._writer, self._ended
             )
+        if self._log is not None:
+            self._log.start(self._journal_number, whole=not self._writer.inside_episode)
             sync(self._recording)
         self._acknowledged = self._writer.episodes
 
@@ -481,6 +498,8 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Stop; acknowledged episodes are kept for `resume=True`."""
+        if self._log is not None:
+            self._log.close()
         if not self._done:
             self._done = True
             self._writer.close()
@@ -537,13 +556,27 @@ class DatasetWriter:
         self._ended = restore(self._recording, journal, self._writer)
         self._journal_number = journal["pending"]
         self._acknowledged = journal["episodes"]
+        logged = list(logged_episodes(self._recording, self._journal_number))
+        for blocks in logged:
+            self._writer.add_again(blocks)
+        if logged:
+            self._note_end()
         # A dropped episode filled up a shard with acknowledged rows, which will be written again.
-        if any(state["on_disk"] for state in journal["columns"].values()):
+        if (
+            logged
+            or self._log is not None
+            or any(state["on_disk"] for state in journal["columns"].values())
+        ):
             self.checkpoint()
 
-    def _episode_ended(self) -> None:
+    def _note_end(self) -> None:
         self._ended = {name: column.rows for name, column in self._writer.container.columns.items()}
-        if time.monotonic() >= self._next_checkpoint:
+
+    def _episode_ended(self) -> None:
+        self._note_end()
+        # A log continues a journal, so the first episode needs one at once.
+        log_is_due = self._log is not None and self._log.is_due
+        if log_is_due or time.monotonic() >= self._next_checkpoint:
             self.checkpoint()
 
     def _accept(self, manifest: Manifest) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset as Dataset
     from orlog.datasets.reading.verifying import verify_store as verify_store
     from orlog.datasets.recipes.build import build_dataset as build_dataset
+    from orlog.datasets.recording.recorder import record as record
     from orlog.datasets.recording.saving import convert_dataset as convert_dataset
     from orlog.datasets.recording.saving import save_dataset as save_dataset
     from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
@@ -124,6 +125,7 @@ _HOMES = {
     "preferences": "orlog.loaders.preferences",
     "prioritized_transitions": "orlog.loaders.priorities",
     "publish_dataset": "orlog.datasets.publish.publish",
+    "record": "orlog.datasets.recording.recorder",
     "references": "orlog.reference_returns",
     "repair_dataset": "orlog.datasets.download.download",
     "save_dataset": "orlog.datasets.recording.saving",

@@ -1,0 +1,214 @@
+"""The state of a simulator: read while recording, put back by `Dataset.restore`.
+
+Recorded states are extra columns `infos/state/NAME`; row t is the state before action t. A simulator is
+found from `env.unwrapped`:
+
+    MuJoCo              its `model` and `data`, or those of the environment inside of it (mazes)
+    classic control     an array or tuple of numbers in its attribute `state`
+    anything else       its methods `get_state()`, which returns an array of numbers, and
+                        `set_state(array)`
+
+Of MuJoCo are kept: time, qpos, qvel, act, mocap_pos, mocap_quat and qacc_warmstart, where the solver starts.
+An array in the attribute `goal` of the environment is kept as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.options import options_from_text
+from orlog.errors import NotFoundError, SchemaError
+
+if TYPE_CHECKING:
+    from orlog.datasets.columns.episode import Episode
+
+__all__ = ["STATE", "Simulator", "restore", "simulator_of", "wrappers_of"]
+
+STATE = "state/"
+_MUJOCO = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat", "qacc_warmstart")
+# D4RL and OGBench have the columns of MuJoCo's, and no others.
+_NEEDED = ("qpos", "qvel", "state")
+
+
+class Simulator(NamedTuple):
+    """How a simulator's state is read and put back."""
+
+    read: Callable[[], dict[str, np.ndarray]]
+    write: Callable[[Mapping[str, np.ndarray]], None]
+
+
+def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
+    """Return how the state of an environment's simulator is read and put back.
+
+    Raises:
+        SchemaError: the environment has none that is known.
+    """
+    inner = env.unwrapped
+    for holder in (inner, *vars(inner).values()):
+        data = getattr(holder, "data", None)
+        if type(data).__name__ == "MjData" and hasattr(holder, "model"):
+            return _with_goal(inner, _mujoco(holder.model, data))
+    if callable(getattr(inner, "get_state", None)) and callable(getattr(inner, "set_state", None)):
+        return _with_goal(inner, _methods(inner))
+    if hasattr(inner, "state"):
+        return _with_goal(inner, _attribute(inner))
+    raise SchemaError(
+        f"{_name(env)}: no state of a simulator is found: it has neither MuJoCo's model and data, nor "
+        "an attribute state. Give the environment methods get_state(), which returns an array of "
+        "numbers, and set_state(array), or leave out state=True."
+    )
+
+
+def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int) -> Any:
+    """Put the state before an action back; return the observation recorded there.
+
+    Args:
+        name: The dataset's name in errors.
+        env: An environment with the simulator that was recorded.
+        episode: The episode.
+        step: Number of the action, from 0; negative ones count from the end.
+
+    Raises:
+        SchemaError: the environment has no state that can be put back, or another one.
+        NotFoundError: no state was recorded, or there is no such step.
+    """
+    where = f"{name}, episode {episode.index}"
+    if not -len(episode) <= step < len(episode):
+        raise NotFoundError(f"{where}: has {len(episode)} steps, none of them number {step}.")
+    step %= len(episode)
+    recorded = _recorded_state(episode, step)
+    options = options_from_text(episode.metadata.get("options", ""))
+    env.reset(seed=episode.seed, options=options)
+    simulator = simulator_of(env)
+    present = simulator.read()
+    if not recorded.keys() & present.keys():
+        raise NotFoundError(
+            f"{where}: no state of a simulator was recorded; "
+            "orlog.record(env, NAME, state=True) records it."
+        )
+    for part, value in present.items():
+        if part in recorded and recorded[part].shape != value.shape:
+            raise SchemaError(
+                f"{where}: {part} was recorded with shape {recorded[part].shape}, but that of "
+                f"{_name(env)} has shape {value.shape}; give the environment that was recorded."
+            )
+        if part not in recorded and part in _NEEDED:
+            raise SchemaError(
+                f"{where}: {part} of {_name(env)} was not recorded; give the environment that was "
+                "recorded."
+            )
+    simulator.write({part: recorded[part] for part in present if part in recorded})
+    observation = _row(episode.observations, step)
+    for wrapper in wrappers_of(env):
+        if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
+            wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
+        started = getattr(wrapper, "episode_starts_from", None)
+        if started is not None:
+            started(observation)
+    return observation
+
+
+def wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Yield the wrappers of an environment, from the outermost."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+
+
+def _mujoco(model: Any, data: Any) -> Simulator:
+    import mujoco
+
+    names = [name for name in _MUJOCO if getattr(data, name).size]
+    # These arrays are views of the simulator's memory.
+    views = {name: getattr(data, name) for name in names}
+
+    def read() -> dict[str, np.ndarray]:
+        state = {name: view.copy() for name, view in views.items()}
+        state["time"] = np.float64(data.time)
+        return state
+
+    def write(state: Mapping[str, np.ndarray]) -> None:
+        if "time" in state:
+            data.time = float(state["time"])
+        for name in names:
+            if name in state:
+                getattr(data, name)[:] = state[name]
+        mujoco.mj_forward(model, data)
+        if "qacc_warmstart" in state:  # mj_forward has moved it
+            data.qacc_warmstart[:] = state["qacc_warmstart"]
+
+    return Simulator(read, write)
+
+
+def _methods(inner: Any) -> Simulator:
+    def read() -> dict[str, np.ndarray]:
+        return {"state": np.array(inner.get_state())}
+
+    return Simulator(read, lambda state: inner.set_state(state["state"].copy()))
+
+
+def _attribute(inner: Any) -> Simulator:
+    def read() -> dict[str, np.ndarray]:
+        values = np.array(inner.state)
+        if values.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{_name(inner)}: its attribute state holds no numbers; call reset() first, give it "
+                "methods get_state() and set_state(array), or leave out state=True."
+            )
+        return {"state": values}
+
+    def write(state: Mapping[str, np.ndarray]) -> None:
+        inner.state = state["state"].copy()
+
+    return Simulator(read, write)
+
+
+def _with_goal(inner: Any, simulator: Simulator) -> Simulator:
+    """Return a simulator whose state includes the environment's goal, if that is an array."""
+
+    def read() -> dict[str, np.ndarray]:
+        state = simulator.read()
+        goal = getattr(inner, "goal", None)
+        if isinstance(goal, np.ndarray):
+            state["goal"] = goal.copy()
+        return state
+
+    def write(state: Mapping[str, np.ndarray]) -> None:
+        simulator.write(state)
+        if "goal" in state:
+            inner.goal = state["goal"].copy()
+
+    return Simulator(read, write) if hasattr(inner, "goal") or _is_goal_env(inner) else simulator
+
+
+def _is_goal_env(inner: Any) -> bool:
+    space = inner.observation_space
+    return isinstance(space, gymnasium.spaces.Dict) and "desired_goal" in space.spaces
+
+
+def _recorded_state(episode: Episode, step: int) -> dict[str, np.ndarray]:
+    """Return the state before an action; D4RL and OGBench name its columns without `state/`."""
+    state = {
+        name.removeprefix(STATE): np.asarray(values[step])
+        for name, values in episode.infos.items()
+        if name.startswith(STATE)
+    }
+    return state or {
+        name: np.asarray(episode.infos[name][step]) for name in _NEEDED if name in episode.infos
+    }
+
+
+def _row(values: Any, row: int) -> Any:
+    if isinstance(values, dict):
+        return {key: _row(part, row) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_row(part, row) for part in values)
+    return values[row]
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -1,0 +1,272 @@
+"""An episode that is being recorded: copies of what an environment gave, until they are written."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.episode import Columns, as_column
+from orlog.datasets.columns.options import options_to_text
+from orlog.datasets.columns.values import flatten
+from orlog.datasets.reading.restoring import STATE
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.errors import SchemaError, clause
+
+__all__ = ["OpenEpisode"]
+
+LOG_PROBS = "action_log_probs"
+_INTEGERS = (int, np.int64)
+
+
+class OpenEpisode:
+    """The steps of an episode that the writer does not have yet.
+
+    Attributes:
+        copied_action: Returns a copy of an action; raises SchemaError if it does not fit its space.
+        with_log_probs: Whether each action comes with its log-probability.
+    """
+
+    def __init__(
+        self,
+        writer: DatasetWriter,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        infos: Sequence[str] = (),
+        action_log_probs: bool = False,
+        keeps_options: bool = True,
+    ) -> None:
+        """Hold nothing yet.
+
+        Args:
+            writer: Where steps are written.
+            observation_space: Space of observations.
+            action_space: Space of actions.
+            infos: Names in the info of each step that are kept.
+            action_log_probs: Whether each action comes with its log-probability.
+            keeps_options: Whether the options of resets are kept.
+        """
+        self._writer = writer
+        self._spaces = observation_space, action_space
+        self._names = tuple(infos)
+        self.with_log_probs = action_log_probs
+        self._keeps_options = keeps_options
+        self._copy_observation = _copier(observation_space, self._misfit("observation", 0, ""))
+        advice = "; convert it before the step, for example with .astype"
+        self.copied_action = _copier(action_space, self._misfit("action", 1, advice))
+        self._written = 0
+        self._flags: tuple[Any, Any] = False, False
+        self._seed: int | None = None
+        self._options = ""
+        self._observations: list[Any] = []
+        self._forget_steps()
+
+    def start(
+        self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start from the observation of a reset; steps of an earlier episode must have ended.
+
+        Raises:
+            SchemaError: something does not fit or cannot be kept.
+        """
+        text = options_to_text(options)
+        if text and not self._keeps_options:
+            raise SchemaError(
+                f"{self._writer.name}: the version to append to has no column episodes/options, so "
+                "options of reset cannot be kept; reset without them, or record a new dataset."
+            )
+        self._observations = [self._copy_observation(observation)]
+        self._seed, self._options = seed, text
+
+    def add(
+        self,
+        action: Any,
+        result: tuple[Any, Any, Any, Any, Mapping[str, Any]],
+        state: Mapping[str, np.ndarray] | None = None,
+        log_prob: float | None = None,
+    ) -> None:
+        """Add a step: the action, as `copied_action` returns it, and what `step` returned.
+
+        Raises:
+            SchemaError: something does not fit; nothing is added.
+        """
+        observation, reward, terminated, truncated, info = result
+        after = self._copy_observation(observation)
+        if self._names:
+            self._infos.append(self._picked(info))
+        if state is not None:
+            self._states.append(state)
+        if log_prob is not None:
+            self._log_probs.append(log_prob)
+        self._observations.append(after)
+        self._actions.append(action)
+        self._rewards.append(reward)
+        self._flags = terminated, truncated
+
+    def __len__(self) -> int:
+        """Return the number of steps that it holds."""
+        return len(self._rewards)
+
+    def end(self) -> None:
+        """Write the steps and end the episode; an episode without steps is forgotten.
+
+        Raises:
+            SchemaError: the steps do not fit those of earlier episodes.
+            StorageError: the disk is full; finished episodes are kept.
+        """
+        self.write_steps()
+        self._observations = []
+        if self._written > 0:
+            self._written = 0
+            metadata = {"options": self._options} if self._keeps_options else {}
+            self._writer.end_episode(seed=self._seed, metadata=metadata)
+
+    def write_steps(self) -> None:
+        """Write the steps so far; the writer then waits for the rest of this episode.
+
+        Raises:
+            SchemaError: the steps do not fit those of earlier episodes.
+            StorageError: the disk is full; finished episodes are kept.
+        """
+        steps = len(self)
+        if steps == 0:
+            return
+        terminations, truncations = np.zeros((2, steps), np.bool_)
+        terminations[-1], truncations[-1] = map(bool, self._flags)
+        columns = {
+            "observations": _stack(self._spaces[0], self._observations),
+            "actions": _stack(self._spaces[1], self._actions),
+            "rewards": _column("rewards", self._rewards),
+            "terminations": terminations,
+            "truncations": truncations,
+            "infos": self._info_columns(),
+        }
+        # They are forgotten whether or not they fit, so that an error is not met twice.
+        self._observations = []
+        self._forget_steps()
+        self._writer.add_steps(**columns)
+        self._written += steps
+
+    def wrong_log_prob(self) -> SchemaError:
+        """Return the error for a log-probability that is missing, or is not recorded."""
+        if self.with_log_probs:
+            text = "step needs action_log_prob=.., since this recording has action_log_probs=True"
+        else:
+            text = "action_log_prob is recorded only with action_log_probs=True"
+        return SchemaError(f"{self.where()}: {text}.")
+
+    def where(self) -> str:
+        """Return dataset, episode and step in words."""
+        step = self._written + len(self)
+        return f"{self._writer.name}, episode {self._writer.total_episodes}, step {step}"
+
+    def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:
+        """Return a function that says where a value does not fit."""
+        return lambda error: SchemaError(
+            f"{self.where()}: the {what} does not fit its space {self._spaces[space]}: "
+            f"{clause(error)}{advice}."
+        )
+
+    def _forget_steps(self) -> None:
+        self._actions: list[Any] = []
+        self._rewards: list[Any] = []
+        self._infos: list[list[Any]] = []
+        self._states: list[Mapping[str, np.ndarray]] = []
+        self._log_probs: list[float] = []
+        self._flags = False, False
+
+    def _picked(self, info: Mapping[str, Any]) -> list[Any]:
+        try:
+            values = [info[name] for name in self._names]
+        except KeyError as error:
+            raise SchemaError(
+                f"{self.where()}: the info of this step has no {error.args[0]!r}, only "
+                f"{sorted(info)}; what is recorded must be in the info of every step."
+            ) from None
+        return [value.copy() if isinstance(value, np.ndarray) else value for value in values]
+
+    def _info_columns(self) -> dict[str, Columns]:
+        columns = {
+            name: _column(name, [row[index] for row in self._infos])
+            for index, name in enumerate(self._names)
+        }
+        for name in self._states[0] if self._states else ():
+            columns[STATE + name] = np.array([state[name] for state in self._states])
+        if self.with_log_probs:
+            columns[LOG_PROBS] = np.array(self._log_probs, np.float64)
+        return columns
+
+
+def _copier(
+    space: gymnasium.Space[Any], misfit: Callable[[SchemaError], SchemaError]
+) -> Callable[[Any], Any]:
+    """Return a function that returns a copy of a value of a space, in the form that `_stack` takes.
+
+    It raises the error that `misfit` makes if the value does not fit. Bounds of a Box are not enforced.
+    """
+
+    def checked(value: Any) -> Any:
+        try:
+            return flatten(space, "value", [value], 1)
+        except SchemaError as error:
+            raise misfit(error) from error
+
+    array = np.ndarray
+    match space:
+        case spaces.Box(dtype=dtype, shape=shape):
+            # The bytes of an array are quicker to take and to join than copies of it.
+            def copied(value: Any) -> Any:
+                if type(value) is array and value.dtype is dtype and value.shape == shape:
+                    return value.tobytes()
+                return checked(value)["value"].tobytes()
+
+        case spaces.Discrete():
+            choices = range(int(space.start), int(space.start) + int(space.n))
+
+            def copied(value: Any) -> Any:
+                if not (type(value) in _INTEGERS and value in choices):
+                    checked(value)
+                return value
+
+        case spaces.Dict():
+            parts = {key: _copier(part, misfit) for key, part in space.spaces.items()}
+
+            def copied(value: Any) -> Any:
+                if not (isinstance(value, dict) and value.keys() == parts.keys()):
+                    checked(value)
+                return {key: copy_part(value[key]) for key, copy_part in parts.items()}
+
+        case _:
+
+            def copied(value: Any) -> Any:
+                checked(value)
+                return copy.deepcopy(value)
+
+    return copied
+
+
+def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:
+    """Return samples that a copier made as columns; much quicker than checking each one again."""
+    match space:
+        case spaces.Box(dtype=dtype, shape=shape):
+            return np.frombuffer(b"".join(samples), dtype).reshape(len(samples), *shape)
+        case spaces.Discrete():
+            return np.array(samples, space.dtype)
+        case spaces.Dict():
+            return {
+                key: _stack(part, [sample[key] for sample in samples])
+                for key, part in space.spaces.items()
+            }
+    return samples
+
+
+def _column(name: str, values: list[Any]) -> Columns:
+    """Return a value of each step as a column."""
+    if {type(value) for value in values} <= {float, np.float64}:
+        return np.array(values, np.float64)
+    return as_column(name, values)

@@ -1,0 +1,334 @@
+"""`orlog.record`: an environment that is stepped as usual becomes a dataset."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.recording import log, recorder
+from orlog.datasets.store import encoding
+from orlog.errors import NotFoundError, SchemaError, StorageError, VersionExistsError
+from tests.levels import scaled
+
+NAME = "lab/poles-v1"
+
+
+def run(env: gymnasium.Env[Any, Any], episodes: int, first: int = 0) -> list[dict[str, list[Any]]]:
+    """Step an environment as usual; return what it gave."""
+    given = []
+    for seed in range(first, first + episodes):
+        env.action_space.seed(seed)
+        observation, _ = env.reset(seed=seed)
+        seen: dict[str, list[Any]] = {"observations": [observation], "actions": [], "rewards": []}
+        seen |= {"terminations": [], "truncations": [], "infos": []}
+        while True:
+            action = env.action_space.sample()
+            observation, reward, terminated, truncated, info = env.step(action)
+            for name, value in zip(
+                ("observations", "actions", "rewards", "terminations", "truncations", "infos"),
+                (observation, action, reward, terminated, truncated, info),
+                strict=True,
+            ):
+                seen[name].append(value)
+            if terminated or truncated:
+                break
+        given.append(seen)
+    return given
+
+
+def check(ds: orlog.Dataset, given: list[dict[str, list[Any]]]) -> None:
+    """Check that a dataset holds exactly what the environment gave."""
+    assert len(ds) == len(given)
+    for episode, seen in zip(ds, given, strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            found = getattr(episode, name)
+            if isinstance(found, dict):
+                for key, values in found.items():
+                    np.testing.assert_array_equal(values, [one[key] for one in seen[name]])
+            else:
+                np.testing.assert_array_equal(found, seen[name])
+
+
+def test_the_lines_of_a_user() -> None:
+    env = orlog.record(gymnasium.make("CartPole-v1"), NAME)
+    given = run(env, 3)
+    env.close()
+    ds = orlog.load_dataset(NAME)
+    check(ds, given)
+    assert [episode.seed for episode in ds] == [0, 1, 2]
+    assert len(ds[0].observations) == len(ds[0]) + 1
+    assert ds.environment is not None
+    assert ds.environment.id == "CartPole-v1"
+    assert orlog.verify_store(ds.folder)[1] == []
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1024])
+def test_blocks_of_steps_give_the_same_version(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "BLOCK_STEPS", steps)
+    with orlog.record(gymnasium.make("Pendulum-v1", max_episode_steps=21), "lab/a-v1") as env:
+        given = run(env, 2)
+    check(orlog.load_dataset("lab/a-v1"), given)
+
+
+class Toy(gymnasium.Env[Any, Any]):
+    """Observations of all kinds, which it changes in place; it ends after a few steps."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "text": spaces.Text(8, min_length=0),
+            "pair": spaces.Tuple([spaces.Discrete(5), spaces.MultiBinary(3)]),
+            "inner": spaces.Dict({"position": spaces.Box(-9, 9, (2,), np.float64)}),
+        }
+    )
+    action_space = spaces.Dict(
+        {"move": spaces.Box(-1, 1, (2,), np.float32), "key": spaces.Discrete(3)}
+    )
+
+    def __init__(self, length: int = 5) -> None:
+        self.length = length
+        self.image = np.zeros((4, 4, 3), np.uint8)
+        self.position = np.zeros(2)
+
+    def observation(self) -> dict[str, Any]:
+        self.image += 1
+        self.position += 0.5
+        return {
+            "image": self.image,
+            "text": "x" * self.steps,
+            "pair": (self.steps % 5, np.array([1, 0, self.steps % 2], np.int8)),
+            "inner": {"position": self.position},
+        }
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.image[:] = self.position[:] = 0
+        self.options = options
+        return self.observation(), {}
+
+    def step(self, _: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        info = {"level": self.steps, "note": "n" * self.steps, "place": self.position}
+        info |= {"late": 1.0} if self.steps > 2 else {}
+        return self.observation(), 1.0, False, self.steps == self.length, info
+
+
+ACTION = {"move": np.array([0.5, -0.5], np.float32), "key": 2}
+
+
+def test_observations_that_the_environment_changes_in_place_are_copied() -> None:
+    with orlog.record(Toy(), NAME, infos=["level", "note", "place"]) as env:
+        env.reset(seed=3, options={"cell": np.array([1, 2]), "mode": "easy"})
+        for _ in range(5):
+            env.step(ACTION)
+        env.reset()
+        env.step(ACTION)
+    ds = orlog.load_dataset(NAME)
+    whole, stopped = ds[0], ds[1]
+    assert whole.observations["image"][:, 0, 0, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert whole.observations["inner"]["position"][:, 1].tolist() == [0.5, 1, 1.5, 2, 2.5, 3]
+    assert whole.observations["text"][3] == "xxx"
+    assert whole.observations["pair"][0].tolist() == [0, 1, 2, 3, 4, 0]
+    assert whole.actions["key"].tolist() == [2] * 5
+    assert whole.infos["level"].tolist() == [1, 2, 3, 4, 5]
+    assert whole.infos["note"] == ["n" * step for step in range(1, 6)]
+    assert whole.infos["place"][:, 0].tolist() == [1, 1.5, 2, 2.5, 3]
+    assert whole.seed == 3
+    assert whole.metadata["options"] == (
+        '{"cell": {"__array__": [1, 2], "dtype": "int64"}, "mode": "easy"}'
+    )
+    assert stopped.seed is None
+    assert stopped.metadata["options"] == ""
+    assert len(stopped) == 1
+    assert not stopped.terminations.any() | stopped.truncations.any()
+
+
+def test_log_probabilities_come_with_the_actions() -> None:
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME, action_log_probs=True) as env:
+        env.reset(seed=0)
+        for number in range(4):
+            env.step(number % 2, action_log_prob=-0.5 * number)
+        with pytest.raises(SchemaError, match=r"episode 0, step 4: step needs action_log_prob"):
+            env.step(1)
+    assert orlog.load_dataset(NAME)[0].infos["action_log_probs"].tolist() == [0, -0.5, -1, -1.5]
+
+
+def test_what_does_not_fit_is_refused_before_the_step_and_nothing_is_lost() -> None:
+    with orlog.record(gymnasium.make("Pendulum-v1"), NAME) as env:
+        with pytest.raises(SchemaError, match=r"no episode is running; call env.reset\(\) first"):
+            env.step(np.zeros(1, np.float32))
+        env.reset(seed=0)
+        env.step(np.zeros(1, np.float32))
+        with pytest.raises(SchemaError, match=r"step 1: the action does not fit .*float64"):
+            env.step(np.zeros(1))
+        env.step(np.zeros(1, np.float32))
+        with pytest.raises(SchemaError, match="options of reset cannot be kept as JSON"):
+            env.reset(options={"f": print})
+    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2]
+
+
+def test_infos_that_come_late_are_named() -> None:
+    with orlog.record(Toy(), NAME, infos=["late"]) as env:
+        env.reset()
+        with pytest.raises(SchemaError, match=r"step 0: the info of this step has no 'late', only"):
+            env.step(ACTION)
+
+
+def test_an_error_in_a_step_ends_the_episode_before_it() -> None:
+    class Failing(Toy):
+        def step(self, action: Any) -> Any:
+            if self.steps == 2:
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    env = orlog.record(Failing(), NAME)
+    env.reset()
+    env.step(ACTION)
+    env.step(ACTION)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(ACTION)
+    with pytest.raises(SchemaError, match="no episode is running"):
+        env.step(ACTION)
+    env.close()
+    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2]
+
+
+def test_a_recording_that_stopped_goes_on() -> None:
+    given = []
+
+    def stop_in_the_middle() -> None:
+        with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
+            given.extend(run(env, 3))
+            env.reset(seed=3)
+            env.step(0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        stop_in_the_middle()
+    with pytest.raises(StorageError, match=r"3 episodes acknowledged; resume=True continues it"):
+        orlog.record(gymnasium.make("CartPole-v1"), NAME)
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME, resume=True) as env:
+        assert env.writer.total_episodes == 3
+        given += run(env, 2, first=3)
+    check(orlog.load_dataset(NAME), given)
+
+
+def test_recording_under_a_name_that_exists() -> None:
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
+        given = run(env, 2)
+    with pytest.raises(VersionExistsError, match=r"version=.*append=True"):
+        orlog.record(gymnasium.make("CartPole-v1"), NAME)
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME, append=True) as env:
+        given += run(env, 1, first=2)
+    ds = orlog.load_dataset(NAME)
+    assert ds.version == "1.1.0"
+    check(ds, given)
+    with pytest.raises(SchemaError, match="same observation_space"):
+        orlog.record(gymnasium.make("Pendulum-v1"), NAME, append=True)
+    with pytest.raises(SchemaError, match="same state"):
+        orlog.record(gymnasium.make("CartPole-v1"), NAME, append=True, state=True)
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME, version="2.0.0") as env:
+        run(env, 1)
+    assert len(orlog.load_dataset(NAME)) == 1
+
+
+def test_nothing_is_written_without_a_step() -> None:
+    with orlog.record(gymnasium.make("CartPole-v1"), NAME) as env:
+        env.reset()
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(NAME)
+
+
+KILLS = scaled(120, 8)
+
+
+def record_poles(tell: int | None = None) -> None:
+    """Record 40 episodes, or what is missing of them; tell how many are finished."""
+    env = orlog.record(
+        gymnasium.make("CartPole-v1"), NAME, resume=True, checkpoint_seconds=0.02, state=True
+    )
+    for seed in range(env.writer.total_episodes, 40):
+        run(env, 1, first=seed)
+        if tell is not None:
+            os.write(tell, b"%d\n" % (seed + 1))
+    env.close()
+
+
+def killed_recording(seconds: float | None) -> tuple[bool, int]:
+    """Record in a fork and kill it; return whether it had ended, and how many episodes it told."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            record_poles(write_end)
+        except BaseException as error:  # noqa: BLE001 (nothing may leave the child)
+            os.write(2, f"{error!r}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(write_end)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    with os.fdopen(read_end) as pipe:
+        told = [int(line) for line in pipe]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code == 0, max(told, default=0)
+
+
+@pytest.mark.slow
+@pytest.mark.scaled
+def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_testsuite_property: Callable[[str, object], None],
+) -> None:
+    # A few steps fill a shard, and a few episodes a log.
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**10)
+    monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
+    monkeypatch.setattr(log, "LARGEST_LOG", 2**14)
+    started = time.monotonic()
+    assert killed_recording(None) == (True, 40)
+    longest = time.monotonic() - started
+    expected = orlog.load_dataset(NAME).digest
+    rng = np.random.default_rng(0)
+    kills = goes_on = 0
+    while kills < KILLS:
+        shutil.rmtree(home)
+        finished, told = False, 0
+        while not finished and kills < KILLS:  # what goes on is killed as well
+            finished, count = killed_recording(rng.uniform(0, longest))
+            kills += not finished
+            told = max(told, count)
+            if finished or orlog_has(NAME):
+                break
+            env = orlog.record(gymnasium.make("CartPole-v1"), NAME, resume=True, state=True)
+            goes_on += 0 < env.writer.total_episodes < 40
+            assert env.writer.total_episodes >= told
+            env.writer.close()
+        if not orlog_has(NAME):
+            record_poles()
+        assert orlog.load_dataset(NAME).digest == expected
+    record_testsuite_property("kills of orlog.record", kills)
+    assert goes_on >= KILLS // 8
+
+
+def orlog_has(name: str) -> bool:
+    return (datasets_folder() / name / "1.0.0" / "manifest.json").exists()
