@@ -4,29 +4,21 @@
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
     /infos/NAME  or  /infos         (S, ..)             all else is left out
 
-An episode ends at a terminal, a timeout or the end of the file. A file with neither `timeouts` nor
+`interchange/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. Where the file has no `next_observations`, what followed
-the last step of an episode was never recorded, and nothing is made up: see `_open`. The file is not
-trusted: see `interchange/hdf5_files.py`.
+does, and without it the file is refused. The file is not trusted: see `interchange/hdf5_files.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
-
-from orlog.datasets.columns.blocks import Block
-from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.episodes import Asked, Opened
+from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
@@ -37,40 +29,15 @@ from orlog.datasets.interchange.hdf5_files import (
 )
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
-from orlog.manifests.counterparts import BenchmarkEnvironment
 
 __all__ = ["FORMAT"]
 
-BLOCK_BYTES = 2**24
-LARGEST_ROW_BYTES = 2**26
 MOST_INFOS = 256
-FEW_JOINTS = 10
-STEPS_PER_JOINT = 1000
 LAYOUT = "D4RL's layout"
-MISSING = "final_observation_missing"
-FLOATS = ("float16", "float32", "float64")
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    """Open the only file of a dataset.
-
-    Terminals become terminations and timeouts truncations. An episode that the end of the file cuts
-    off is truncated there, and so is one whose next observation is not the one that follows, as where
-    two files were joined. With `next_observations` the last one of an episode is its final
-    observation. Without, an episode that no terminal ends loses its last step, whose outcome was
-    not recorded: that step's observation is the final one. One that a terminal ends keeps it with
-    a final observation of zeros, and `episodes/final_observation_missing` is true.
-
-    The horizon counts for files with neither `timeouts` nor `next_observations` only. The benchmark's
-    environment gives the bounds of actions, since files tell none.
-
-    Raises:
-        SchemaError: it is not such a file, or its observations do not follow each other, or it needs
-            a horizon, or it does not fit the benchmark's environment.
-        IntegrityError: HDF5 cannot read it.
-        MissingExtraError: h5py is not installed.
-    """
     source, where = asked.files[0], asked.sources[0]
     if len(asked.files) != 1:
         raise SchemaError(
@@ -79,379 +46,46 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     with open_hdf5(source, where) as file:
         with reading(where):
-            columns = _Columns(file, where, source.stat().st_size, asked.benchmark)
-        horizon = asked.options.horizon
-        if not columns.needs_horizon:
-            horizon = None
-        elif horizon is None:
-            raise SchemaError(
-                f"{where}: has neither timeouts nor next_observations, so nothing says where the time "
-                "limit ended an episode; give the environment's time limit in steps (if it has none, "
-                "any number above the length of the longest episode) as --horizon of orlog import or "
-                "orlog registry link."
-            )
-        schema = Schema(
-            observation_space=_space(
-                columns.dtypes["observations"], columns.shapes["observations"]
-            ),
-            action_space=_action_space(columns, asked.benchmark),
-            reward_dtype=columns.dtypes["rewards"],
-        )
-        opened = Opened(schema=schema, steps=iter(()), total_steps=columns.rows)
-        opened.steps = _steps(columns, _Cutter(columns, horizon), opened.doubts)
-        yield opened
+            rows = _rows(file, asked, source.stat().st_size)
+        yield open_flat_rows(rows, asked.options.horizon, reading)
 
 
-def _steps(columns: _Columns, cutter: _Cutter, doubts: list[str]) -> Iterator[Steps]:
-    for start in range(0, columns.rows, columns.block_rows):
-        stop = min(columns.rows, start + columns.block_rows)
-        with reading(columns.where):
-            block = columns.read(start, stop)
-        yield from cutter.add(block, is_last=stop == columns.rows)
-    doubts += _remarks(cutter, columns)
+def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
+    """Return the columns of a file: those of the layout, and all of infos with a row a step."""
+    where = asked.sources[0]
 
+    def column(key: str, node: Any) -> Any:
+        return numbers(node, f"{where}, {key}", file_bytes)
 
-def _remarks(cutter: _Cutter, columns: _Columns) -> list[str]:
-    """Return what those who use the data should know about how they were read."""
-    said = []
-    if cutter.horizon is not None:
-        said.append(
-            f"The file has no timeouts: episodes were taken to be truncated after {cutter.horizon:,} "
-            "steps."
-        )
-    if cutter.left_out:
-        said.append(
-            f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
-            "terminal ended were left out, since what followed them was not recorded."
-        )
-    if cutter.missing:
-        said.append(
-            f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
-            f"stand for it, and episodes/{MISSING} is true."
-        )
-    if cutter.joints:
-        said.append(
-            f"In {cutter.joints:,} places next_observations is not the observation that follows, and "
-            "no flag ends the episode: it was taken to be truncated there."
-        )
-    if columns.left_out:
-        said.append(f"Left out, not one row a step: {', '.join(columns.left_out)}.")
-    return said
-
-
-class _Columns:
-    """The columns of a file that are read, checked before a value is.
-
-    Attributes:
-        rows: Steps in the file.
-        dtypes: What numbers each column will have here, by key.
-        shapes: Shape of one row of each, by key.
-        infos: Keys of infos, by the name of the column here.
-        left_out: Keys under infos that are not one row a step.
-        block_rows: Rows to read at once.
-    """
-
-    def __init__(
-        self, file: Any, where: str, file_bytes: int, benchmark: BenchmarkEnvironment | None
-    ) -> None:
-        self.where = where
-        self.choices = 0 if benchmark is None else benchmark.actions.choices
-        self._file_bytes = file_bytes
-        self._datasets = {key: self._find(file, key) for key in ("observations", "actions")}
-        self.rows = len(self._datasets["observations"])
-        for key in ("rewards", "terminals"):
-            self._datasets[key] = self._find(file, key)
-        for key in ("timeouts", "next_observations"):
-            if has_child(file, key):
-                self._datasets[key] = self._find(file, key)
-        self.infos: dict[str, str] = {}
-        self.left_out: list[str] = []
-        self._find_infos(file)
-        self.dtypes = {
-            key: np.dtype(one.dtype.str).newbyteorder("=") for key, one in self._datasets.items()
-        }
-        if self.dtypes["rewards"].kind in "biu":
-            self.dtypes["rewards"] = np.dtype(np.float64)
-        self.shapes = {key: tuple(one.shape[1:]) for key, one in self._datasets.items()}
-        if benchmark is not None:
-            self._check_fit(benchmark)
-        if self.choices:
-            self.dtypes["actions"], self.shapes["actions"] = np.dtype(np.int64), ()
-        self._check()
-        row_bytes = sum(
-            self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
-        )
-        if row_bytes > LARGEST_ROW_BYTES:
-            raise SchemaError(f"{where}: {row_bytes} bytes per step are too many.")
-        self.block_rows = max(1, BLOCK_BYTES // row_bytes)
-
-    @property
-    def has_next(self) -> bool:
-        """Whether the observation after each step is known."""
-        return "next_observations" in self._datasets
-
-    @property
-    def needs_horizon(self) -> bool:
-        """Whether neither flags nor observations say where a time limit ended an episode."""
-        return not self.has_next and "timeouts" not in self._datasets
-
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows of all columns, with `terminals` and `timeouts` as flags."""
-        block = {}
-        for key, dataset in self._datasets.items():
-            found = np.asarray(dataset[start:stop])
-            values = found.astype(self.dtypes[key], copy=False)
-            if key == "rewards" and found.dtype.kind in "iu" and (abs(values) > 2.0**53).any():
-                raise SchemaError(f"{self.where}, rewards: integers too large for float64.")
-            if key in ("rewards", "terminals", "timeouts"):
-                values = values.reshape(stop - start)
-            if key == "actions" and self.choices:
-                values = self._chosen(found.reshape(stop - start), start)
-            if key in ("terminals", "timeouts") and values.dtype != bool:
-                odd = np.flatnonzero((values != 0) & (values != 1))
-                if len(odd):
-                    raise SchemaError(
-                        f"{self.where}, {key}: expected 0 or 1, found {values[odd[0]]} at step "
-                        f"{start + odd[0]}."
-                    )
-                values = values.astype(bool)
-            block[key] = values
-        if "timeouts" not in block:
-            block["timeouts"] = np.zeros(stop - start, bool)
-        return block
-
-    def _find_infos(self, file: Any) -> None:
-        if not has_child(file, "infos"):
-            return
-        group = child(file, "infos", self.where, LAYOUT)
+    wanted = ["observations", "actions", "rewards", "terminals"]
+    wanted += [key for key in ("timeouts", "next_observations") if has_child(file, key)]
+    columns = {key: column(key, child(file, key, where, LAYOUT)) for key in wanted}
+    infos: dict[str, str] = {}
+    left_out: list[str] = []
+    if has_child(file, "infos"):
+        group = child(file, "infos", where, LAYOUT)
         if not hasattr(group, "keys"):  # one column, as in the files of D4RL's kitchen
-            self._datasets["infos"] = self._checked(group, "infos")
-            self.infos["infos"] = "infos"
-            return
+            columns["infos"], infos["infos"] = column("infos", group), "infos"
+            group = {}
         if len(group) > MOST_INFOS:
-            raise SchemaError(f"{self.where}, infos: {len(group)} columns are too many.")
+            raise SchemaError(f"{where}, infos: {len(group)} columns are too many.")
         for name in sorted(group.keys()):
             key = f"infos/{name}"
-            node = child(group, name, self.where, LAYOUT)
-            if getattr(node, "shape", None) and node.shape[0] == self.rows:
-                self._datasets[key] = self._checked(node, key)
-                self.infos[name] = key
+            node = child(group, name, where, LAYOUT)
+            if getattr(node, "shape", None) and node.shape[0] == len(columns["observations"]):
+                columns[key], infos[name] = column(key, node), key
             else:
-                self.left_out.append(key)
-
-    def _find(self, file: Any, key: str) -> Any:
-        return self._checked(child(file, key, self.where, LAYOUT), key)
-
-    def _checked(self, node: Any, key: str) -> Any:
-        return numbers(node, f"{self.where}, {key}", self._file_bytes)
-
-    def _chosen(self, values: np.ndarray, start: int) -> np.ndarray:
-        """Return actions as choices; D4RL stores them as floats."""
-        odd = np.flatnonzero(~np.isin(values, np.arange(self.choices)))
-        if len(odd):
-            raise SchemaError(
-                f"{self.where}, actions: expected a number from 0 to {self.choices - 1}, found "
-                f"{values[odd[0]]} at step {start + odd[0]}."
-            )
-        return values.astype(np.int64)
-
-    def _check_fit(self, benchmark: BenchmarkEnvironment) -> None:
-        """Refuse observations or actions that the benchmark's environment does not have."""
-        found = {key: self.shapes[key] for key in ("observations", "actions")}
-        size = benchmark.actions.size
-        wanted = {
-            "observations": tuple(benchmark.observation_shape) or found["observations"],
-            "actions": (size,) if size else (),
-        }
-        if found["actions"] == (1,) and not size:
-            found["actions"] = ()
-        if found != wanted:
-            raise SchemaError(
-                f"{self.where}: observations {_shown(found['observations'])} and actions "
-                f"{_shown(found['actions'])} do not fit {benchmark.datasets[0]} (environment "
-                f"{benchmark.name}), which has observations {_shown(wanted['observations'])} and "
-                f"actions {_shown(wanted['actions'])}."
-            )
-
-    def _check(self) -> None:
-        for key, dtype in self.dtypes.items():
-            shape, where = self.shapes[key], f"{self.where}, {key}"
-            if len(self._datasets[key]) != self.rows:
-                raise SchemaError(
-                    f"{where}: expected {self.rows} rows as in observations, found "
-                    f"{len(self._datasets[key])}."
-                )
-            if key == "actions" and not self.choices and _is_odd(dtype, shape):
-                raise SchemaError(f"{where}: expected a row of floats, found {dtype} {shape}.")
-            is_image = dtype == np.uint8 and shape
-            if key in ("observations", "next_observations") and not (
-                is_image or (dtype.name in FLOATS and shape)
-            ):
-                raise SchemaError(
-                    f"{where}: expected a row of floats or an image of bytes, found {dtype} {shape}."
-                )
-            if key in ("rewards", "terminals", "timeouts") and shape not in ((), (1,)):
-                raise SchemaError(f"{where}: expected one number per step, found rows of {shape}.")
-        if self.dtypes["rewards"].name not in FLOATS[1:]:
-            raise SchemaError(
-                f"{self.where}, rewards: expected integers, float32 or float64, found "
-                f"{self.dtypes['rewards']}."
-            )
-        if self.has_next:
-            ours = self.dtypes["observations"], self.shapes["observations"]
-            theirs = self.dtypes["next_observations"], self.shapes["next_observations"]
-            if ours != theirs:
-                raise SchemaError(
-                    f"{self.where}, next_observations: expected {ours[0]} {ours[1]} as in "
-                    f"observations, found {theirs[0]} {theirs[1]}."
-                )
-
-
-@dataclasses.dataclass
-class _Cutter:
-    """Cuts rows into episodes as they come.
-
-    The last two rows of a block are held until it is known whether their episode goes on.
-
-    Attributes:
-        horizon: Steps after which an episode is truncated; None where the file says it.
-        left_out: Steps that were left out.
-        missing: Episodes without a final observation.
-        joints: Places that no flag says an episode ends at, and the observations do.
-    """
-
-    columns: _Columns
-    horizon: int | None = None
-    left_out: int = 0
-    missing: int = 0
-    joints: int = 0
-    _held: Block | None = None
-    _first: int = 0  # place in the file of the first row that is held
-    _is_inside: bool = False  # whether steps of the open episode were given
-    _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
-
-    def add(self, block: Block, *, is_last: bool) -> Iterator[Steps]:
-        """Yield what the next rows of the file complete."""
-        if self.horizon is not None:
-            block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
-        if self._held is not None:
-            block = {key: np.concatenate((self._held[key], block[key])) for key in block}
-        rows = len(block["rewards"])
-        ends = block["terminals"] | block["timeouts"]
-        if is_last:
-            ends[-1] = True
-        if self.columns.has_next:
-            self._find_joints(block, ends)
-        start = 0
-        for end in np.flatnonzero(ends).tolist():
-            yield from self._end(block, start, end + 1)
-            start = end + 1
-        keep = min(2, rows - start)
-        if rows - start > keep:
-            yield self._steps(block, start, rows - keep, block["observations"][rows - keep])
-        self._held = {key: values[rows - keep :] for key, values in block.items()}
-        self._first += rows - keep
-
-    def _find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
-        """Return where episodes of the next rows of the file reach the horizon."""
-        timeouts = np.zeros(len(terminals), bool)
-        first = -self._open_steps
-        for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
-            timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
-            self._open_steps = (end - first) % horizon
-            first = end + 1
-        return timeouts
-
-    def _find_joints(self, block: Block, ends: np.ndarray) -> None:
-        """End episodes where observations do not follow each other, as where files were joined."""
-        rows = len(block["observations"])
-        flat = {key: block[key].reshape(rows, -1) for key in ("next_observations", "observations")}
-        after = np.ascontiguousarray(flat["next_observations"][:-1]).view(np.uint8)
-        before = np.ascontiguousarray(flat["observations"][1:]).view(np.uint8)
-        torn = np.flatnonzero((after != before).any(axis=1) & ~ends[:-1])
-        ends[torn] = True
-        self.joints += len(torn)
-        if self.joints > max(FEW_JOINTS, self.columns.rows // STEPS_PER_JOINT):
-            step = self._first + int(torn[0])
-            raise SchemaError(
-                f"{self.columns.where}, next_observations: that of step {step} is not the "
-                f"observation of step {step + 1}, and neither terminals nor timeouts end an episode "
-                f"there, as in {self.joints - len(torn)} earlier places; so these are not next "
-                "observations."
-            )
-
-    def _end(self, block: Block, start: int, stop: int) -> Iterator[Steps]:
-        """Yield the rest of an episode."""
-        is_terminal = bool(block["terminals"][stop - 1])
-        is_missing = is_terminal and not self.columns.has_next
-        if self.columns.has_next:
-            final = block["next_observations"][stop - 1]
-        elif is_terminal:
-            final = np.zeros_like(block["observations"][0])
-            self.missing += 1
-        else:
-            stop -= 1
-            final = block["observations"][stop]
-            self.left_out += 1
-            if start == stop and not self._is_inside:
-                return
-        steps = self._steps(block, start, stop, final)
-        self._is_inside = False
-        yield dataclasses.replace(
-            steps,
-            ends=True,
-            terminated=is_terminal,
-            truncated=not is_terminal or bool(block["timeouts"][stop - 1]),
-            metadata={} if self.columns.has_next else {MISSING: is_missing},
-        )
-
-    def _steps(self, block: Block, start: int, stop: int, after: np.ndarray) -> Steps:
-        """Return steps of an episode, with the observation after the last one."""
-        first = start + 1 if self._is_inside else start
-        self._is_inside = True
-        return Steps(
-            observations=np.concatenate((block["observations"][first:stop], after[None])),
-            actions=block["actions"][start:stop],
-            rewards=block["rewards"][start:stop],
-            ends=False,
-            infos={name: block[key][start:stop] for name, key in self.columns.infos.items()},
-        )
-
-
-def _space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
-    """Return a space without bounds: the file does not tell any."""
-    kind: Any = dtype.type
-    if dtype == np.uint8:
-        return gymnasium.spaces.Box(0, 255, shape, kind)
-    return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)
-
-
-def _action_space(
-    columns: _Columns, benchmark: BenchmarkEnvironment | None
-) -> gymnasium.Space[Any]:
-    """Return the space of actions: the benchmark's, with the numbers of the file."""
-    dtype, shape = columns.dtypes["actions"], columns.shapes["actions"]
-    if benchmark is None:
-        return _space(dtype, shape)
-    if columns.choices:
-        return benchmark.actions.space
-    kind: Any = dtype.type
-    return gymnasium.spaces.Box(benchmark.actions.low, benchmark.actions.high, shape, kind)
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return f"of {shape[0]}" if len(shape) == 1 else f"of shape {shape}"
-
-
-def _is_odd(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    return dtype.name not in FLOATS or len(shape) != 1
+                left_out.append(key)
+    return FlatRows(columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
     if not all(is_hdf5(file) for file in files):
         return False
     with open_hdf5(files[0], str(files[0])) as file:
-        return all(has_child(file, key) for key in ("observations", "actions", "terminals"))
+        return all(has_child(file, key) for key in ("observations", "actions", "terminals")) and (
+            not has_child(file, "costs")
+        )
 
 
 FORMAT = Format(

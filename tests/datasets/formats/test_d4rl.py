@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from orlog.datasets.formats import d4rl as d4rl_reader
 from orlog.datasets.formats.formats import read_version
+from orlog.datasets.interchange import flat_rows
 from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -185,7 +186,7 @@ def test_any_pattern_of_ends_is_read_as_the_slow_reader_does(
     horizon = None if has_timeouts or has_next else limit
     row_bytes = sum(values[:1].nbytes for values in body.values())
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(d4rl_reader, "BLOCK_BYTES", block_rows * row_bytes)
+        patch.setattr(flat_rows, "BLOCK_BYTES", block_rows * row_bytes)
         path = write(Path(folder) / "test.hdf5", body)
         if not slow_episodes(body, horizon):
             with pytest.raises(SchemaError, match="at least one episode"):
@@ -265,7 +266,7 @@ def test_observations_that_are_no_next_ones_name_the_step(
     body = rows_of(([False] * 5 + [True]) * 5, None, next_observations=True)
     body["next_observations"][1:, 1] += 1
     row_bytes = sum(values[:1].nbytes for values in body.values())
-    monkeypatch.setattr(d4rl_reader, "BLOCK_BYTES", block_rows * row_bytes)
+    monkeypatch.setattr(flat_rows, "BLOCK_BYTES", block_rows * row_bytes)
     path = write(tmp_path / "test.hdf5", body)
     with pytest.raises(SchemaError, match=r"test\.hdf5, next_observations: .* are not next"):
         read(path, tmp_path / "store")
