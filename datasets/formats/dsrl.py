@@ -1,0 +1,69 @@
+"""Reads the HDF5 files of DSRL (Liu and others, 2023): D4RL's layout and a cost for each step.
+
+    /observations /next_observations  (S, n)    /actions (S, m)    /rewards /costs (S,)
+    /terminals /timeouts              (S,) flags, some of them as floats
+
+`infos/cost` holds the costs. `interchange/flat_rows.py` says how rows become episodes.
+https://github.com/liuzuxin/DSRL
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened
+from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.hdf5_files import (
+    child,
+    has_child,
+    is_hdf5,
+    numbers,
+    open_hdf5,
+    reading,
+)
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import SchemaError
+
+__all__ = ["FORMAT"]
+
+LAYOUT = "DSRL's layout"
+KEYS = ("observations", "next_observations", "actions", "rewards", "terminals", "timeouts", "costs")
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    source, where = asked.files[0], asked.sources[0]
+    if len(asked.files) != 1:
+        raise SchemaError(
+            f"{where}: a dataset in DSRL's layout is one file, but {len(asked.files)} are given; import "
+            "each as a dataset of its own."
+        )
+    with open_hdf5(source, where) as file:
+        with reading(where):
+            size = source.stat().st_size
+            columns = {
+                key: numbers(child(file, key, where, LAYOUT), f"{where}, {key}", size)
+                for key in KEYS
+            }
+            left_out = [key for key in file.keys() if key not in KEYS]  # noqa: SIM118
+            rows = FlatRows(columns, where, infos={"cost": "costs"}, left_out=left_out)
+        yield open_flat_rows(rows, None, reading)
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if not all(is_hdf5(file) for file in files):
+        return False
+    with open_hdf5(files[0], str(files[0])) as file:
+        return all(has_child(file, key) for key in KEYS)
+
+
+FORMAT = Format(
+    name="dsrl-hdf5",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".hdf5", ".h5"),
+    check=lambda: import_h5py(),
+)

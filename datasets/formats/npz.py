@@ -1,0 +1,179 @@
+"""Reads npz files with a row for each step, as NeoRL-2, Stable-Baselines and many scripts write them.
+
+    observations  or obs                         (S, n)      actions  or action, acts     (S, m)
+    rewards       or reward, rews                (S,)        terminals .. done, or episode_starts
+    timeouts      or truncations, truncated      (S,)        next_observations, next_obs  (S, n)
+
+All other arrays of S rows become infos. `interchange/flat_rows.py` says how rows become episodes.
+Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of
+Stable-Baselines' `episode_starts` it is not known how an episode ended: as truncated.
+NeoRL-2's `index`, the first row of each episode, must agree with the flags. Files named `..-train` and
+`..-val` make one dataset, whose `episodes/split` is `train` or `val`.
+https://github.com/polixir/NeoRL2, https://stable-baselines.readthedocs.io
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
+from orlog.errors import SchemaError
+
+__all__ = ["FORMAT"]
+
+NAMES = {
+    "observations": ("observations", "observation", "obs"),
+    "actions": ("actions", "action", "acts"),
+    "rewards": ("rewards", "reward", "rews"),
+    "terminals": ("terminals", "terminations", "terminated", "terminal", "dones", "done"),
+    "timeouts": ("timeouts", "truncations", "truncated"),
+    "next_observations": ("next_observations", "next_observation", "next_obs"),
+}
+NEEDED = ("observations", "actions", "rewards")
+STARTS = "episode_starts"
+INDEX = "index"
+MOST_STARTS = 2**24
+SPLITS = ("train", "val")
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(open_npz(file, where))
+            for file, where in zip(asked.files, asked.sources, strict=True)
+        ]
+        opened = []
+        doubts: list[str] = []
+        for file in files:
+            rows = _rows(file, doubts)
+            opened.append(open_flat_rows(rows, asked.options.horizon, reading_npz))
+        first = opened[0]
+        for file, one in zip(files, opened, strict=True):
+            if one.schema != first.schema:
+                raise SchemaError(
+                    f"{file.where}: its columns differ in dtype or shape from those of "
+                    f"{files[0].where}, so they are not one dataset."
+                )
+        splits = [
+            next((s for s in SPLITS if path.stem.endswith(f"-{s}")), "") for path in asked.files
+        ]
+        all_opened = Opened(
+            schema=first.schema,
+            steps=iter(()),
+            total_steps=sum(one.total_steps for one in opened),
+            doubts=doubts,
+        )
+        all_opened.steps = _steps(opened, splits, doubts)
+        yield all_opened
+
+
+def _steps(opened: list[Opened], splits: list[str], doubts: list[str]) -> Iterator[Steps]:
+    for one, split in zip(opened, splits, strict=True):
+        for steps in one.steps:
+            more = {"split": split} if steps.ends and all(splits) else {}
+            yield dataclasses.replace(steps, metadata={**steps.metadata, **more})
+        doubts += [doubt for doubt in one.doubts if doubt not in doubts]
+
+
+def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
+    """Return the columns of a file by their names here."""
+    found: dict[str, Any] = {}
+    used = set()
+    for name, others in NAMES.items():
+        there = [other for other in others if other in file.names]
+        if len(there) > 1:
+            raise SchemaError(f"{file.where}: has both {there[0]} and {there[1]}; remove one.")
+        if there:
+            found[name] = file.column(there[0])
+            used.add(there[0])
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        raise SchemaError(
+            f"{file.where}: has no {missing[0]} ({', '.join(NAMES[missing[0]])}); its arrays are "
+            f"{', '.join(file.names)}."
+        )
+    count = len(found["observations"])
+    if "terminals" not in found:
+        if STARTS not in file.names:
+            raise SchemaError(
+                f"{file.where}: nothing says where episodes end: expected one of "
+                f"{', '.join(NAMES['terminals'])} or {STARTS}."
+            )
+        found["terminals"] = np.zeros(count, bool)
+        found["timeouts"] = _ends(_small(file, STARTS, count) != 0)
+        used.add(STARTS)
+        doubts.append(f"{STARTS} does not say how an episode ended: taken to be truncated.")
+    elif used & {"dones", "done"} and "timeouts" not in found and "next_observations" in found:
+        doubts.append("The file has no flag for time limits; they may be among its terminals.")
+    if INDEX in file.names and file.shape(INDEX) != (count,):
+        _check_index(file, found)
+        used.add(INDEX)
+    infos, left_out = {}, []
+    for name in file.names:
+        if name in used:
+            continue
+        if file.shape(name)[:1] == (count,) and file.dtype(name).kind in "biuf":
+            found[f"infos/{name}"] = file.column(name)
+            infos[name] = f"infos/{name}"
+        else:
+            left_out.append(name)
+    return FlatRows(found, file.where, infos=infos, left_out=left_out)
+
+
+def _small(file: NpzFile, name: str, most: int) -> np.ndarray:
+    """Return a whole array of one number a row."""
+    column = file.column(name)
+    if len(column) > most or column.shape not in ((len(column),), (len(column), 1)):
+        raise SchemaError(f"{file.where}, {name}: expected one number a row, found {column.shape}.")
+    return column[: len(column)].reshape(-1)
+
+
+def _ends(starts: np.ndarray) -> np.ndarray:
+    """Return where episodes end from where they start."""
+    return np.append(starts[1:], True)
+
+
+def _check_index(file: NpzFile, found: dict[str, Any]) -> None:
+    """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
+    count = len(found["observations"])
+    first_rows = _small(file, INDEX, min(count, MOST_STARTS))
+    ends = np.zeros(count, bool)
+    for name in ("terminals", "timeouts"):
+        if name in found:
+            key = next(other for other in NAMES[name] if other in file.names)
+            flags = _small(file, key, count) != 0  # a stream of its own, besides the one for steps
+            ends |= flags
+    starts = np.flatnonzero(np.append(True, ends[:-1]))
+    if not np.array_equal(starts, first_rows):
+        differ = np.flatnonzero(starts[: len(first_rows)] != first_rows[: len(starts)])
+        place = int(differ[0]) if len(differ) else min(len(starts), len(first_rows))
+        raise SchemaError(
+            f"{file.where}, {INDEX}: lists {len(first_rows)} episodes, and the flags end "
+            f"{len(starts)}; they differ from episode {place} on."
+        )
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if not all(is_npz(file) for file in files):
+        return False
+    with open_npz(files[0], str(files[0])) as file:
+        return all(set(NAMES[name]) & set(file.names) for name in NEEDED)
+
+
+FORMAT = Format(
+    name="npz",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".npz",),
+    options=("horizon",),
+)

@@ -1,0 +1,215 @@
+"""Reads and writes the npz files of OGBench (Park and others, 2025): T + 1 rows for T steps.
+
+    observations  (S, n) float32, or (S, height, width, channels) uint8
+    actions       (S, m) float32, or (S,) integers      the last one of an episode means nothing
+    terminals     (S,)    1 on the last row of an episode, which ends by a time limit alone
+    qpos qvel button_states ..    (S, ..) in some files  kept as infos, without the last row
+
+There are no rewards: goals are chosen when training, and rewards here are zeros. `NAME.npz` and
+`NAME-val.npz` make one dataset, whose `episodes/split` is `train` or `val`; several files of the first
+kind follow each other. https://github.com/seohongpark/ogbench, `ogbench/utils.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, SchemaError
+
+__all__ = ["FORMAT"]
+
+BLOCK_BYTES = 2**24
+POWDERWORLD_ACTIONS = 8  # places of the brush along an edge; the only environment with integers
+NEEDED = ("observations", "actions", "terminals")
+NO_REWARDS = "The files have no rewards: goals are chosen in training, and rewards here are zeros."
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(open_npz(file, where))
+            for file, where in zip(asked.files, asked.sources, strict=True)
+        ]
+        splits = ["val" if file.stem.endswith("-val") else "train" for file in asked.files]
+        columns = [_columns(file) for file in files]
+        kinds = [
+            {name: (one.dtype, one.shape[1:]) for name, one in found.items()} for found in columns
+        ]
+        for file, kind in zip(files, kinds, strict=True):
+            if kind != kinds[0]:
+                raise SchemaError(
+                    f"{file.where}: its arrays differ from those of {files[0].where} in names, "
+                    "dtypes or shapes, so they are not one dataset."
+                )
+        schema = Schema(
+            observation_space=unbounded_space(*kinds[0]["observations"]),
+            action_space=_action_space(*kinds[0]["actions"], files[0].where),
+            reward_dtype=np.dtype(np.float32),
+        )
+        total = sum(len(found["observations"]) for found in columns)
+        opened = Opened(schema=schema, steps=iter(()), total_steps=total, doubts=[NO_REWARDS])
+        parts = zip(files, columns, splits, strict=True)
+        opened.steps = (steps for part in parts for steps in _steps(*part))
+        yield opened
+
+
+def _columns(file: NpzFile) -> dict[str, Any]:
+    """Return the columns of a file, all with as many rows."""
+    columns = {name: file.column(name) for name in NEEDED}
+    columns |= {name: file.column(name) for name in file.names if name not in NEEDED}
+    count = len(columns["observations"])
+    for name, column in columns.items():
+        if len(column) != count:
+            raise SchemaError(
+                f"{file.where}, {name}: expected {count} rows as in observations, found {len(column)}."
+            )
+    return columns
+
+
+def _action_space(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> gymnasium.Space[Any]:
+    """Return the space that OGBench's environments have."""
+    if dtype.kind == "f" and len(shape) == 1:
+        return gymnasium.spaces.Box(-1, 1, shape, dtype.type)
+    if dtype.kind in "iu" and shape == ():
+        return gymnasium.spaces.Discrete(POWDERWORLD_ACTIONS)
+    raise SchemaError(f"{where}, actions: expected a row of floats a step, found {dtype} {shape}.")
+
+
+def _steps(file: NpzFile, columns: dict[str, Any], split: str) -> Iterator[Steps]:
+    count = len(columns["observations"])
+    row_bytes = sum(one.dtype.itemsize * int(np.prod(one.shape[1:])) for one in columns.values())
+    block_rows = max(2, BLOCK_BYTES // row_bytes)
+    infos = [name for name in columns if name not in NEEDED]
+    inside = False
+    held: dict[str, np.ndarray] = {}
+    for start in range(0, count, block_rows):
+        stop = min(count, start + block_rows)
+        block = {name: one[start:stop] for name, one in columns.items()}
+        first_row = start - len(next(iter(held.values()), ()))
+        if held:
+            block = {name: np.concatenate((held[name], values)) for name, values in block.items()}
+        ends = block["terminals"].reshape(len(block["terminals"]), -1)[:, 0]
+        odd = np.flatnonzero((ends != 0) & (ends != 1))
+        if len(odd):
+            raise SchemaError(
+                f"{file.where}, terminals: expected 0 or 1, found {ends[odd[0]]} in row "
+                f"{first_row + odd[0]}."
+            )
+        if stop == count and not ends[-1]:
+            raise IntegrityError(
+                f"{file.where}, terminals: the last row does not end an episode, so the file is cut off.",
+                file=file.where,
+            )
+        begin = 0
+        for end in np.flatnonzero(ends).tolist():
+            if end == begin and not inside:
+                raise SchemaError(
+                    f"{file.where}: an episode of one row, {first_row + end}, has no step."
+                )
+            yield _piece(block, begin, end, infos, inside, split)
+            begin, inside = end + 1, False
+        # The last row may be the final observation of its episode, so it is held.
+        last = len(ends) - 1
+        if last > begin:
+            yield _piece(block, begin, last, infos, inside, "")
+            begin, inside = last, True
+        held = {name: values[begin:] for name, values in block.items()}
+
+
+def _piece(
+    block: dict[str, np.ndarray], begin: int, end: int, infos: list[str], inside: bool, split: str
+) -> Steps:
+    """Return the steps from row `begin` to the one whose observation is that of row `end`."""
+    actions = block["actions"][begin:end]
+    return Steps(
+        observations=block["observations"][begin + inside : end + 1],
+        actions=actions if actions.dtype.kind == "f" else actions.astype(np.int64),
+        rewards=np.zeros(end - begin, np.float32),
+        ends=bool(split),
+        truncated=bool(split),
+        infos={name: block[name][begin:end] for name in infos},
+        metadata={"split": split} if split else {},
+    )
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if not all(is_npz(file) for file in files):
+        return False
+    with open_npz(files[0], str(files[0])) as file:
+        return set(NEEDED) <= set(file.names) and "rewards" not in file.names
+
+
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.npz`, and `NAME-val.npz` where episodes are of the split `val`."""
+    name = dataset.name.rpartition("/")[2] or "dataset"
+    files: dict[str, dict[str, list[np.ndarray]]] = {}
+    done = 0
+    for episode in dataset:
+        count = len(episode.rewards)
+        rows = {
+            "observations": episode.observations,
+            "actions": _padded(episode.actions),
+            "terminals": np.arange(count + 1) == count,
+        }
+        infos = episode.infos.items()
+        rows |= {key: _padded(values) for key, values in infos if isinstance(values, np.ndarray)}
+        ending = "-val" if episode.metadata.get("split") == "val" else ""
+        for key, values in rows.items():
+            files.setdefault(ending, {}).setdefault(key, []).append(values)
+        done += count
+        progress(done, dataset.total_steps)
+    for ending, columns in files.items():
+        arrays: dict[str, Any] = {key: np.concatenate(parts) for key, parts in columns.items()}
+        np.savez_compressed(folder / f"{name}{ending}.npz", allow_pickle=False, **arrays)
+
+
+def _padded(values: np.ndarray) -> np.ndarray:
+    """Return rows with the last one repeated, which stands beside the final observation."""
+    return np.concatenate((values, values[-1:]))
+
+
+def _losses(dataset: Dataset) -> list[str]:
+    """Say what OGBench's files cannot hold.
+
+    Raises:
+        SchemaError: observations or actions that they have no place for.
+    """
+    spaces = (dataset.observation_space, dataset.action_space)
+    if not all(isinstance(space, gymnasium.spaces.Box) for space in spaces):
+        raise SchemaError(
+            f"{dataset.name}: OGBench's files hold a Box of observations and of actions, found "
+            f"{spaces[0]} and {spaces[1]}."
+        )
+    said = []
+    if dataset.column("rewards").any():
+        said.append("Rewards are lost.")
+    if dataset.column("terminations").any():
+        said.append("That the task ended is lost: all ends look like a time limit.")
+    kept = {"episodes/lengths", "episodes/returns", "episodes/seeds", "episodes/split"}
+    more = [name for name in dataset.columns if name.startswith("episodes/") and name not in kept]
+    if more:
+        said.append(f"Columns of episodes are lost: {', '.join(more)}.")
+    return said
+
+
+FORMAT = Format(
+    name="ogbench-npz",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".npz",),
+    write=_write,
+    losses=_losses,
+)

@@ -1,0 +1,159 @@
+"""npz files of NeoRL-2, Stable-Baselines and scripts, and DSRL's HDF5 files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats import dsrl, npz
+from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.interchange.episodes import Options
+from orlog.errors import SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+
+
+def flat(steps: int, ends: list[int]) -> dict[str, np.ndarray]:
+    """Return the columns of episodes that end after these steps, the first by a terminal."""
+    rng = np.random.default_rng(steps)
+    observations = rng.normal(size=(steps, 3)).astype("f4")
+    after = np.concatenate((observations[1:], observations[:1]))
+    after[ends] = rng.normal(size=(len(ends), 3))
+    done, truncated = np.zeros(steps, bool), np.zeros(steps, bool)
+    done[ends[0]], truncated[ends[1:]] = True, True
+    return {
+        "obs": observations,
+        "next_obs": after,
+        "action": rng.normal(size=(steps, 2)).astype("f4"),
+        "reward": rng.normal(size=(steps, 1)),
+        "done": done,
+        "truncated": truncated,
+    }
+
+
+def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path: Path) -> None:
+    columns = flat(9, [3, 8])
+    np.savez(tmp_path / "Fusion-train.npz", **columns, index=[0, 4])
+    np.savez(tmp_path / "Fusion-val.npz", **flat(5, [1, 4]), index=[0, 2])
+    orlog.import_dataset(
+        [tmp_path / "Fusion-train.npz", tmp_path / "Fusion-val.npz"], "lab/fusion-v1"
+    )
+    dataset = orlog.load_dataset("lab/fusion-v1")
+    assert dataset.episode_lengths.tolist() == [4, 5, 2, 3]
+    assert [one.metadata["split"] for one in dataset] == ["train", "train", "val", "val"]
+    np.testing.assert_array_equal(
+        dataset[1].observations, np.concatenate((columns["obs"][4:], columns["next_obs"][-1:]))
+    )
+    np.testing.assert_array_equal(dataset[1].rewards, columns["reward"][4:, 0])
+    ends = [(bool(e.terminations[-1]), bool(e.truncations[-1])) for e in dataset]
+    assert ends == [(True, False), (False, True), (True, False), (False, True)]
+
+
+def test_an_index_that_disagrees_with_the_flags_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **flat(9, [3, 8]), index=[0, 5])
+    with pytest.raises(SchemaError, match=r"a\.npz, index: lists 2 .* differ from episode 1"):
+        read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+
+
+def test_stable_baselines_files_end_where_the_next_episode_starts(tmp_path: Path) -> None:
+    columns = flat(6, [2, 5])
+    starts = np.array([True, False, False, True, False, False])
+    np.savez(
+        tmp_path / "expert.npz",
+        obs=columns["obs"],
+        actions=columns["action"],
+        rewards=columns["reward"],
+        episode_starts=starts,
+        episode_returns=np.zeros(2),
+    )
+    dataset, found = read_files(npz.FORMAT, tmp_path / "expert.npz", tmp_path / "store")
+    # What followed the last step of an episode is not in the file.
+    assert dataset.episode_lengths.tolist() == [2, 2]
+    assert found.truncated == 2
+    for text in ("episode_starts does not say how", "2 last steps", "Left out.*episode_returns"):
+        assert any(re.search(text, doubt) for doubt in found.doubts)
+
+
+def test_what_is_missing_twice_or_ambiguous_is_said(tmp_path: Path) -> None:
+    columns = flat(6, [2, 5])
+    path = tmp_path / "a.npz"
+    without = {name: values for name, values in columns.items() if name != "action"}
+    cases: list[tuple[dict[str, Any], str]] = [
+        (without, r"has no actions \(actions, action, acts\)"),
+        ({**columns, "observations": columns["obs"]}, "has both observations and obs; remove one"),
+        ({**columns, "done": columns["done"] + 3}, "terminals: expected 0 or 1, found 3 at step 0"),
+    ]
+    for arrays, message in cases:
+        np.savez(path, **arrays)
+        with pytest.raises(SchemaError, match=message):
+            read_files(npz.FORMAT, path, tmp_path / "store")
+    unknown = {name: columns[name] for name in ("obs", "action", "reward")}
+    np.savez(path, **unknown)
+    with pytest.raises(SchemaError, match="nothing says where episodes end"):
+        read_files(npz.FORMAT, path, tmp_path / "store")
+    np.savez(path, **unknown, done=columns["done"])
+    with pytest.raises(SchemaError, match="--horizon"):
+        read_files(npz.FORMAT, path, tmp_path / "store")
+    dataset, _ = read_files(npz.FORMAT, path, tmp_path / "store", Options(horizon=3))
+    assert dataset.episode_lengths.tolist() == [3, 2]
+
+
+def test_arrays_stored_column_by_column_are_turned(tmp_path: Path) -> None:
+    columns = flat(6, [2, 5])
+    np.savez(tmp_path / "a.npz", **{**columns, "action": np.asfortranarray(columns["action"])})
+    dataset, _ = read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+    np.testing.assert_array_equal(dataset[0].actions, columns["action"][:3])
+
+
+def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", **flat(9, [3, 8]), index=[0, 4])
+    for number, data in enumerate(damaged((tmp_path / "a.npz").read_bytes(), scaled(40))):
+        (tmp_path / "b.npz").write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(npz.FORMAT, tmp_path / "b.npz", f))  # type: ignore[misc]
+
+
+def write_dsrl(path: Path, **change: Any) -> dict[str, np.ndarray]:
+    columns = flat(9, [3, 8])
+    body = {
+        "observations": columns["obs"],
+        "next_observations": columns["next_obs"],
+        "actions": columns["action"],
+        "rewards": columns["reward"][:, 0],
+        "costs": np.arange(9) % 2.0,
+        "terminals": columns["done"].astype("f4"),
+        "timeouts": columns["truncated"].astype("f4"),
+        **change,
+    }
+    with h5py.File(path, "w") as file:
+        for name, values in body.items():
+            file.create_dataset(name, data=values, compression="gzip")
+    return body
+
+
+def test_costs_of_dsrl_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "SafetyCarRun-v0-40-651.hdf5"
+    body = write_dsrl(path)
+    assert choose_format([path], None, "lab/x").name == "dsrl-hdf5"
+    dataset, found = read_files(dsrl.FORMAT, path, tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == [4, 5]
+    np.testing.assert_array_equal(dataset.column("infos/cost"), body["costs"])
+    assert (found.terminated, found.truncated) == (1, 1)
+
+
+def test_what_is_no_dsrl_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    write_dsrl(path, costs=np.zeros(8))
+    with pytest.raises(SchemaError, match="costs: expected 9 rows"):
+        read_files(dsrl.FORMAT, path, tmp_path / "store")
+    write_dsrl(path)
+    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
+        path.write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(dsrl.FORMAT, path, f))  # type: ignore[misc]
