@@ -198,8 +198,8 @@ def _losses(dataset: Dataset) -> list[str]:
         said.append("Rewards are lost.")
     if dataset.column("terminations").any():
         said.append("That the task ended is lost: all ends look like a time limit.")
-    kept = {"episodes/lengths", "episodes/returns", "episodes/seeds", "episodes/split"}
-    more = [name for name in dataset.columns if name.startswith("episodes/") and name not in kept]
+    extras = dataset.schema.extras
+    more = [name for name in extras if name.startswith("episodes/") and name != "episodes/split"]
     if more:
         said.append(f"Columns of episodes are lost: {', '.join(more)}.")
     return said

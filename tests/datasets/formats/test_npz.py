@@ -19,7 +19,7 @@ from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
 
 
-def flat(steps: int, ends: list[int]) -> dict[str, np.ndarray]:
+def flat(steps: int, ends: list[int]) -> dict[str, Any]:
     """Return the columns of episodes that end after these steps, the first by a terminal."""
     rng = np.random.default_rng(steps)
     observations = rng.normal(size=(steps, 3)).astype("f4")
