@@ -35,11 +35,29 @@ from orlog.algos.training.train import (
     train_in_folder,
     with_rewards,
 )
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.files import hash_file
 from orlog.loaders.arrays.arrays import read_arrays
 
-__all__ = ["finetune_run"]
+__all__ = ["find_finetuned", "finetune_run"]
+
+
+def find_finetuned(
+    run: PathLike,
+    folder: PathLike | None = None,
+    *,
+    dataset: Given | None = None,
+    algorithm: AlgorithmLike | None = None,
+) -> tuple[RunRecord, Dataset, Path]:
+    """Return record and dataset of a run to go on with, and the folder of the new run.
+
+    Arguments are those of `finetune_run`; errors are those of `orlog.evaluate`.
+    """
+    record, data, _ = find_run(as_path(run), dataset=dataset, algorithm=algorithm)
+    if folder is None:
+        folder = run_folder(FINETUNED, record.algorithm, data, record.seed)
+    return record, data, as_path(folder)
 
 
 def finetune_run(
@@ -59,6 +77,8 @@ def finetune_run(
     device: str = "cpu",
     trust_environment: bool = False,
     progress: Callable[[int, int], None] = lambda _step, _steps: None,
+    log: Callable[[Mapping[str, Any]], None] = lambda _line: None,
+    begin: Callable[[], None] = lambda: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Path, RunRecord]:
     """Go on with a run in its environment; return the folder of the new run and its record.
@@ -84,6 +104,8 @@ def finetune_run(
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         trust_environment: Consent to arguments of the environment that come with the data.
         progress: Called with steps done and steps in all.
+        log: Called with each line of the log, as `train_run` does.
+        begin: Called before the first step, when the folder has the run's record.
         stop: Called after each step; once it returned true, the state is saved at the next end of an
             episode and StoppedError is raised.
 
@@ -150,6 +172,8 @@ def finetune_run(
             saves=evaluations or SAVES,
             protocol=protocol if evaluations else None,
             progress=progress,
+            log=log,
+            begin=begin,
             stop=stop,
         )
     return folder, record

@@ -176,14 +176,17 @@ class _WeightsAndBiases:
         except (OSError, msgspec.DecodeError):
             self._sent = _Sent(id=secrets.token_hex(8))
         record = read_run(folder)
+        group = f"{record.algorithm} {record.dataset}"
+        if record.online is not None and record.online.run:
+            group = f"finetune {group}"
         try:
             self._run = wandb.init(
                 project="orlog",
                 id=self._sent.id,
                 resume="allow" if self._sent.step >= 0 else None,
                 dir=str(folder),
-                name=f"{record.algorithm} {record.dataset} seed {record.seed}",
-                group=f"{record.algorithm} {record.dataset}",
+                name=f"{group} seed {record.seed}",
+                group=group,
                 config=msgspec.to_builtins(record),
                 settings=wandb.Settings(silent=True),
             )

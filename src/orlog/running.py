@@ -14,7 +14,7 @@ import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
-from orlog.algos.training.finetuning import finetune_run
+from orlog.algos.training.finetuning import find_finetuned, finetune_run
 from orlog.algos.training.runs import PathLike, RunRecord, as_path, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
@@ -251,6 +251,7 @@ def finetune(
     algorithm: AlgorithmLike | None = None,
     device: str = "cpu",
     trust_environment: bool = False,
+    log: str = "none",
     progress: Callable[[int, int], None] = lambda _step, _steps: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -275,6 +276,7 @@ def finetune(
         algorithm: The algorithm, if it is not one of orlog's.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         trust_environment: Consent to arguments of the environment that come with the data.
+        log: Where to copy the log of metrics: `none`, `tensorboard` or `wandb`.
         progress: Called with (steps done, steps in all).
         stop: Called after each step; once it returned true, the state is saved at the next end of an
             episode and StoppedError raised.
@@ -282,30 +284,36 @@ def finetune(
     Raises:
         NotFoundError: there is no run in the folder, or its dataset names no environment.
         FileExistsError: the new folder holds a run already, and `resume` is not set.
-        ValueError: a setting or number that is not possible.
+        ValueError: a setting, number or log that is not possible.
+        MissingExtraError: the package that `log` needs is not installed.
         SchemaError: the algorithm cannot explore, gives actions outside of the action space, or
             learns from other batches than single transitions.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: a metric, a weight or an action is no longer finite.
         StoppedError: `stop` returned true.
     """
-    new, record = finetune_run(
-        run.folder if isinstance(run, Run) else run,
-        folder,
-        steps=steps,
-        settings=settings,
-        prior=prior,
-        random_steps=random_steps,
-        noise=noise,
-        resume=resume,
-        evaluations=evaluations,
-        dataset=dataset,
-        algorithm=algorithm,
-        device=device,
-        trust_environment=trust_environment,
-        progress=progress,
-        stop=stop,
-    )
+    old = run.folder if isinstance(run, Run) else run
+    _, data, new = find_finetuned(old, folder, dataset=dataset, algorithm=algorithm)
+    with log_to(log, new, normalizer(data)) as copy_line:
+        _, record = finetune_run(
+            old,
+            new,
+            steps=steps,
+            settings=settings,
+            prior=prior,
+            random_steps=random_steps,
+            noise=noise,
+            resume=resume,
+            evaluations=evaluations,
+            dataset=data,
+            algorithm=algorithm,
+            device=device,
+            trust_environment=trust_environment,
+            progress=progress,
+            log=copy_line,
+            begin=copy_line.begin,
+            stop=stop,
+        )
     return Run(folder=new, record=record)
 
 

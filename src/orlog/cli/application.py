@@ -68,6 +68,16 @@ Device = Annotated[
         help="Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.",
     ),
 ]
+Log = Annotated[
+    str,
+    typer.Option(help="Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb."),
+]
+AlgorithmOfRun = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:CLASS", help="The algorithm of the run, if it is one of your own."
+    ),
+]
 TrustEnvironment = Annotated[
     bool,
     typer.Option("--trust-environment", help="Use environment arguments that come with the data."),

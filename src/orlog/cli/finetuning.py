@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orlog.algos.training.stopping import StopRequest
-from orlog.cli.application import Device, TrustEnvironment, app
-from orlog.cli.training import read_setting, tell_resumed, tell_stopped
-from orlog.errors import StoppedError
-from orlog.terminal import console, progress_bar
+from orlog.cli.application import AlgorithmOfRun, Device, Log, TrustEnvironment, app
+from orlog.cli.training import read_setting, title, watched_run
+from orlog.terminal import console
 
 EVEN = "even"
 
@@ -60,7 +57,9 @@ def finetune(
         str | None,
         typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
     ] = None,
+    algorithm: AlgorithmOfRun = None,
     device: Device = "cpu",
+    log: Log = "none",
     trust_environment: TrustEnvironment = False,
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
@@ -69,57 +68,54 @@ def finetune(
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """
-    from orlog.algos.training.finetuning import finetune_run
+    from orlog.algos.training.finetuning import find_finetuned, finetune_run
+    from orlog.logs import check_log
 
     chosen = dict(read_setting(text) for text in settings or [])
-    request = StopRequest()
-    with contextlib.ExitStack() as stack:
-        update = stack.enter_context(progress_bar("fine-tuning", lines=True))
-        has_begun = False
-
-        def show(step: int, total: int) -> None:
-            nonlocal has_begun
-            if not has_begun:
-                has_begun = True
-                stack.enter_context(request.noted())
-                if resume:
-                    tell_resumed(step, total)
-            update(step, total)
-
-        try:
-            folder, record = finetune_run(
-                run,
-                out,
-                steps=steps,
-                settings=chosen,
-                prior=_share(prior),
-                random_steps=random_steps,
-                noise=noise,
-                resume=resume,
-                evaluations=evaluations,
-                dataset=dataset,
-                device=device,
-                trust_environment=trust_environment,
-                progress=show,
-                stop=lambda: request.signal != 0,
-            )
-        except StoppedError as stopped:
-            command = ["orlog", "finetune", str(run), "--steps", str(steps)]
-            for text in settings or []:
-                command += ["--set", text]
-            command += ["--prior", prior, "--random-steps", str(random_steps)]
-            command += [] if noise is None else ["--noise", str(noise)]
-            command += [] if out is None else ["--out", str(out)]
-            command += ["--evaluations", str(evaluations)]
-            command += [] if dataset is None else ["--dataset", dataset]
-            command += [] if device == "cpu" else ["--device", device]
-            command += ["--trust-environment"] if trust_environment else []
-            tell_stopped(stopped, shlex.join([*command, "--resume"]))
-            raise typer.Exit(128 + request.signal) from stopped
+    share = _share(prior)
+    check_log(log)
+    command = ["orlog", "finetune", str(run), "--steps", str(steps)]
+    for text in settings or []:
+        command += ["--set", text]
+    command += ["--prior", prior, "--random-steps", str(random_steps)]
+    command += [] if noise is None else ["--noise", str(noise)]
+    command += [] if out is None else ["--out", str(out)]
+    command += ["--evaluations", str(evaluations)]
+    command += [] if dataset is None else ["--dataset", dataset]
+    command += [] if algorithm is None else ["--algorithm", algorithm]
+    command += [] if device == "cpu" else ["--device", device]
+    command += [] if log == "none" else ["--log", log]
+    command += ["--trust-environment"] if trust_environment else []
+    old, data, folder = find_finetuned(run, out, dataset=dataset, algorithm=algorithm)
+    with watched_run(
+        f"{title(old.algorithm)} seed {old.seed}",
+        data,
+        folder,
+        log,
+        resume=resume,
+        again=shlex.join([*command, "--resume"]),
+    ) as watching:
+        record = finetune_run(
+            run,
+            folder,
+            steps=steps,
+            settings=chosen,
+            prior=share,
+            random_steps=random_steps,
+            noise=noise,
+            resume=resume,
+            evaluations=evaluations,
+            dataset=data,
+            algorithm=algorithm,
+            device=device,
+            trust_environment=trust_environment,
+            **watching,
+        )[1]
     advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
+    advice += "" if algorithm is None else f" --algorithm {shlex.quote(algorithm)}"
     advice += " --trust-environment" if trust_environment else ""
     console.print(
-        f"fine-tuned {record.algorithm.upper()} for {record.steps:,} steps; {advice}",
+        f"fine-tuned {title(record.algorithm)} for {record.steps:,} steps; {advice}",
         soft_wrap=True,
     )
 

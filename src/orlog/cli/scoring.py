@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import AsJson, Name, TrustEnvironment, app
+from orlog.cli.application import AlgorithmOfRun, AsJson, Name, TrustEnvironment, app
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
@@ -22,12 +22,7 @@ def evaluate(
         str | None,
         typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
     ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:CLASS", help="The algorithm of the run, if it is one of your own."
-        ),
-    ] = None,
+    algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,
     as_json: AsJson = False,

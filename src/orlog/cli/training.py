@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orlog.algos.training.stopping import StopRequest
-from orlog.cli.application import CORES, Algorithm, Device, Name, TrustEnvironment, app
+from orlog.cli.application import CORES, Algorithm, Device, Log, Name, TrustEnvironment, app
 from orlog.errors import StoppedError
 from orlog.terminal import console, errors, printable, table
 
@@ -75,12 +75,7 @@ def train(
             help="Of the products between hidden layers: float32, or bf16 where that is faster.",
         ),
     ] = "float32",
-    log: Annotated[
-        str,
-        typer.Option(
-            help="Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb."
-        ),
-    ] = "none",
+    log: Log = "none",
     trust_environment: TrustEnvironment = False,
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
@@ -176,18 +171,67 @@ def _tell(text: str) -> None:
     errors.print(text, soft_wrap=True, markup=False)
 
 
-def tell_resumed(step: int, total: int) -> None:
-    """Print where a run goes on that was to be resumed."""
-    _tell(
-        f"resuming from step {step:,} of {total:,}"
-        if step
-        else "no checkpoint; starting from step 0"
-    )
+@contextlib.contextmanager
+def watched_run(
+    label: str,
+    dataset: Dataset,
+    folder: Path,
+    log: str,
+    *,
+    resume: bool,
+    again: str,
+    introduce: Callable[[int], None] = lambda _steps: None,
+) -> Iterator[dict[str, Any]]:
+    """Show a line of a run while it is trained, copy its log, and let signals stop it.
 
+    Args:
+        label: What the line begins with.
+        dataset: What it is trained on.
+        folder: Folder of the run.
+        log: Where to copy its log: `none`, `tensorboard` or `wandb`.
+        resume: Whether it was asked to go on from a checkpoint; then it is said where it does.
+        again: The command that continues it, to print after a signal.
+        introduce: Called with the number of steps before the first one.
 
-def tell_stopped(stopped: StoppedError, again: str) -> None:
-    """Print where a run was stopped, and the command that continues it."""
-    _tell(f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again}")
+    Yields:
+        The arguments of `train_run` or `finetune_run` that do so.
+
+    Raises:
+        typer.Exit: a signal stopped the run.
+    """
+    from orlog.logs import in_turn, log_to
+    from orlog.progress import Watcher, status_lines
+
+    request, has_begun = StopRequest(), False
+    with contextlib.ExitStack() as stack:
+        update = stack.enter_context(status_lines())
+        watcher = Watcher(dataset, lambda status: update(label, status))
+        copy_line = stack.enter_context(log_to(log, folder, watcher.normalize))
+
+        def show(step: int, total: int) -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                stack.enter_context(request.noted())
+                introduce(total)
+                if resume:
+                    _tell(
+                        f"resuming from step {step:,} of {total:,}"
+                        if step
+                        else "no checkpoint; starting from step 0"
+                    )
+            watcher.progress(step, total)
+
+        try:
+            yield {
+                "progress": show,
+                "log": in_turn(watcher.log, copy_line),
+                "begin": copy_line.begin,
+                "stop": lambda: request.signal != 0,
+            }
+        except StoppedError as stopped:
+            _tell(f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again}")
+            raise typer.Exit(128 + request.signal) from stopped
 
 
 def _train_one(
@@ -203,47 +247,29 @@ def _train_one(
 ) -> None:
     from orlog.algos.training.runs import run_folder
     from orlog.algos.training.train import train_run
-    from orlog.logs import in_turn, log_to
-    from orlog.progress import Watcher, status_lines
 
     folder = out or run_folder("runs", algorithm, dataset, seed)
-    request = StopRequest()
     taken: list[str] = []
-    with contextlib.ExitStack() as stack:
-        update = stack.enter_context(status_lines())
-        label = f"{_title(algorithm)} seed {seed}"
-        watcher = Watcher(dataset, lambda status: update(label, status))
-        copy_line = stack.enter_context(log_to(log, folder, watcher.normalize))
-        has_begun = False
-
-        def show(step: int, total: int) -> None:
-            nonlocal has_begun
-            if not has_begun:
-                has_begun = True
-                stack.enter_context(request.noted())
-                introduce(total, taken)
-                if options["resume"]:
-                    tell_resumed(step, total)
-            watcher.progress(step, total)
-
-        try:
-            record = train_run(
-                algorithm,
-                dataset,
-                folder,
-                seed=seed,
-                settings=chosen,
-                progress=show,
-                log=in_turn(watcher.log, copy_line),
-                begin=copy_line.begin,
-                stop=lambda: request.signal != 0,
-                note=_tell,
-                tell=taken.append,
-                **options,
-            )
-        except StoppedError as stopped:
-            tell_stopped(stopped, again)
-            raise typer.Exit(128 + request.signal) from stopped
+    with watched_run(
+        f"{title(algorithm)} seed {seed}",
+        dataset,
+        folder,
+        log,
+        resume=options["resume"],
+        again=again,
+        introduce=lambda total: introduce(total, taken),
+    ) as watching:
+        record = train_run(
+            algorithm,
+            dataset,
+            folder,
+            seed=seed,
+            settings=chosen,
+            note=_tell,
+            tell=taken.append,
+            **watching,
+            **options,
+        )
     advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
     if dataset.environment is None:
         advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
@@ -251,7 +277,7 @@ def _train_one(
         advice += f" --algorithm {shlex.quote(algorithm)}" if ":" in algorithm else ""
         advice += " --trust-environment" if options["trust_environment"] else ""
     console.print(
-        f"trained {_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
+        f"trained {title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
     )
 
 
@@ -277,7 +303,7 @@ def _train_several(
                 if note not in noted:
                     noted.add(note)
                     _tell(note)
-            update(f"{_title(algorithm)} seed {seed}", status)
+            update(f"{title(algorithm)} seed {seed}", status)
 
         outcomes = train_seeds(
             algorithm,
@@ -319,7 +345,8 @@ def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
     console.print(table(headings, rows, numbers=(0, 2, 3, 4)))
 
 
-def _title(algorithm: str) -> str:
+def title(algorithm: str) -> str:
+    """Return how an algorithm is shown."""
     return algorithm.rpartition(":")[2].upper()
 
 

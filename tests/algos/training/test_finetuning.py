@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
-import os
+import re
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +19,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
 import orlog
+from orlog import terminal
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.bc import BC
 from orlog.algos.td3bc import TD3BC
@@ -64,42 +63,6 @@ def check_equal(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(value, second[name], err_msg=name)
     assert logged(one) == logged(other)
     assert (one / ONLINE_FILE).read_bytes() == (other / ONLINE_FILE).read_bytes()
-
-
-FINETUNE = """
-import pathlib, sys
-import orlog
-orlog.finetune(sys.argv[1], folder=sys.argv[2], steps=1300, evaluations=0, random_steps=100,
-               resume=len(sys.argv) > 3)
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", EXPLORING)
-def test_a_fine_tuning_that_was_killed_and_resumed_equals_one_that_was_not(
-    algorithm: str, home: Path, tmp_path: Path
-) -> None:
-    del home
-    offline = trained(pendulum(episodes=2), tmp_path / "offline", algorithm).folder
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    command = [sys.executable, "-c", FINETUNE, str(offline)]
-    orlog.finetune(offline, folder=whole, steps=1300, evaluations=0, random_steps=100)
-    for words in ((), ("resume",)):
-        seen = os.stat_result([0] * 10)
-        if words:
-            seen = (cut / "checkpoint.safetensors").stat()
-        running = subprocess.Popen([*command, str(cut), *words])
-        while running.poll() is None:
-            if (cut / "checkpoint.safetensors").exists():
-                now = (cut / "checkpoint.safetensors").stat()
-                if now.st_ino != seen.st_ino:
-                    break
-            time.sleep(0.002)
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    subprocess.run([*command, str(cut), "resume"], check=True)
-    check_equal(whole, cut)
 
 
 def has_lines(folder: Path, lines: int) -> bool:
@@ -459,3 +422,27 @@ def test_the_command_says_what_follows_and_goes_on_after_a_signal(
     check_equal(folder, Path("other"))
     assert "takes a number from 0 to 1, or even" in str(invoke(*words[:-1], "half").exception)
     assert run.folder.exists()
+
+
+@pytest.mark.usefixtures("run")
+def test_the_command_shows_a_line_and_copies_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    reading = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(terminal, "LINE_SECONDS", -1.0)
+    watch(monkeypatch, limit=200)
+    words = ["finetune", "offline", "--steps", "20", "--evaluations", "1", "--out", "new"]
+    done = invoke(*words, "--log", "tensorboard")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"IQL seed 0: 20 of 20, loss: .*, return -\d", done.output)
+    log = reading.EventAccumulator("new/tensorboard")
+    log.Reload()
+    assert [one.step for one in log.Scalars("evaluation/return")] == [0, 20]
+    assert [one.step for one in log.Scalars("policy/loss")] == list(range(1, 21))
+    for wrong, message in (
+        (["--log", "tensorbord"], "did you mean tensorboard"),
+        (["--algorithm", "bc"], "trained with iql, not with bc"),
+    ):
+        assert message in str(invoke(*words, *wrong).exception)
