@@ -25,6 +25,7 @@ What differs from CORL (`dt.py`):
 - There is one target return, not several to choose the best score from.
 - Steps after `longest_episode` have the embedding of the last one. CORL ends such episodes.
 - Deviations of observations have 1e-3 added, not 1e-6.
+- Frames pass convolutions, which the loss trains too (`encoders.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import EncoderKind, Observations, encode_windows, make_encoder
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.settings import check_settings
-from orlog.algos.transformer import CausalTransformer, Drop, make_dropout, make_linear
+from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
 
 __all__ = ["DT", "DTConfig", "masked_square"]
@@ -73,6 +75,10 @@ class DTConfig:
     """Norm at which the gradient of all parameters is clipped."""
     batch_size: int = 64
     """Windows in a batch."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -93,52 +99,15 @@ def masked_square(
     return ((predicted - actions).square() * mask.unsqueeze(-1)).mean()
 
 
-class DecisionTransformer(nn.Module):
-    """Returns-to-go, observations and actions of windows -> the action of each step."""
-
-    def __init__(
-        self, obs_dim: int, action_dim: int, config: DTConfig, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        width, device = config.width, generator.device
-        times = torch.empty(config.longest_episode + config.length, width, device=device)
-        self.times = nn.Parameter(times.normal_(0, 0.02, generator=generator))
-        self.returns = make_linear(1, width, generator=generator)
-        self.observations = make_linear(obs_dim, width, generator=generator)
-        self.actions = make_linear(action_dim, width, generator=generator)
-        self.norm = nn.LayerNorm(width, device=device)
-        self.layers = CausalTransformer(width, config.layers, config.heads, generator=generator)
-        self.head = make_linear(width, action_dim, generator=generator)
-
-    def forward(
-        self,
-        returns: Float32[Tensor, "batch length"],
-        observations: Float32[Tensor, "batch length obs"],
-        actions: Float32[Tensor, "batch length act"],
-        timesteps: Int64[Tensor, "batch length"],
-        drop: Drop | None = None,
-    ) -> Float32[Tensor, "batch length act"]:
-        parts = (
-            self.returns(returns.unsqueeze(-1)),
-            self.observations(observations),
-            self.actions(actions),
-        )
-        times = self.times[timesteps.clamp(max=len(self.times) - 1)]
-        values = (torch.stack(parts, 2) + times.unsqueeze(2)).flatten(1, 2)
-        values = self.norm(values)
-        values = self.layers(values if drop is None else drop(values), drop)
-        return torch.tanh(self.head(values[:, 1::3]))
-
-
 class DT:
     """Decision Transformer for continuous actions."""
 
     CONFIG = DTConfig
     FROM_RUN = ()
     FROM_DATA = ("target_return", "return_scale")
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
-    STATE = ("policy", "optimizer", "generator", "step")
+    STATE = ("encoder", "policy", "optimizer", "generator", "step")
     CONSTANTS = ("config", "scaling", "return_scale", "target_return")
 
     @staticmethod
@@ -155,11 +124,21 @@ class DT:
         self.config = config
         self.scaling = scaling.to(device)
         self.target_return, self.return_scale = config.target_return, config.return_scale
-        obs_dim, action_dim = len(scaling.obs_mean), len(scaling.action_low)
         generator = make_generator(seed, 0, device)
-        self.policy = DecisionTransformer(obs_dim, action_dim, config, generator)
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        self.policy = DecisionTransformer(
+            self.encoder.width,
+            len(scaling.action_low),
+            config.width,
+            layers=config.layers,
+            heads=config.heads,
+            timesteps=config.longest_episode + config.length,
+            generator=generator,
+        )
         self.optimizer = torch.optim.AdamW(
-            self.policy.parameters(),
+            [*self.encoder.parameters(), *self.policy.parameters()],
             config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,
@@ -170,11 +149,10 @@ class DT:
     def update(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        assert isinstance(batch.observations, Tensor)
         actions = self.scaling.actions_to_unit(batch.actions)
         predicted = self.policy(
             batch.returns_to_go * self.return_scale,
-            self.scaling.observations(batch.observations),
+            encode_windows(self.encoder, batch.observations, batch.mask),
             actions,
             batch.timesteps,
             make_dropout(config.dropout, generator=self.generator),
@@ -186,14 +164,16 @@ class DT:
         )
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
+        trained = self.optimizer.param_groups[0]["params"]
+        norm = nn.utils.clip_grad_norm_(trained, config.max_gradient_norm)
         self.optimizer.step()
         self.step += 1
         return {"policy/loss": loss.detach(), "policy/gradient_norm": norm.detach()}
 
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the actions of the first steps of episodes in the environment's unit."""
-        return self.actor(len(observations)).act(observations)
+        one = next(iter(observations.values())) if isinstance(observations, dict) else observations
+        return self.actor(len(one)).act(observations)
 
     def actor(self, environments: int) -> DTActor:
         """Return what acts in some environments and remembers their episodes."""
@@ -207,7 +187,7 @@ class DTActor:
         self.algorithm = algorithm
         length, scaling = algorithm.config.length, algorithm.scaling
         like = scaling.obs_mean
-        self.observations = like.new_zeros(environments, length, len(like))
+        self.features = like.new_zeros(environments, length, algorithm.encoder.width)
         self.actions = like.new_zeros(environments, length, len(scaling.action_low))
         self.returns = like.new_zeros(environments, length)
         self.steps = torch.zeros(environments, dtype=torch.int64, device=like.device)
@@ -219,20 +199,20 @@ class DTActor:
         self.to_go[which] = self.algorithm.target_return
 
     @torch.no_grad()
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the actions in the environment's unit."""
         algorithm, length = self.algorithm, self.algorithm.config.length
         full = self.steps >= length
-        for window in (self.observations, self.actions, self.returns):
+        for window in (self.features, self.actions, self.returns):
             window[full] = window[full].roll(-1, 1)
         rows = torch.arange(len(full), device=full.device)
         slot = self.steps.clamp(max=length - 1)
-        self.observations[rows, slot] = algorithm.scaling.observations(observations)
+        self.features[rows, slot] = algorithm.encoder(observations)
         self.returns[rows, slot] = self.to_go * algorithm.return_scale
         # Slots after this one may hold anything, since the transformer does not look ahead.
         found = algorithm.policy(
             self.returns,
-            self.observations,
+            self.features,
             self.actions,
             (self.steps - slot)[:, None] + torch.arange(length, device=slot.device),
         )[rows, slot]

@@ -34,14 +34,14 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from gymnasium import spaces
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 
 from orlog.algos.networks import Scaling
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 
-__all__ = ["Encoder", "EncoderKind", "Observations", "make_encoder"]
+__all__ = ["Encoder", "EncoderKind", "Observations", "encode_windows", "make_encoder"]
 
 EncoderKind: TypeAlias = Literal["nature", "impala"]
 """The convolutions that frames pass."""
@@ -234,6 +234,24 @@ def make_encoder(
     if space is None or all(_is_vector(leaf) for _, leaf in leaf_spaces(space, "observations")):
         return Encoder(scaling)
     return _MixedEncoder(scaling, kind, generator, random_shift)
+
+
+def encode_windows(
+    encoder: Encoder, windows: Observations, mask: Bool[Tensor, "batch length"]
+) -> Float[Tensor, "batch length width"]:
+    """Return the features of windows of steps, for training; their frames are shifted at random.
+
+    The first slot is filled in each window. Other slots that are empty may have any features.
+    """
+    if type(encoder) is Encoder:
+        return encoder.forward(windows)
+    steps = {}
+    for key, values in windows.items() if isinstance(windows, dict) else [("", windows)]:
+        filled = mask.view(*mask.shape, *[1] * (values.ndim - 2))
+        # Zeros would be no value of some spaces of integers.
+        steps[key] = torch.where(filled, values, values[:, :1]).flatten(0, 1)
+    features: Tensor = encoder(encoder.shift(steps.get("", steps)))
+    return features.view(*mask.shape, encoder.width)
 
 
 def _is_vector(leaf: spaces.Space[Any]) -> bool:

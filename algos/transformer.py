@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["CausalTransformer", "Drop", "make_dropout", "make_linear"]
+__all__ = ["CausalTransformer", "DecisionTransformer", "Drop", "make_dropout", "make_linear"]
 
 Drop: TypeAlias = Callable[[Tensor], Tensor]
 """Sets some numbers to 0 and makes the others larger."""
@@ -99,3 +99,49 @@ def make_dropout(fraction: float, *, generator: torch.Generator) -> Drop | None:
         return values * ((drawn >= fraction) / (1 - fraction))
 
     return drop
+
+
+class DecisionTransformer(nn.Module):
+    """Returns-to-go, observations and actions of windows -> the action of each step, in [-1, 1]."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        width: int,
+        *,
+        layers: int,
+        heads: int,
+        timesteps: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        device = generator.device
+        times = torch.empty(timesteps, width, device=device)
+        self.times = nn.Parameter(times.normal_(0, 0.02, generator=generator))
+        self.returns = make_linear(1, width, generator=generator)
+        self.observations = make_linear(obs_dim, width, generator=generator)
+        self.actions = make_linear(action_dim, width, generator=generator)
+        self.norm = nn.LayerNorm(width, device=device)
+        self.layers = CausalTransformer(width, layers, heads, generator=generator)
+        self.head = make_linear(width, action_dim, generator=generator)
+
+    def forward(
+        self,
+        returns: Float32[Tensor, "batch length"],
+        observations: Float32[Tensor, "batch length obs"],
+        actions: Float32[Tensor, "batch length act"],
+        timesteps: Int64[Tensor, "batch length"],
+        drop: Drop | None = None,
+    ) -> Float32[Tensor, "batch length act"]:
+        """Return the actions; each depends on what is up to its step, and not on its own action."""
+        parts = (
+            self.returns(returns.unsqueeze(-1)),
+            self.observations(observations),
+            self.actions(actions),
+        )
+        times = self.times[timesteps.clamp(max=len(self.times) - 1)]
+        values = (torch.stack(parts, 2) + times.unsqueeze(2)).flatten(1, 2)
+        values = self.norm(values)
+        values = self.layers(values if drop is None else drop(values), drop)
+        return torch.tanh(self.head(values[:, 1::3]))

@@ -281,6 +281,8 @@ def test_settings_out_of_range_are_refused(name: str, value: Any) -> None:
 def test_defaults_are_the_published_ones() -> None:
     # DT / official gym, kzl/decision-transformer@e2d82e68f3, and CORL
     assert dataclasses.asdict(DTConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "length": 20,
         "width": 128,
         "layers": 3,

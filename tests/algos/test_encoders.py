@@ -16,8 +16,9 @@ from orlog.algos.bc import BC
 from orlog.algos.calql import CalQL
 from orlog.algos.cql import CQL
 from orlog.algos.crl import CRL
+from orlog.algos.dt import DT, DTConfig
 from orlog.algos.edac import EDAC
-from orlog.algos.encoders import make_encoder
+from orlog.algos.encoders import encode_windows, make_encoder
 from orlog.algos.fql import FQL
 from orlog.algos.gcbc import GCBC
 from orlog.algos.gciql import GCIQL
@@ -366,3 +367,51 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
         torch.equal(*pair) for pair in zip(before, made.encoder.parameters(), strict=True)
     )
     assert made.act(batch.observations, goals).shape == (6, 2)
+
+
+def test_windows_of_frames_train_the_encoder_of_a_decision_transformer() -> None:
+    """Its empty slots count for nothing, and what it does in an episode is what it does in a window."""
+    config = DTConfig(
+        width=8,
+        layers=1,
+        length=3,
+        batch_size=6,
+        dropout=0.0,
+        encoder="impala",
+        target_return=1.0,
+        return_scale=1.0,
+    )
+    batch = pixel_batch(DT, config)
+    assert not batch.mask.all()
+    made = DT(config, pixel_scaling(), seed=0)
+    with torch.no_grad():
+        features = encode_windows(made.encoder, batch.observations, batch.mask)
+        given = (batch.returns_to_go, features, batch.actions, batch.timesteps)
+        predicted = made.policy(*given)
+    for slot in range(3):
+        one = made.encoder(batch.observations[:, slot])
+        torch.testing.assert_close(features[batch.mask[:, slot], slot], one[batch.mask[:, slot]])
+    actor = made.actor(6)
+    actor.to_go = batch.returns_to_go[:, 0].clone()
+    first = made.scaling.actions_to_unit(actor.act(batch.observations[:, 0]))
+    at_start = batch.timesteps[:, 0] == 0
+    torch.testing.assert_close(first[at_start], predicted[at_start, 0])
+    before = [one.detach().clone() for one in made.encoder.parameters()]
+    made.update(batch)
+    assert not any(
+        torch.equal(*pair) for pair in zip(before, made.encoder.parameters(), strict=True)
+    )
+    filled = batch.mask.view(6, 3, 1, 1, 1)
+    other = dataclasses.replace(batch, observations=torch.where(filled, batch.observations, 255))
+    again = DT(config, pixel_scaling(), seed=0)
+    again.update(other)
+    for one, two in zip(made.encoder.parameters(), again.encoder.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_empty_slots_of_windows_are_no_values_out_of_range() -> None:
+    space = spaces.Dict(a=spaces.Discrete(2, start=1), b=spaces.Box(-1, 1, (1,)))
+    encoder = make_encoder(scaling_of(space, 1), generator=make_generator(0, 0))
+    windows = {"a": torch.tensor([[2, 0]]), "b": torch.tensor([[[3.0], [0.0]]])}
+    found = encode_windows(encoder, windows, torch.tensor([[True, False]]))
+    assert found.tolist() == [[[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]]

@@ -23,6 +23,7 @@ SIZE = 12
 FRAMES = spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
 PLACE = spaces.Box(0, SIZE, (2,), np.float32)
 PUSH = spaces.Box(-1, 1, (1,), np.float32)
+SMALL_DT = ["--set", "width=8", "--set", "length=3", "--set", "encoder=impala"]
 SMALL = ["--set", "hidden=[16]", "--set", "batch_size=32", "--set", "encoder=impala"]
 
 
@@ -119,7 +120,7 @@ def scored(out: Path, name: str, dataset: str, *settings: str, steps: int = 120)
     """Return the mean return after training and evaluating on the command line."""
     ended = command_line.orlog(
         *("train", name, dataset, "--out", str(out), "--steps", str(steps)),
-        *("--evaluations", "1", *SMALL, *settings),
+        *("--evaluations", "1", *(SMALL_DT if name == "dt" else SMALL), *settings),
     )
     assert ended.returncode == 0, ended.stderr
     ended = command_line.orlog("evaluate", str(out), "--episodes", "20", "--json")
@@ -158,14 +159,16 @@ def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
         "iql",
         *(
             pytest.param(one, marks=[pytest.mark.thorough, pytest.mark.slow])
-            for one in ("awac", "calql", "cql", "edac", "ifql", "qcfql", "rebrac", "td3bc")
+            for one in ("awac", "calql", "cql", "dt", "edac", "ifql", "qcfql", "rebrac", "td3bc")
         ),
     ],
 )
 def test_continuous_actions_are_learned_from_frames_and_mixtures(name: str, tmp_path: Path) -> None:
     for environment, dataset in (("PushedDot", "lab/pushed-v1"), ("MixedDot", "lab/mixed-v1")):
         record(f"orlog-tests/{environment}-v0", dataset)
-        found = scored(tmp_path / environment, name, dataset, "--set", "random_shift=1", steps=4)
+        settings = ["random_shift=1", *(["chunk_length=2"] if name == "qcfql" else [])]
+        words = [word for one in settings for word in ("--set", one)]
+        found = scored(tmp_path / environment, name, dataset, *words, steps=4)
         assert 0 <= found <= 4
 
 
@@ -229,12 +232,12 @@ def test_frames_too_small_for_an_encoder_are_refused_before_anything_is_written(
 
 def test_observations_that_an_algorithm_does_not_take_are_refused_with_those_that_do() -> None:
     record("orlog-tests/PushedDot-v0", "lab/pushed-v1")
-    ended = command_line.orlog("train", "dt", "lab/pushed-v1")
+    ended = command_line.orlog("train", "rlpd", "lab/pushed-v1")
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert (
-        "lab/pushed-v1: dt takes observations that are vectors of numbers (a Box, or a Dict or "
-        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, calql, cql, crl, edac, fql, "
+        "lab/pushed-v1: rlpd takes observations that are vectors of numbers (a Box, or a Dict or "
+        f"Tuple of such), found {FRAMES}; choose one of: awac, bc, calql, cql, crl, dt, edac, fql, "
         "gcbc, gciql, gcivl, hiql, ifql, iql, qcfql, qrl, rebrac, td3bc."
     ) in ended.stderr
 
