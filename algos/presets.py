@@ -350,15 +350,21 @@ _STITCH: dict[str, Recipe] = {
         source=_QUICK + "; goals of the policy as in OGBench's settings for its data to stitch",
     ),
     "hiql": Recipe(
-        steps=8_000,
+        steps=4_000,
         settings={
             "hidden": [64, 64],
             "learning_rate": 1e-3,
-            "target_rate": 0.02,
+            "target_rate": 0.1,
             "batch_size": 256,
+            "subgoal_steps": 50,
+            "high_inverse_temperature": 1.0,
             "policy_goals": [0.0, 0.5, 0.5],
         },
-        source=_QUICK + "; goals of the policy as in OGBench's settings for its data to stitch",
+        source=_QUICK
+        + "; goals of the policy as in OGBench's settings for its data to stitch; a target rate of 0.1, "
+        "because values spread over the maze by one step of the data with each renewal of the "
+        "targets; 50 steps to a subgoal, since 25 lead to the next cell at best; chosen among 5 "
+        "settings with seed 0",
     ),
 }
 
