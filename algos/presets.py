@@ -363,7 +363,7 @@ _STITCH: dict[str, Recipe] = {
         source=_QUICK
         + "; goals of the policy as in OGBench's settings for its data to stitch; a target rate of 0.1, "
         "because values spread over the maze by one step of the data with each renewal of the "
-        "targets; 50 steps to a subgoal, since 25 lead to the next cell at best; chosen among 5 "
+        "targets; 50 steps to a subgoal, since 25 lead to the next cell at best; chosen among 6 "
         "settings with seed 0",
     ),
 }
