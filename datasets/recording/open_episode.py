@@ -66,6 +66,16 @@ class OpenEpisode:
         self._observations: list[Any] = []
         self._forget_steps()
 
+    def another(self) -> OpenEpisode:
+        """Return one more, for an environment beside this one's."""
+        return OpenEpisode(
+            self._writer,
+            *self._spaces,
+            infos=self._names,
+            action_log_probs=self.with_log_probs,
+            keeps_options=self._keeps_options,
+        )
+
     def start(
         self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> None:

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset as Dataset
     from orlog.datasets.reading.verifying import verify_store as verify_store
     from orlog.datasets.recipes.build import build_dataset as build_dataset
+    from orlog.datasets.recording.parallel import record_parallel as record_parallel
     from orlog.datasets.recording.recorder import record as record
     from orlog.datasets.recording.saving import convert_dataset as convert_dataset
     from orlog.datasets.recording.saving import save_dataset as save_dataset
+    from orlog.datasets.recording.vector import record_vector as record_vector
     from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
     from orlog.datasets.store.encoding import choose_encoding as choose_encoding
     from orlog.errors import OrlogError as OrlogError
@@ -126,6 +128,8 @@ _HOMES = {
     "prioritized_transitions": "orlog.loaders.priorities",
     "publish_dataset": "orlog.datasets.publish.publish",
     "record": "orlog.datasets.recording.recorder",
+    "record_parallel": "orlog.datasets.recording.parallel",
+    "record_vector": "orlog.datasets.recording.vector",
     "references": "orlog.reference_returns",
     "repair_dataset": "orlog.datasets.download.download",
     "save_dataset": "orlog.datasets.recording.saving",

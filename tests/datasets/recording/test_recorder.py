@@ -253,15 +253,15 @@ def test_nothing_is_written_without_a_step() -> None:
         orlog.load_dataset(NAME)
 
 
-KILLS = scaled(120, 8)
+KILLS = scaled(120, 4)
 
 
 def record_poles(tell: int | None = None) -> None:
-    """Record 40 episodes, or what is missing of them; tell how many are finished."""
+    """Record 16 episodes, or what is missing of them; tell how many are finished."""
     env = orlog.record(
         gymnasium.make("CartPole-v1"), NAME, resume=True, checkpoint_seconds=0.02, state=True
     )
-    for seed in range(env.writer.total_episodes, 40):
+    for seed in range(env.writer.total_episodes, 16):
         run(env, 1, first=seed)
         if tell is not None:
             os.write(tell, b"%d\n" % (seed + 1))
@@ -305,7 +305,7 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
     monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
     monkeypatch.setattr(log, "LARGEST_LOG", 2**14)
     started = time.monotonic()
-    assert killed_recording(None) == (True, 40)
+    assert killed_recording(None) == (True, 16)
     longest = time.monotonic() - started
     expected = orlog.load_dataset(NAME).digest
     rng = np.random.default_rng(0)
@@ -320,7 +320,7 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
             if finished or orlog_has(NAME):
                 break
             env = orlog.record(gymnasium.make("CartPole-v1"), NAME, resume=True, state=True)
-            goes_on += 0 < env.writer.total_episodes < 40
+            goes_on += 0 < env.writer.total_episodes < 16
             assert env.writer.total_episodes >= told
             env.writer.close()
         if not orlog_has(NAME):

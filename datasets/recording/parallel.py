@@ -1,0 +1,206 @@
+"""`orlog.record_parallel`: a parallel environment of PettingZoo, whose agents are recorded together.
+
+An episode is one run of all agents. Its observation and action spaces are a Dict of the agents' own:
+
+    observations[AGENT], actions[AGENT]      of each of `possible_agents`
+    rewards                                  the sum over the agents
+    terminations, truncations                at the last step: whether any agent left so in it
+    infos["agents/AGENT/acts"]               whether the agent took part in a step; and what it got:
+    infos["agents/AGENT/rewards"], infos["agents/AGENT/terminations"], infos["agents/AGENT/truncations"]
+
+Where an agent takes no part, its action, reward and flags are blank (zeros, or a Discrete's first
+value). Row t of its observations is real if it acts in step t or t - 1, and blank otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.recording.open_episode import OpenEpisode
+from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.errors import SchemaError, wrong_type
+from orlog.manifests.columns import can_be_named
+
+__all__ = ["ParallelRecorder", "record_parallel"]
+
+_COLUMNS = ("acts", "rewards", "terminations", "truncations")
+
+
+def record_parallel(
+    env: Any, name: str, *, append: bool = False, **options: Any
+) -> ParallelRecorder:
+    """Wrap a parallel environment of PettingZoo; stepping it records a dataset, `close()` ends it.
+
+    The module's docstring says how agents are stored. Agents may leave early and join late. Not
+    recorded are infos, log-probabilities, states, and the environment's id, since PettingZoo has none:
+    `recover_environment` and `restore` are not for these datasets, and algorithms that need plain
+    arrays refuse them. Everything else, including the errors, is as in `record`.
+    """
+    if not all(hasattr(env, one) for one in ("possible_agents", "observation_space", "step")):
+        raise wrong_type("env", "a parallel environment of PettingZoo", env)
+    agents = {str(agent): agent for agent in env.possible_agents}
+    for agent in agents:
+        if not can_be_named(f"infos/agents/{agent}/acts") or "/" in agent:
+            raise SchemaError(
+                f"{name}: agent {agent!r} cannot name a column: expected letters, digits, '_', '-' "
+                "and '.'."
+            )
+    writer, episode = start_recording(
+        name,
+        spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()}),
+        spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()}),
+        None,
+        infos=[f"agents/{key}/{column}" for key in agents for column in _COLUMNS],
+        action_log_probs=False,
+        state=False,
+        append=append,
+        options=options,
+    )
+    return ParallelRecorder(env, writer, episode, agents)
+
+
+class ParallelRecorder:
+    """A parallel environment that records what happens; `orlog.record_parallel` returns one.
+
+    Attributes:
+        env: The environment; what is not defined here is asked of it.
+        writer: The writer of the version, which knows its name, folder and totals.
+    """
+
+    def __init__(
+        self, env: Any, writer: DatasetWriter, episode: OpenEpisode, agents: Mapping[str, Any]
+    ) -> None:
+        """Wrap an environment; `record_parallel` has made the rest."""
+        self.env = env
+        self.writer = writer
+        self._episode = episode
+        self._agents = agents
+        self._blank_observations = {
+            key: _blank(env.observation_space(agent)) for key, agent in agents.items()
+        }
+        self._blank_actions = {
+            key: _blank(env.action_space(agent)) for key, agent in agents.items()
+        }
+        self._running = False
+        self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment."""
+        if name == "env":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset the environment and start an episode; a running one ends as it is.
+
+        Raises:
+            SchemaError: an observation does not fit its space, or options cannot be kept as JSON.
+        """
+        self._running = False
+        self._episode.end()
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self._episode.start(self._of_all(observations, self._blank_observations), seed, options)
+        self._running = True
+        return observations, infos
+
+    def step(
+        self, actions: Mapping[Any, Any]
+    ) -> tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]:
+        """Step the environment and record what happened.
+
+        Raises:
+            SchemaError: the episode has ended, or something does not fit.
+            StorageError: the disk is full; finished episodes are kept.
+        """
+        if not self._running:
+            raise SchemaError(
+                f"{self._episode.where()}: no episode is running; call env.reset() first."
+            )
+        acting = [key for key, agent in self._agents.items() if agent in self.env.agents]
+        kept = self._episode.copied_action(self._of_all(actions, self._blank_actions))
+        # After an error, nobody knows whether the actions were taken: the episode ends before them.
+        self._running = False
+        result = self.env.step(actions)
+        observations, rewards, terminations, truncations, _ = result
+        columns: dict[str, Any] = {}
+        for key, agent in self._agents.items():
+            acts = key in acting
+            columns[f"agents/{key}/acts"] = acts
+            columns[f"agents/{key}/rewards"] = float(rewards[agent]) if acts else 0.0
+            columns[f"agents/{key}/terminations"] = acts and bool(terminations[agent])
+            columns[f"agents/{key}/truncations"] = acts and bool(truncations[agent])
+        ended = not self.env.agents
+        self._episode.add(
+            kept,
+            (
+                self._of_all(observations, self._blank_observations),
+                sum(columns[f"agents/{key}/rewards"] for key in self._agents),
+                ended and any(columns[f"agents/{key}/terminations"] for key in self._agents),
+                ended and any(columns[f"agents/{key}/truncations"] for key in self._agents),
+                columns,
+            ),
+        )
+        if ended:
+            self._episode.end()
+        self._running = not ended
+        return observations, rewards, terminations, truncations, result[4]
+
+    def close(self) -> None:
+        """End the version and close the environment; without any step, no version is written.
+
+        Raises:
+            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        """
+        try:
+            if not self._closed:
+                self._closed, self._running = True, False
+                close_writer(self.writer, [self._episode])
+        finally:
+            self.env.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *raised: object) -> Literal[False]:
+        """End the version; after an error, keep the finished episodes for `resume=True`."""
+        if raised[0] is not None and not self._closed:
+            self._closed, self._running = True, False
+            stop_writer(self.writer)
+        self.close()
+        return False
+
+    def __repr__(self) -> str:
+        """Return the environment and what was recorded so far."""
+        return f"<ParallelRecorder of {self.env} with {self.writer!r}>"
+
+    def _of_all(self, values: Mapping[Any, Any], blank: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a value of every agent."""
+        return {key: values.get(agent, blank[key]) for key, agent in self._agents.items()}
+
+
+def _blank(space: gymnasium.Space[Any]) -> Any:
+    """Return the value that stands for none."""
+    match space:
+        case spaces.Box() | spaces.MultiBinary():
+            return np.zeros(space.shape, space.dtype)
+        case spaces.Discrete(start=start):
+            return int(start)
+        case spaces.MultiDiscrete(start=start):
+            return start.astype(space.dtype)
+        case spaces.Dict():
+            return {key: _blank(part) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(_blank(part) for part in space.spaces)
+    raise SchemaError(
+        f"a {type(space).__name__} space of an agent cannot be recorded: it has no value that stands "
+        "for none where the agent takes no part."
+    )

@@ -1,0 +1,269 @@
+"""`orlog.record_vector`: a vector environment that records the episodes of all its environments.
+
+What `step` returns for an environment after its episode's last step depends on the autoreset mode:
+
+    next step    the last observation; the step after that resets and ignores the action
+    same step    the first observation of the next episode; the last one is in infos["final_obs"]
+    disabled     the last observation; reset(options={"reset_mask": ..}) starts the next episode
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import iterate
+
+from orlog.datasets.reading.restoring import simulator_of
+from orlog.datasets.recording.open_episode import OpenEpisode
+from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.errors import SchemaError, wrong_type
+
+__all__ = ["VectorRecorder", "record_vector"]
+
+
+def record_vector(
+    envs: VectorEnv[Any, Any, Any],
+    name: str,
+    *,
+    infos: Sequence[str] = (),
+    action_log_probs: bool = False,
+    state: bool = False,
+    append: bool = False,
+    **options: Any,
+) -> VectorRecorder:
+    """Wrap a vector environment so that stepping it records a dataset; `close()` ends the version.
+
+    Every autoreset mode is recorded with the real last observation of each episode, and without the
+    steps in which an environment only resets. Episodes are in the order in which they ended; running
+    ones are held in memory. With a seed, the episode of environment i has that seed + i, as in
+    Gymnasium; episodes that an autoreset starts have none. With `action_log_probs`, give an array:
+    `envs.step(actions, action_log_probs=..)`. `state` needs a `SyncVectorEnv`. Everything else,
+    including the errors, is as in `record`.
+    """
+    if not isinstance(envs, VectorEnv):
+        raise wrong_type("envs", "a vector environment of Gymnasium", envs)
+    simulated = getattr(envs.unwrapped, "envs", None)
+    if state and simulated is None:
+        raise SchemaError(
+            f"{name}: state=True needs a SyncVectorEnv, whose environments are at hand; those of "
+            f"{type(envs.unwrapped).__name__} are not."
+        )
+    mode = envs.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise SchemaError(
+            f'{name}: envs.metadata["autoreset_mode"] must be an AutoresetMode of Gymnasium, found '
+            f"{mode!r}; only with it is known where episodes start."
+        )
+    writer, episode = start_recording(
+        name,
+        envs.single_observation_space,
+        envs.single_action_space,
+        _spec_of(envs.unwrapped),
+        infos=infos,
+        action_log_probs=action_log_probs,
+        state=state,
+        append=append,
+        options=options,
+    )
+    return VectorRecorder(envs, writer, episode, mode, simulated if state else None)
+
+
+class VectorRecorder(VectorWrapper):
+    """A vector environment that records what happens; `orlog.record_vector` returns one.
+
+    Attributes:
+        writer: The writer of the version, which knows its name, folder and totals.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        writer: DatasetWriter,
+        episode: OpenEpisode,
+        mode: AutoresetMode,
+        simulated: Sequence[gymnasium.Env[Any, Any]] | None,
+    ) -> None:
+        """Wrap a vector environment; `record_vector` has made the rest."""
+        super().__init__(envs)
+        self.writer = writer
+        self._episodes = [episode, *(episode.another() for _ in range(envs.num_envs - 1))]
+        self._mode = mode
+        self._simulated = simulated
+        self._ended = np.zeros(envs.num_envs, np.bool_)
+        self._running = False
+        self._closed = False
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, or those of `options["reset_mask"]`; running episodes end there.
+
+        Raises:
+            SchemaError: an observation does not fit its space, or options cannot be kept as JSON.
+        """
+        # Gymnasium takes the mask out of the given options.
+        kept = None if options is None else {**options}
+        mask = None if kept is None else kept.pop("reset_mask", None)
+        chosen = np.ones(len(self._episodes), np.bool_) if mask is None else np.array(mask)
+        running, self._running = self._running or bool(chosen.all()), False
+        for index in np.flatnonzero(chosen).tolist():
+            self._episodes[index].end()
+        observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type] # lists too
+        seeds = _seeds(seed, len(self._episodes))
+        for index, observation in enumerate(iterate(self.env.observation_space, observations)):
+            if chosen[index]:
+                self._episodes[index].start(observation, seeds[index], kept or None)
+        self._ended &= ~chosen
+        self._running = running
+        return observations, infos
+
+    def step(
+        self, actions: Any, *, action_log_probs: Iterable[float] | None = None
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments and record what happened.
+
+        Raises:
+            SchemaError: an episode has ended and was not reset, or something does not fit.
+            StorageError: the disk is full; finished episodes are kept.
+        """
+        first = self._episodes[0]
+        if not self._running:
+            raise SchemaError(f"{first.where()}: no episode is running; call envs.reset() first.")
+        if self._mode is AutoresetMode.DISABLED and self._ended.any():
+            raise SchemaError(
+                f"{first.where()}: the episodes of environments {np.flatnonzero(self._ended).tolist()} "
+                'have ended; reset them with envs.reset(options={"reset_mask": ..}) before the step.'
+            )
+        if (action_log_probs is None) is first.with_log_probs:
+            raise first.wrong_log_prob()
+        acting = np.flatnonzero(~self._ended).tolist()
+        given = list(iterate(self.env.action_space, actions))
+        kept = {index: self._episodes[index].copied_action(given[index]) for index in acting}
+        log_probs = [None] * len(given) if action_log_probs is None else [*action_log_probs]
+        states = self._states(acting)
+        # After an error, nobody knows which actions were taken: all episodes end before them.
+        self._running = False
+        result = self.env.step(actions)
+        rows = self._rows(result)
+        for index in acting:
+            self._episodes[index].add(kept[index], rows[index], states.get(index), log_probs[index])
+        self._start_next(result, acting)
+        self._running = True
+        return result
+
+    def close(self, **kwargs: Any) -> None:
+        """End the version and close the environments; without any step, no version is written.
+
+        Raises:
+            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        """
+        try:
+            if not self._closed:
+                self._closed, self._running = True, False
+                close_writer(self.writer, self._episodes)
+        finally:
+            super().close(**kwargs)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *raised: object) -> Literal[False]:
+        """End the version; after an error, keep the finished episodes for `resume=True`."""
+        if raised[0] is not None and not self._closed:
+            self._closed, self._running = True, False
+            stop_writer(self.writer)
+        self.close()
+        return False
+
+    def __repr__(self) -> str:
+        """Return the environment and what was recorded so far."""
+        return f"<VectorRecorder of {self.env} with {self.writer!r}>"
+
+    def _states(self, acting: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+        if self._simulated is None:
+            return {}
+        return {index: simulator_of(self._simulated[index]).read() for index in acting}
+
+    def _rows(self, result: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return what each environment's own step returned."""
+        observations, rewards, terminations, truncations, infos = result
+        rows = []
+        for index, observation in enumerate(iterate(self.env.observation_space, observations)):
+            info = infos
+            ended = terminations[index] or truncations[index]
+            if ended and self._mode is AutoresetMode.SAME_STEP:
+                if infos.get("final_obs") is None or infos["final_obs"][index] is None:
+                    raise SchemaError(
+                        f"{self._episodes[index].where()}: infos has no final_obs for environment "
+                        f"{index}, so its last observation is not known; use another autoreset mode."
+                    )
+                observation = infos["final_obs"][index]
+                info = infos.get("final_info", {})
+            rows.append(
+                (
+                    observation,
+                    rewards[index],
+                    terminations[index],
+                    truncations[index],
+                    _info_of(info, index),
+                )
+            )
+        return rows
+
+    def _start_next(self, result: tuple[Any, ...], acting: Sequence[int]) -> None:
+        """End episodes, and start those that this step has reset."""
+        observations, _, terminations, truncations, _ = result
+        ended = np.zeros(len(self._episodes), np.bool_)
+        for index in acting:
+            if terminations[index] or truncations[index]:
+                ended[index] = True
+                self._episodes[index].end()
+        started = ended if self._mode is AutoresetMode.SAME_STEP else self._ended
+        if started.any():
+            for index, observation in enumerate(iterate(self.env.observation_space, observations)):
+                if started[index]:
+                    self._episodes[index].start(observation)
+        self._ended = ended & ~started
+
+
+def _seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return the seed of each environment, as Gymnasium chooses them."""
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + index for index in range(count)]
+    return [*seed]
+
+
+def _info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return what one environment's step said; `_NAME` tells which environments said NAME."""
+    return {
+        name: values[index]
+        for name, values in infos.items()
+        if f"_{name}" in infos and not isinstance(values, dict) and infos[f"_{name}"][index]
+    }
+
+
+def _spec_of(envs: VectorEnv[Any, Any, Any]) -> EnvSpec | None:
+    """Return the spec of one of the environments."""
+    if hasattr(envs, "envs"):
+        return cast("EnvSpec | None", envs.envs[0].spec)
+    if isinstance(envs, AsyncVectorEnv):
+        return cast("EnvSpec | None", envs.get_attr("spec")[0])
+    if envs.spec is None:
+        return None
+    # What gymnasium.make_vec adds to the environment's own arguments.
+    added = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
+    kwargs = {name: value for name, value in envs.spec.kwargs.items() if name not in added}
+    return dataclasses.replace(envs.spec, kwargs=kwargs)
