@@ -57,6 +57,7 @@ __all__ = [
     "Source",
     "SourceT",
     "apply_operation",
+    "episode_column",
     "fewer_columns",
     "filter_episodes",
     "operation_text",
@@ -243,13 +244,13 @@ def _evaluate(dataset: SourceT, expression: Any) -> np.ndarray:
     ]
     return evaluate(
         expression,
-        lambda name: _episode_column(dataset, prefix + name),
+        lambda name: episode_column(dataset, prefix + name),
         names,
         dataset.total_episodes,
     )
 
 
-def _episode_column(dataset: SourceT, name: str) -> np.ndarray:
+def episode_column(dataset: SourceT, name: str) -> np.ndarray:
     """Return a column of episodes; text as an array of text."""
     if dataset.schema.variable.get(name) != "text":
         return dataset.column(name)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orlog.baseline_scores import baselines as baselines
+    from orlog.datasets.audit.audit import audit as audit
     from orlog.datasets.columns.episode import Episode as Episode
     from orlog.datasets.download.download import download_dataset as download_dataset
     from orlog.datasets.download.download import repair_dataset as repair_dataset
@@ -104,6 +105,7 @@ _HOMES = {
     "RunResult": "orlog.running",
     "Transitions": "orlog.loaders.transitions",
     "action_chunks": "orlog.loaders.chunks",
+    "audit": "orlog.datasets.audit.audit",
     "baselines": "orlog.baseline_scores",
     "benchmark_dataset": "orlog.manifests.benchmarks",
     "build_dataset": "orlog.datasets.recipes.build",

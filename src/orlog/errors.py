@@ -15,6 +15,7 @@
     ├── DivergedError(FloatingPointError)  a training run whose numbers are no longer finite
     ├── TransferError(OSError)             no mirror gave the bytes; says what each did
     └── IntegrityError(OSError)            bytes that are not what was recorded; exit code 3
+        ├── AuditError                     data that an audit found wrong, so they are not published
         ├── LockError                      a version or digest other than `orlog.lock` pins
         ├── SignatureError                 a signature that is missing, wrong or of an older index
         ├── CheckpointError(ValueError)    a checkpoint that is damaged or of another run
@@ -33,6 +34,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "AlgorithmError",
+    "AuditError",
     "CheckpointError",
     "DivergedError",
     "FormatVersionError",
@@ -156,6 +158,10 @@ class IntegrityError(OrlogError, OSError):
         self.file = file
         self.expected = expected
         self.found = found
+
+
+class AuditError(IntegrityError):
+    """Data that an audit found wrong: their bytes are as recorded, but they make no sense."""
 
 
 class LockError(IntegrityError):

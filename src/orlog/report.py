@@ -12,25 +12,13 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
+from orlog.pages import html_table, page
 from orlog.plots import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
 
 __all__ = ["reading_notes", "result_cells", "verdict_lines", "write_report"]
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-       color: #222; background: #fff; }
-h1 { font-size: 1.7rem; } h2 { margin-top: 2.2rem; font-size: 1.25rem; }
-svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; margin: 0.8rem 0; }
-th, td { text-align: left; padding: 0.35rem 0.9rem 0.35rem 0; border-bottom: 1px solid #ddd;
-         vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-code { font-size: 0.85em; overflow-wrap: anywhere; }
-.note { background: #fff6dd; border-left: 4px solid #e0a800; padding: 0.5rem 0.9rem; }
-"""
 
 
 def result_cells(result: Result) -> list[str]:
@@ -99,32 +87,13 @@ def write_report(
     parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
     parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
     parts += [_settings(results)]
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, "utf-8")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int]) -> str:
-    def cell(tag: str, index: int, text: str) -> str:
-        kind = ' class="number"' if index in numbers else ""
-        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
-
-    head = "".join(cell("th", index, text) for index, text in enumerate(headings))
-    body = "".join(
-        "<tr>" + "".join(cell("td", index, text) for index, text in enumerate(row)) + "</tr>\n"
-        for row in rows
-    )
-    return f"<table>\n<tr>{head}</tr>\n{body}</table>"
+    path.write_text(page(title, parts), "utf-8")
 
 
 def _score_table(results: Sequence[Result]) -> str:
     rows = [result_cells(result) for result in results]
-    return _table(HEADINGS, rows, frozenset({1, 2, 3, 6}))
+    return html_table(HEADINGS, rows, frozenset({1, 2, 3, 6}))
 
 
 def _protocol(results: Sequence[Result]) -> str:
@@ -164,7 +133,7 @@ def _facts(dataset: Dataset) -> str:
     ]
     if dataset.operation is not None:
         rows.insert(1, ("view", operation_text(dataset.operation)))
-    return _table(("", ""), rows, frozenset())
+    return html_table(("", ""), rows, frozenset())
 
 
 def _settings(results: Sequence[Result]) -> str:
@@ -178,4 +147,4 @@ def _settings(results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _table(("algorithm", "steps", "settings", "source"), rows, frozenset({1}))
+    return html_table(("algorithm", "steps", "settings", "source"), rows, frozenset({1}))

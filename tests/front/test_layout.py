@@ -24,6 +24,7 @@ ORDER = (
     "datasets.home",
     "datasets.store",
     "datasets.reading",
+    "datasets.audit",
     "datasets.recording",
     "datasets.interchange",
     "datasets.formats",

@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli import (
+    auditing,
     building,
     cache,
     finetuning,
@@ -40,7 +41,7 @@ __all__ = ["app", "main"]
 
 # The panels of `orlog --help` and the modules of their commands, in the order shown.
 PANELS = {
-    "Datasets": (listing, showing, building, verifying),
+    "Datasets": (listing, showing, building, verifying, auditing),
     "Download and publish": (transfers, imports),
     "Versions and views": (versions, views),
     "Disk space": (cache,),

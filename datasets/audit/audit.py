@@ -1,0 +1,211 @@
+"""`audit`: looks at every value of a dataset once, and says what is wrong with the data.
+
+`verify` shows that the bytes are those that were published; an audit, whether they make sense.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from orlog.datasets.audit.duplicates import check_duplicates, check_splits
+from orlog.datasets.audit.episodes import (
+    check_final_observations,
+    check_flags,
+    check_lengths,
+    check_returns,
+    check_times,
+)
+from orlog.datasets.audit.findings import GRAVITIES, Audit, Check, Facts, Finding
+from orlog.datasets.audit.jumps import check_jumps
+from orlog.datasets.audit.partial import Part, open_part
+from orlog.datasets.audit.pieces import Piece, pieces
+from orlog.datasets.audit.rewards import check_rewards
+from orlog.datasets.audit.values import (
+    check_bounds,
+    check_finite,
+    check_ranges,
+    check_stuck,
+    check_unused_actions,
+)
+from orlog.datasets.reading.combining import combine_datasets
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.reading.operations import episode_column
+from orlog.errors import IntegrityError, LockError, clause
+
+__all__ = ["CHECKS", "audit"]
+
+SPLIT = "episodes/split"
+HELD_OUT = "held-out"
+MISSING_FINAL = "episodes/final_observation_missing"
+
+CHECKS: dict[str, Callable[[Facts], Check]] = {
+    "finite": check_finite,
+    "bounds": check_bounds,
+    "constant and saturated": check_ranges,
+    "stuck": check_stuck,
+    "unused actions": check_unused_actions,
+    "flags": check_flags,
+    "final observations": check_final_observations,
+    "returns": check_returns,
+    "lengths": check_lengths,
+    "times": check_times,
+    "jumps": check_jumps,
+    "rewards": check_rewards,
+    "duplicates": check_duplicates,
+    "splits": check_splits,
+}
+"""Every check by name: a generator that takes pieces of the data and returns its findings."""
+
+
+def audit(
+    dataset: Given,
+    *,
+    against: Sequence[Given] = (),
+    trust_environment: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Audit:
+    """Return what is wrong with the data of a dataset, or worth knowing about them.
+
+    The data are read once, in pieces of bounded size. A text column `episodes/split` names the
+    splits of each episode, separated by commas; splits named after validation or test must share
+    nothing with others.
+
+    Args:
+        dataset: A stored version, also one that was downloaded in part, a view, or its name.
+        against: Held-out datasets with the same columns, such as a test set, which must share no
+            episode with it.
+        trust_environment: Consent to environment arguments that come with the data, which are needed
+            to compute rewards again.
+        progress: Called with steps done and steps in all.
+
+    Raises:
+        NotFoundError: it is not on this machine.
+        SchemaError: datasets of other columns cannot be compared.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    try:
+        part = open_part(dataset)
+        found = as_dataset(dataset) if part is None else part.dataset
+    except LockError:
+        raise
+    except IntegrityError as error:
+        return _unreadable(dataset, error)
+    if not against:
+        return _run(_facts(found, trust_environment), progress, part)
+    others = [as_dataset(one, "against") for one in against]
+    together = _facts(combine_datasets([found, *others]), trust_environment)
+    own = [frozenset({f"train {found.name}"})] * found.total_episodes
+    held = [
+        frozenset({f"{HELD_OUT} {one.name}"}) for one in others for _ in range(one.total_episodes)
+    ]
+    return _run(msgspec.structs.replace(together, splits=own + held), progress)
+
+
+def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
+    missing = np.zeros(dataset.total_episodes, np.bool_)
+    if MISSING_FINAL in dataset.columns:
+        missing = dataset.column(MISSING_FINAL).astype(np.bool_)
+    splits = None
+    if dataset.schema.variable.get(SPLIT) == "text":
+        texts = episode_column(dataset, SPLIT)
+        splits = [frozenset(filter(None, map(str.strip, text.split(",")))) for text in texts]
+    return Facts(
+        dataset=dataset,
+        missing_finals=missing,
+        splits=splits,
+        trust_environment=trust_environment,
+    )
+
+
+def _run(facts: Facts, progress: Callable[[int, int], None], part: Part | None = None) -> Audit:
+    """Run every check over one reading of the data."""
+    dataset = facts.dataset
+    results: dict[str, list[Finding] | str] = {}
+    running = {name: check(facts) for name, check in CHECKS.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that are not finite
+        for name, check in running.items():
+            _send(name, check, None, results, is_first=True)
+        damage, done = None, 0
+        try:
+            for piece in pieces(dataset, facts.missing_finals):
+                for name, check in running.items():
+                    _send(name, check, piece, results)
+                done += piece.steps
+                progress(done, dataset.total_steps)
+        except IntegrityError as error:
+            damage = error
+        for name, check in running.items():
+            _send(name, check, None, results)
+    if damage is not None:
+        findings = [_damage(damage, done)]
+        not_checked = dict.fromkeys(CHECKS, "the data cannot all be read")
+    else:
+        findings = [
+            one for found in results.values() if not isinstance(found, str) for one in found
+        ]
+        not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
+    if part is not None:
+        findings.append(part.finding)
+    order = list(GRAVITIES)
+    findings.sort(key=lambda one: order.index(one.gravity))
+    return Audit(
+        name=dataset.name,
+        version=dataset.version,
+        digest=dataset.digest,
+        episodes=dataset.total_episodes,
+        steps=dataset.total_steps,
+        is_partial=part is not None,
+        findings=findings,
+        checks=[name for name in CHECKS if name not in not_checked],
+        not_checked=not_checked,
+    )
+
+
+def _send(
+    name: str,
+    check: Check,
+    piece: Piece | None,
+    results: dict[str, list[Finding] | str],
+    *,
+    is_first: bool = False,
+) -> None:
+    """Give a running check the next piece; keep what it returns when it ends."""
+    if name in results:
+        return
+    try:
+        if is_first:
+            next(check)
+        else:
+            check.send(piece)
+    except StopIteration as ended:
+        results[name] = ended.value
+
+
+def _unreadable(dataset: Given, error: IntegrityError) -> Audit:
+    """Return the audit of a version that cannot even be opened."""
+    return Audit(
+        name=str(dataset),
+        version="",
+        digest="",
+        episodes=0,
+        steps=0,
+        is_partial=False,
+        findings=[_damage(error, 0)],
+        checks=[],
+        not_checked=dict.fromkeys(CHECKS, "the data cannot be read"),
+    )
+
+
+def _damage(error: IntegrityError, done: int) -> Finding:
+    return Finding(
+        check="damage",
+        gravity="error",
+        column=error.file,
+        text=f"the data cannot be read after {done:,} steps, so nothing else was judged: {clause(error)}",
+    )

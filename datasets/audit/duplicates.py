@@ -1,0 +1,327 @@
+"""Checks for what occurs more than once: episodes and transitions, within splits and across them.
+
+Rows are compared by 64-bit hashes. Of more transitions than fit, those whose hash is below a
+threshold are kept: an even sample that holds either all copies of a transition or none.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.audit.thresholds import limit
+from orlog.manifests.columns import is_offsets, offsets_of
+
+__all__ = ["check_duplicates", "check_splits", "is_held_out"]
+
+_HELD_OUT = re.compile(
+    r"(^|[^a-z])(val|valid|validation|test|testing|eval|evaluation|held.?out|holdout)($|[^a-z])",
+    re.IGNORECASE,
+)
+_TRAIN = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])", re.IGNORECASE)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_OTHER = np.uint64(0xD1B54A32D192ED03)
+
+
+def is_held_out(split: str) -> bool:
+    """Return whether the name of a split says that it is not for training: `val`, `20_test`, .."""
+    return _HELD_OUT.search(split) is not None
+
+
+def check_splits(facts: Facts) -> Check:
+    """Find episodes that are in two splits which should share none, or in no split."""
+    yield
+    if facts.splits is None:
+        return "there are no splits: no text column episodes/split, and nothing to compare with"
+    findings = []
+    held = [any(map(is_held_out, names)) for names in facts.splits]
+    both = [
+        episode
+        for episode, names in enumerate(facts.splits)
+        if held[episode] and any(map(_TRAIN.search, names))
+    ]
+    if both:
+        findings.append(
+            Finding(
+                check="splits",
+                gravity="error",
+                column="episodes/split",
+                text=f"{len(both):,} episodes are both for training and held out: "
+                f"{', '.join(sorted(facts.splits[both[0]]))}",
+                episode=both[0],
+                count=len(both),
+            )
+        )
+    selection = facts.dataset.selection()
+    first: dict[tuple[int, int], int] = {}
+    shared = []
+    for episode, place in enumerate(
+        zip(selection.source.tolist(), selection.index.tolist(), strict=True)
+    ):
+        other = first.setdefault(place, episode)
+        if facts.splits[other] != facts.splits[episode] and held[other] != held[episode]:
+            shared.append(episode)
+    if shared:
+        findings.append(
+            Finding(
+                check="splits",
+                gravity="error",
+                column="episodes/split",
+                text=f"{len(shared):,} stored episodes are in a held-out split and in another one",
+                episode=shared[0],
+                count=len(shared),
+            )
+        )
+    none = [episode for episode, names in enumerate(facts.splits) if not names]
+    if none:
+        findings.append(
+            Finding(
+                check="splits",
+                gravity="warning",
+                column="episodes/split",
+                text=f"{len(none):,} episodes are in no split, though others are",
+                episode=none[0],
+                count=len(none),
+            )
+        )
+    return findings
+
+
+def check_duplicates(facts: Facts) -> Check:
+    """Find episodes and transitions that occur more than once."""
+    dataset = facts.dataset
+    episode_hashes = np.zeros(dataset.total_episodes, np.uint64)
+    sample = _Sample()
+    is_real = {
+        root: any(
+            spec.dtype.kind == "f" and name.partition("/")[0] == root
+            for name, spec in dataset.schema.columns().items()
+        )
+        for root in ("observations", "actions")
+    }
+    while (piece := (yield)) is not None:
+        hashes, is_moving = _transitions(piece)
+        steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
+        steps[: piece.lengths[0]] += piece.first_step
+        each = _mixed(hashes + _ODD * (steps.astype(np.uint64) + np.uint64(1)))
+        sums = np.add.reduceat(each, piece.ends - piece.lengths)
+        np.add.at(episode_hashes, piece.episodes, sums)
+        chosen = is_moving & piece.has_next
+        sample.add(hashes[chosen], np.repeat(piece.episodes, piece.lengths)[chosen], steps[chosen])
+    findings = []
+    copies = _groups(episode_hashes)
+    is_copy = np.zeros(dataset.total_episodes, np.bool_)
+    for group in copies:
+        is_copy[group[1:]] = True
+    findings += _copied_episodes(facts, copies, is_real["observations"])
+    # Copies of whole episodes are reported already; those in other splits count as leaks there.
+    hashes, episodes, steps = sample.without(is_copy)
+    findings += _copied_transitions(facts, hashes, episodes, steps, is_real, sample.share)
+    return findings
+
+
+def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> list[Finding]:
+    if not copies:
+        return []
+    leaks = [group for group in copies if _crosses(facts, group)]
+    findings = []
+    if leaks:
+        count = sum(len(group) - 1 for group in leaks)
+        findings.append(
+            Finding(
+                check="duplicates",
+                gravity="error",
+                column="episodes",
+                text=f"{count:,} episode{'' if count == 1 else 's'} of a held-out split "
+                f"{'is' if count == 1 else 'are'} also in another split: scores on it would be too good "
+                f"(episodes {leaks[0][0]} and {leaks[0][1]})",
+                episode=int(leaks[0][1]),
+                count=count,
+            )
+        )
+    inside = [group for group in copies if not _crosses(facts, group)]
+    if inside:
+        count = sum(len(group) - 1 for group in inside)
+        findings.append(
+            Finding(
+                check="duplicates",
+                gravity="warning" if is_real else "note",
+                column="episodes",
+                text=f"{count:,} episode{'' if count == 1 else 's'} repeat{'s' if count == 1 else ''} "
+                f"another one exactly (episodes {inside[0][0]} and {inside[0][1]})",
+                episode=int(inside[0][1]),
+                count=count,
+            )
+        )
+    return findings
+
+
+def _copied_transitions(
+    facts: Facts,
+    hashes: np.ndarray,
+    episodes: np.ndarray,
+    steps: np.ndarray,
+    is_real: dict[str, bool],
+    share: float,
+) -> list[Finding]:
+    order = np.argsort(hashes, kind="stable")  # copies stay in the order of the data
+    hashes, episodes, steps = hashes[order], episodes[order], steps[order]
+    repeats = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
+    count = round(len(repeats) / share)
+    if count < limit("shared transitions"):
+        return []
+    about = "about " if share < 1 else ""
+    repeats = repeats[np.lexsort((steps[repeats], episodes[repeats]))]
+    first = repeats[0]
+    findings = []
+    if facts.splits is not None:
+        held = np.array([any(map(is_held_out, names)) for names in facts.splits])
+        crosses = repeats[held[episodes[repeats]] != held[episodes[repeats - 1]]]
+        if len(crosses):
+            place = crosses[0]
+            findings.append(
+                Finding(
+                    check="duplicates",
+                    gravity="error" if all(is_real.values()) else "warning",
+                    column="steps",
+                    text=f"{about}{round(len(crosses) / share):,} transitions of a held-out split are "
+                    "also in another split",
+                    episode=int(episodes[place]),
+                    step=int(steps[place]),
+                    count=round(len(crosses) / share),
+                )
+            )
+    if not is_real["observations"]:
+        return findings
+    findings.append(
+        Finding(
+            check="duplicates",
+            gravity="warning" if is_real["actions"] else "note",
+            column="steps",
+            text=f"{about}{count:,} transitions occur more than once",
+            episode=int(episodes[first]),
+            step=int(steps[first]),
+            count=count,
+        )
+    )
+    return findings
+
+
+def _crosses(facts: Facts, group: np.ndarray) -> bool:
+    """Return whether some of these episodes are held out and others are not."""
+    if facts.splits is None:
+        return False
+    return len({any(map(is_held_out, facts.splits[one])) for one in group.tolist()}) > 1
+
+
+def _groups(hashes: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of equal hashes, for those that occur more than once."""
+    order = np.argsort(hashes, kind="stable")
+    edges = np.flatnonzero(np.diff(hashes[order])) + 1
+    groups = [group for group in np.split(order, edges) if len(group) > 1]
+    return sorted(groups, key=lambda group: int(group[1]))
+
+
+class _Sample:
+    """Hashes of transitions with their places; an even sample if there are too many."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.count = 0
+        self.halved = 0  # times
+
+    @property
+    def share(self) -> float:
+        """Share of all transitions that the sample holds."""
+        return 2.0**-self.halved
+
+    def add(self, hashes: np.ndarray, episodes: np.ndarray, steps: np.ndarray) -> None:
+        """Take in transitions."""
+        added = self._below((hashes, episodes, steps))
+        self.kept.append(added)
+        self.count += len(added[0])
+        while self.count > limit("remembered transitions"):
+            self.halved += 1
+            self.kept = [self._below(one) for one in self.kept]
+            self.count = sum(len(one[0]) for one in self.kept)
+
+    def _below(
+        self, rows: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if not self.halved:
+            return rows
+        chosen = rows[0] < np.uint64(2 ** (64 - self.halved))
+        return rows[0][chosen], rows[1][chosen], rows[2][chosen]
+
+    def without(self, left_out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return hashes, episodes and steps, without those of some episodes."""
+        if not self.kept:
+            return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
+        hashes, episodes, steps = (np.concatenate(some) for some in zip(*self.kept, strict=True))
+        chosen = ~left_out[episodes]
+        return hashes[chosen], episodes[chosen], steps[chosen]
+
+
+def _transitions(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    """Return the hash of each step's transition, and whether its observation changes in it."""
+    observed = _hash_of(piece, "observations")
+    before, after = (piece.steps_of(observed, after=after) for after in (False, True))
+    taken, rewards = _hash_of(piece, "actions"), _hash_of(piece, "rewards")
+    return _mixed(_mixed(before + _ODD * taken) + _OTHER * after + rewards), before != after
+
+
+def _hash_of(piece: Piece, root: str) -> np.ndarray:
+    """Return a hash of each row of all columns under a root."""
+    names = sorted(name for name in piece.columns if re.split("[/@]", name)[0] == root)
+    total = np.zeros(1, np.uint64)
+    with np.errstate(over="ignore"):
+        for number, name in enumerate(names):
+            hashes = _row_hashes(piece.columns[name])
+            offsets = offsets_of(name)
+            while offsets is not None:
+                hashes = _sums(hashes, piece.columns[offsets])
+                offsets = offsets_of(offsets)
+            if not is_offsets(name):
+                total = total + _mixed(hashes + _ODD * np.uint64(2 * number + 1))
+    return total
+
+
+def _sums(hashes: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return a hash for each run of hashes, which depends on their order; `ends` are theirs."""
+    starts = np.concatenate([[0], ends[:-1]])
+    positions = np.arange(len(hashes)) - np.repeat(starts, ends - starts)
+    placed = _mixed(hashes + _OTHER * (positions.astype(np.uint64) + np.uint64(1)))
+    sums = np.concatenate([np.zeros(1, np.uint64), placed.cumsum(dtype=np.uint64)])
+    hashed: np.ndarray = sums[ends] - sums[starts] + (ends - starts).astype(np.uint64)
+    return hashed
+
+
+def _row_hashes(values: np.ndarray) -> np.ndarray:
+    """Return a hash of the bytes of each row."""
+    rows = np.ascontiguousarray(values).reshape(len(values), -1)
+    size = rows.shape[1] * rows.itemsize
+    if size == 0 or len(rows) == 0:
+        return np.zeros(len(rows), np.uint64)
+    data = rows.view(np.uint8).reshape(len(rows), size)
+    if size % 8:
+        data = np.pad(data, ((0, 0), (0, -size % 8)))
+    words = np.ascontiguousarray(data).view(np.uint64)
+    places = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _ODD | np.uint64(1)
+    with np.errstate(over="ignore"):
+        mixed = words ^ (words >> np.uint64(29))
+        mixed *= places
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= _OTHER
+        return _mixed(np.add.reduce(mixed, axis=1))
+
+
+def _mixed(hashes: np.ndarray) -> np.ndarray:
+    """Return hashes whose bits depend on all bits (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: np.ndarray = hashes ^ (hashes >> np.uint64(31))
+    return mixed

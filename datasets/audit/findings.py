@@ -1,0 +1,120 @@
+"""What an audit finds: findings, how grave they are, and what could not be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from orlog.datasets.audit.pieces import Piece
+from orlog.datasets.reading.dataset import Dataset
+
+__all__ = ["GRAVITIES", "Audit", "Check", "Facts", "Finding", "Gravity", "place_text"]
+
+Gravity = Literal["error", "warning", "note"]
+
+GRAVITIES: dict[Gravity, str] = {
+    "error": "wrong however it is read",
+    "warning": "probably wrong: look at it",
+    "note": "true, and worth knowing",
+}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a check found.
+
+    Attributes:
+        check: Name of the check.
+        gravity: `error`, `warning` or `note`.
+        column: The column, with the index of a number in its rows: `observations[3]`.
+        text: What was found, in a sentence.
+        episode: The first episode with it; None if it is about no single one.
+        step: Its first step there; None if it is about no single one.
+        count: How many rows, steps or episodes have it, as the text says.
+    """
+
+    check: str
+    gravity: Gravity
+    column: str
+    text: str
+    episode: int | None = None
+    step: int | None = None
+    count: int = 1
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an audit.
+
+    Attributes:
+        name: Name of the dataset.
+        version: Its content version.
+        digest: Its digest.
+        episodes: Number of episodes that were looked at.
+        steps: Number of their steps.
+        is_partial: Whether only a part of the version is on this machine.
+        findings: What was found, the gravest first.
+        checks: Names of the checks that ran.
+        not_checked: Why something was not checked, by check.
+    """
+
+    name: str
+    version: str
+    digest: str
+    episodes: int
+    steps: int
+    is_partial: bool
+    findings: list[Finding]
+    checks: list[str]
+    not_checked: dict[str, str]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no finding is an error."""
+        return not self.of("error")
+
+    def of(self, gravity: Gravity) -> list[Finding]:
+        """Return the findings of one gravity."""
+        return [one for one in self.findings if one.gravity == gravity]
+
+    def summary(self) -> str:
+        """Return the number of findings of each gravity, in words."""
+        counts = [(len(self.of(gravity)), gravity) for gravity in GRAVITIES]
+        return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that `orlog audit --json` prints."""
+        return {**msgspec.to_builtins(self), "is_good": self.is_good}
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What checks know before they see the data.
+
+    Attributes:
+        dataset: What is looked at.
+        missing_finals: Whether the final observation of each episode was never recorded, (E,) bool.
+        splits: The splits that each episode belongs to, (E,) sets of names; None without splits.
+        trust_environment: Consent to environment arguments that come with the data.
+    """
+
+    dataset: Dataset
+    missing_finals: np.ndarray
+    splits: list[frozenset[str]] | None = None
+    trust_environment: bool = False
+
+
+Check: TypeAlias = Generator[None, Piece | None, list[Finding] | str]
+"""A check that runs: it takes pieces of the data with `yield`, then None, and returns its findings.
+
+A text in place of findings says why it could not be checked.
+"""
+
+
+def place_text(finding: Finding) -> str:
+    """Return where the first one is: `episode 3, step 12`."""
+    if finding.episode is None:
+        return ""
+    if finding.step is None:
+        return f"episode {finding.episode}"
+    return f"episode {finding.episode}, step {finding.step}"

@@ -1,0 +1,270 @@
+"""Check for jumps: changes inside an episode that the rest of the data never make.
+
+A linear model of the change of an observation, given the observation and the action, is fitted to a
+sample of the steps. What it does not explain is small in smooth dynamics, however fast they move, so
+a seam of two episodes, a teleport or a glitch of a sensor stands out. So may a rare collision: what
+is no larger than usual changes is left out. For each number the largest
+residuals r1 >= r2 >= .. are kept. If the tail of a distribution falls as a power law or faster, then
+k log(r_k / r_k+1) are independent and exponential with the same mean, or with a falling one
+(Renyi 1953, https://doi.org/10.1007/BF02127580). The k largest are jumps if their gap to the rest is
+large by itself, and so large that chance explains it with a probability of exp(-8) at most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.pieces import Piece, dimension, pieces
+from orlog.datasets.audit.thresholds import limit
+from orlog.datasets.audit.values import judged_columns
+
+__all__ = ["check_jumps", "count_outliers"]
+
+KEPT = 1024  # largest residuals of each number
+TAIL = 100  # residuals after the gap that say how fast the tail falls
+SAMPLED_EPISODES = 64
+SAMPLED_STEPS = 2**16
+
+
+def check_jumps(facts: Facts) -> Check:
+    """Find changes of observations that the rest of the data never make."""
+    names = judged_columns(facts, "observations")
+    if not names:
+        return "no observation has few enough real numbers to be judged"
+    if facts.dataset.total_steps < limit("fewest steps for jumps"):
+        return f"there are fewer than {limit('fewest steps for jumps'):.0f} steps"
+    model = _fit(facts, names)
+    largest = [_Largest() for _ in range(model.outputs)]
+    still = np.zeros(model.outputs, np.int64)
+    steps = 0
+    while (piece := (yield)) is not None:
+        changes, residuals = model.residuals(piece)
+        still += np.count_nonzero(changes == 0, axis=1)
+        steps += piece.steps
+        for number, one in enumerate(largest):
+            one.add(piece, residuals[number], changes[number])
+    moving = [one for one in range(model.outputs) if still[one] <= limit("mostly still") * steps]
+    jumps: dict[tuple[int, int], dict[int, _Jump]] = {}
+    for number in moving:
+        for place, jump in _jumps(largest[number], float(model.usual[number]), steps).items():
+            jumps.setdefault(place, {})[number] = jump
+    return _findings(facts, model, jumps, len(moving))
+
+
+class _Jump(NamedTuple):
+    """One number that jumps: the change, how many usual changes and how often the rest's largest."""
+
+    change: float
+    usuals: float
+    ratio: float
+
+
+def _jumps(largest: _Largest, usual: float, steps: int) -> dict[tuple[int, int], _Jump]:
+    """Return the jumps of one number by episode and step."""
+    count = count_outliers(largest.sizes, steps)
+    sizes = largest.sizes[:count].tolist()
+    return {
+        largest.places[row]: _Jump(
+            largest.changes[row], size / max(usual, 1e-300), size / float(largest.sizes[count])
+        )
+        for row, size in enumerate(sizes)
+        if size > limit("jump size") * usual and not _is_turn(largest.changes[row])
+    }
+
+
+def _findings(
+    facts: Facts, model: _Model, jumps: dict[tuple[int, int], dict[int, _Jump]], moving: int
+) -> list[Finding]:
+    """Return one finding for the jumps that no collision explains, and one for the others."""
+    strong = {place for place, found in jumps.items() if _is_strong(place, found, jumps, moving)}
+    findings = []
+    for places in (strong, jumps.keys() - strong):
+        if not places:
+            continue
+        first = min(places)
+        worst, ratio = max(
+            ((number, jump.ratio) for place in places for number, jump in jumps[place].items()),
+            key=lambda one: one[1],
+        )
+        text = (
+            f"{len(places):,} jump{'' if len(places) == 1 else 's'} inside of episodes, up to {ratio:.3g} "
+            "times as far from what is expected as any other step"
+        )
+        at_start = sum(step == 0 for _, step in places)
+        is_habit = at_start > limit("jump habit") * facts.dataset.total_episodes
+        if is_habit:
+            text += "; most are the first step of an episode"
+        elif places is not strong:
+            text += ", in a few numbers only: by a collision, or where two episodes were joined"
+        findings.append(
+            Finding(
+                check="jumps",
+                gravity="warning" if places is strong and not is_habit else "note",
+                column=model.dimension(facts, worst),
+                text=text,
+                episode=first[0],
+                step=first[1],
+                count=len(places),
+            )
+        )
+    return findings
+
+
+def _is_strong(
+    place: tuple[int, int],
+    found: dict[int, _Jump],
+    jumps: dict[tuple[int, int], dict[int, _Jump]],
+    moving: int,
+) -> bool:
+    """Return whether a jump is more than a collision: far, in most numbers, or undone at once."""
+    following = jumps.get((place[0], place[1] + 1), {})
+    before = jumps.get((place[0], place[1] - 1), {})
+    is_undone = any(
+        number in other and jump.change * other[number].change < 0
+        for number, jump in found.items()
+        for other in (before, following)
+    )
+    return (
+        is_undone
+        or len(found) > limit("jumping numbers") * moving
+        or max(jump.usuals for jump in found.values()) >= limit("far jump")
+    )
+
+
+def count_outliers(sizes: np.ndarray, steps: int) -> int:
+    """Return how many of the largest sizes, in falling order, are jumps among so many steps."""
+    most = min(len(sizes) - 2, KEPT // 2, max(1, int(limit("jump share") * steps)))
+    if most < 1 or sizes[1] <= 0:
+        return 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gaps = np.log(sizes[:-1] / sizes[1:])
+    gaps = np.nan_to_num(gaps, nan=0.0, posinf=0.0)
+    found, strongest = 0, limit("jump evidence")
+    for count in np.flatnonzero(gaps[:most] >= math.log(limit("jump ratio"))) + 1:
+        after = gaps[count : count + TAIL]
+        if len(after) < 10:
+            continue
+        mean = max(float((np.arange(1, len(after) + 1) * after).mean()), 1e-2)
+        evidence = count * gaps[count - 1] / mean
+        if evidence > strongest:
+            found, strongest = int(count), evidence
+    return found
+
+
+def _is_turn(change: float) -> bool:
+    """Return whether a change is that of an angle that passes from one end of its range to the other."""
+    return any(0.9 * turn <= abs(change) <= 1.01 * turn for turn in (2 * math.pi, 360.0))
+
+
+class _Largest:
+    """The largest residuals of one number, in falling order, with their places and changes."""
+
+    def __init__(self) -> None:
+        self.sizes = np.empty(0)
+        self.changes: list[float] = []
+        self.places: list[tuple[int, int]] = []
+
+    def add(self, piece: Piece, residuals: np.ndarray, changes: np.ndarray) -> None:
+        """Take in the residuals and changes of the steps of a piece; NaN is left out."""
+        least = self.sizes[-1] if len(self.sizes) == KEPT else -1.0
+        rows = np.flatnonzero(residuals > least)
+        if len(rows) > KEPT:
+            rows = rows[np.argpartition(residuals[rows], -KEPT)[-KEPT:]]
+        sizes = np.concatenate([self.sizes, residuals[rows]])
+        kept = np.argsort(-sizes, kind="stable")[:KEPT]
+        known = len(self.sizes)
+        self.places = [
+            self.places[one] if one < known else piece.place(int(rows[one - known]))
+            for one in kept.tolist()
+        ]
+        self.changes = [
+            self.changes[one] if one < known else float(changes[rows[one - known]])
+            for one in kept.tolist()
+        ]
+        self.sizes = sizes[kept]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    """A linear model of changes.
+
+    Attributes:
+        numbers: For each column, the outputs that are its numbers.
+        actions: Columns of actions that it takes too.
+        weights: (outputs, inputs + 1), the last for the constant; None: no change is expected.
+        usual: Size of a large but usual change of each output, (outputs,).
+    """
+
+    numbers: dict[str, range]
+    actions: list[str]
+    weights: np.ndarray | None
+    usual: np.ndarray
+
+    @property
+    def outputs(self) -> int:
+        """Number of numbers that change."""
+        return sum(len(one) for one in self.numbers.values())
+
+    def dimension(self, facts: Facts, number: int) -> str:
+        """Return the name of an output: a column with the index of one of its numbers."""
+        name = next(name for name, numbers in self.numbers.items() if number in numbers)
+        return dimension(facts.dataset, name, number - self.numbers[name].start)
+
+    def residuals(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        """Return changes, and sizes of what is not expected of them, (outputs, steps) each."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            changes = np.concatenate([piece.changes(name) for name in self.numbers])
+            changes[:, ~piece.has_next] = np.nan
+            if self.weights is None:
+                return changes, np.abs(changes)
+            expected = self.weights[:, :-1] @ self.inputs(piece) + self.weights[:, -1:]
+            return changes, np.abs(changes - expected)
+
+    def inputs(self, piece: Piece) -> np.ndarray:
+        """Return observations and actions, (inputs, steps) float64."""
+        before = [piece.steps_of(piece.numbers(name), after=False) for name in self.numbers]
+        taken = [piece.numbers(name) for name in self.actions]
+        return np.concatenate([*before, *taken]).astype(np.float64, copy=False)
+
+
+def _fit(facts: Facts, names: list[str]) -> _Model:
+    """Return the model fitted to some episodes that lie evenly in the data."""
+    dataset = facts.dataset
+    specs = dataset.schema.columns()
+    counts = [math.prod(specs[name].shape) for name in names]
+    starts = np.cumsum([0, *counts]).tolist()
+    numbers = {
+        name: range(start, start + count)
+        for name, start, count in zip(names, starts, counts, strict=False)
+    }
+    actions = judged_columns(facts, "actions", kinds="fiu")
+    model = _Model(numbers, actions, None, np.zeros(starts[-1]))
+    chosen = np.unique(
+        np.linspace(0, dataset.total_episodes - 1, SAMPLED_EPISODES).astype(np.int64)
+    )
+    inputs, outputs, steps = [], [], 0
+    for piece in pieces(dataset[chosen], facts.missing_finals[chosen]):
+        changes, _ = model.residuals(piece)
+        given = model.inputs(piece)
+        good = np.isfinite(changes).all(axis=0) & np.isfinite(given).all(axis=0)
+        inputs.append(given[:, good])
+        outputs.append(changes[:, good])
+        steps += int(good.sum())
+        if steps > SAMPLED_STEPS:
+            break
+    x, y = np.concatenate(inputs, axis=1), np.concatenate(outputs, axis=1)
+    usual = np.quantile(np.abs(y), limit("usual changes"), axis=1) if y.size else model.usual
+    if x.shape[1] < 4 * (x.shape[0] + 1) or model.outputs > limit("wide rows"):
+        return dataclasses.replace(model, usual=usual)
+    mean, spread = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True)
+    spread[spread < 1e-12 * (1 + np.abs(mean))] = np.inf  # a constant tells nothing
+    x = (x - mean) / spread
+    gram = x @ x.T + 1e-6 * x.shape[1] * np.eye(len(x))
+    slopes = np.linalg.solve(gram, x @ (y - y.mean(axis=1, keepdims=True)).T).T / spread.T
+    constant = y.mean(axis=1, keepdims=True) - slopes @ mean
+    return _Model(numbers, actions, np.concatenate([slopes, constant], axis=1), usual)

@@ -1,0 +1,164 @@
+"""A dataset in pieces of bounded size: whole episodes, or a part of one long episode.
+
+A piece with T steps of an episode has its T + 1 observations, so each step has the one after it:
+
+    episode of 5 steps in two pieces    steps         0 1 2 | 3 4
+                                        observations  0 1 2 3 | 3 4 5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from orlog.datasets.columns.blocks import Block
+from orlog.datasets.reading.dataset import Dataset
+from orlog.manifests.columns import axis_of, has_offsets, is_part
+
+__all__ = ["Piece", "dimension", "pieces", "plain_columns"]
+
+LONG_EPISODE_BYTES = 2**26
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows of some episodes.
+
+    Attributes:
+        columns: Columns of steps and observations, by name.
+        episodes: Positions of the episodes, (n,) int64.
+        lengths: Steps of each of them that are here, (n,) int64.
+        first_step: Index of the first step here in its episode; 0 unless a piece of it came before.
+        is_end: Whether the last episode ends here.
+        missing_finals: Whether the final observation of each episode was never recorded, (n,) bool.
+    """
+
+    columns: Block
+    episodes: np.ndarray
+    lengths: np.ndarray
+    first_step: int
+    is_end: bool
+    missing_finals: np.ndarray
+    _numbers: Block = dataclasses.field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps here."""
+        return int(self.ends[-1])
+
+    @functools.cached_property
+    def ends(self) -> np.ndarray:
+        """The step row after each episode's last one here, (n,) int64."""
+        return self.lengths.cumsum()
+
+    @functools.cached_property
+    def lasts(self) -> np.ndarray:
+        """The step row of the last step of each episode that ends here."""
+        lasts = self.ends - 1
+        return lasts if self.is_end else lasts[:-1]
+
+    @functools.cached_property
+    def ending(self) -> np.ndarray:
+        """The episodes that end here, as indices into `episodes`."""
+        return np.arange(len(self.lasts))
+
+    @functools.cached_property
+    def has_next(self) -> np.ndarray:
+        """Whether each step's next observation was recorded, (steps,) bool."""
+        known = np.ones(self.steps, np.bool_)
+        known[self.lasts[self.missing_finals[self.ending]]] = False
+        return known
+
+    def place(self, row: int, *, of_observations: bool = False) -> tuple[int, int]:
+        """Return the episode and the step of a row of steps or of observations."""
+        ends = self.ends + np.arange(1, len(self.ends) + 1) if of_observations else self.ends
+        index = int(np.searchsorted(ends, row, "right"))
+        step = row - (int(ends[index - 1]) if index else 0)
+        return int(self.episodes[index]), step + (self.first_step if index == 0 else 0)
+
+    def steps_of(self, values: np.ndarray, *, after: bool) -> np.ndarray:
+        """Return the observation before, or after, each step, given values of all observations.
+
+        The last axis of `values` counts observations.
+        """
+        kept = np.ones(values.shape[-1], np.bool_)
+        firsts = self.ends - self.lengths + np.arange(len(self.ends))
+        kept[firsts if after else firsts + self.lengths] = False
+        return values[..., kept]
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Return a column with one row for each number of its rows, (numbers, rows), contiguous."""
+        if name not in self._numbers:
+            values = self.columns[name]
+            rows = values.reshape(len(values), math.prod(values.shape[1:]))
+            self._numbers[name] = np.ascontiguousarray(rows.T)
+        return self._numbers[name]
+
+    def changes(self, name: str) -> np.ndarray:
+        """Return how much each number of an observation changes in each step, (numbers, steps)."""
+        numbers = self.numbers(name)
+        changed = np.diff(numbers.astype(np.float64, copy=False), axis=1)
+        return np.delete(changed, self.ends[:-1] + np.arange(len(self.ends) - 1), axis=1)
+
+    def counted(self, name: str) -> int:
+        """Return how many rows of a column are here and not in the next piece too."""
+        shared = axis_of(name) == "observation" and not self.is_end
+        return len(self.columns[name]) - shared
+
+
+def plain_columns(dataset: Dataset, *roots: str) -> list[str]:
+    """Return the columns of fixed-size numbers under some roots, such as `observations`."""
+    return [
+        name for name in dataset.columns if name.partition("/")[0] in roots and not is_part(name)
+    ]
+
+
+def dimension(dataset: Dataset, name: str, index: int) -> str:
+    """Return the name of one number in the rows of a column: `observations[3]`."""
+    shape = dataset.schema.columns()[name].shape
+    return name + "".join(f"[{one}]" for one in np.unravel_index(index, shape)) if shape else name
+
+
+def pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
+    """Yield all episodes in pieces of bounded size.
+
+    Values of variable length keep an episode whole, however long it is.
+    """
+    lengths = dataset.episode_lengths
+    names = [name for name in dataset.columns if axis_of(name) != "episode"]
+    specs = dataset.schema.columns()
+    row_bytes = sum(specs[name].dtype.itemsize * math.prod(specs[name].shape) for name in names)
+    longest = max(1, LONG_EPISODE_BYTES // max(1, row_bytes))
+    is_long = (lengths > longest) & (not any(has_offsets(name) for name in names))
+    beside = np.flatnonzero(is_long[1:] | is_long[:-1]) + 1  # where a long episode starts or ends
+    for first, last in itertools.pairwise([0, *beside.tolist(), len(lengths)]):
+        if is_long[first]:
+            yield from _parts(dataset, names, first, longest, missing_finals)
+            continue
+        done = first
+        for block, counts in dataset.blocks(np.arange(first, last)):
+            episodes = np.arange(done, done + len(counts))
+            columns = {name: block[name] for name in names}
+            yield Piece(columns, episodes, counts, 0, True, missing_finals[episodes])
+            done += len(counts)
+
+
+def _parts(
+    dataset: Dataset, names: list[str], episode: int, longest: int, missing_finals: np.ndarray
+) -> Iterator[Piece]:
+    start, length = int(dataset.episode_starts[episode]), int(dataset.episode_lengths[episode])
+    one = np.array([episode])
+    for first in range(0, length, longest):
+        last = min(first + longest, length)
+        columns = {}
+        for name in names:
+            more = axis_of(name) == "observation"
+            begin = start + (episode if more else 0)
+            columns[name] = dataset.column(name, begin + first, begin + last + more)
+        counts = np.array([last - first])
+        yield Piece(columns, one, counts, first, last == length, missing_finals[one])

@@ -1,0 +1,362 @@
+"""Checks of single numbers: not finite, out of bounds, constant, stuck, on a bound, unused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.audit.findings import Check, Facts, Finding, Gravity
+from orlog.datasets.audit.pieces import Piece, dimension, plain_columns
+from orlog.datasets.audit.thresholds import limit
+from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
+from orlog.manifests.columns import axis_of, offsets_of
+from orlog.manifests.manifest import Outside
+from orlog.manifests.spaces import leaf_spaces
+
+__all__ = [
+    "check_bounds",
+    "check_finite",
+    "check_ranges",
+    "check_stuck",
+    "check_unused_actions",
+    "judged_columns",
+]
+
+
+def judged_columns(facts: Facts, *roots: str, kinds: str = "f") -> list[str]:
+    """Return the columns under some roots whose rows are few numbers of some kinds of dtype."""
+    specs = facts.dataset.schema.columns()
+    return [
+        name
+        for name in plain_columns(facts.dataset, *roots)
+        if specs[name].dtype.kind in kinds
+        and 0 < math.prod(specs[name].shape) <= limit("wide rows")
+    ]
+
+
+def check_finite(facts: Facts) -> Check:
+    """Find NaN and infinity in every column."""
+    counts: dict[str, int] = {}
+    firsts: dict[str, tuple[int, int]] = {}
+    for name in plain_columns(facts.dataset, "episodes"):
+        values = facts.dataset.column(name)
+        if values.dtype.kind == "f" and name != "episodes/returns":  # which follow from rewards
+            rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+            if len(rows):
+                counts[name], firsts[name] = len(rows), (int(rows[0]), 0)
+    while (piece := (yield)) is not None:
+        for name, values in piece.columns.items():
+            # A sum shows quickly whether there may be any; one that overflows is looked at too.
+            with np.errstate(over="ignore", invalid="ignore"):
+                if values.dtype.kind != "f" or np.isfinite(values.sum()):
+                    continue
+            bad = ~np.isfinite(values[: piece.counted(name)])
+            if bad.any():
+                row = int(bad.reshape(len(bad), -1).any(axis=1).argmax())
+                firsts.setdefault(name, _place(piece, name, row))
+                counts[name] = counts.get(name, 0) + int(bad.sum())
+    return [
+        Finding(
+            check="finite",
+            gravity="warning" if name.startswith(("infos/", "episodes/")) else "error",
+            column=name,
+            text=f"{count:,} number{_s(count)} {'is' if count == 1 else 'are'} infinite or NaN",
+            episode=firsts[name][0],
+            step=None if name.startswith("episodes/") else firsts[name][1],
+            count=count,
+        )
+        for name, count in counts.items()
+    ]
+
+
+def _place(piece: Piece, name: str, row: int) -> tuple[int, int]:
+    """Return the episode and step of a row; a value of variable length has those of its row."""
+    offsets = offsets_of(name)
+    while offsets is not None:
+        row = int(np.searchsorted(piece.columns[offsets], row, "right"))
+        name = offsets
+        offsets = offsets_of(name)
+    return piece.place(row, of_observations=axis_of(name) == "observation")
+
+
+def check_bounds(facts: Facts) -> Check:
+    """Find observations and actions outside the bounds of their Box."""
+    bounds = bounds_of(facts.dataset.observation_space, facts.dataset.action_space)
+    bounds = {name: one for name, one in bounds.items() if name in facts.dataset.columns}
+    found: dict[str, Outside] = {}
+    firsts: dict[str, tuple[int, int]] = {}
+    while (piece := (yield)) is not None:
+        for name, one in bounds.items():
+            values = piece.columns[name]
+            if not lies_inside(values, one):
+                _note_outside(piece, name, one, found, firsts)
+    return [
+        Finding(
+            check="bounds",
+            gravity="warning",
+            column=name,
+            text=describe_outside(outside, bounds[name]),
+            episode=firsts[name][0],
+            step=firsts[name][1],
+            count=outside.numbers,
+        )
+        for name, outside in found.items()
+    ]
+
+
+def _note_outside(
+    piece: Piece,
+    name: str,
+    bounds: Bounds,
+    found: dict[str, Outside],
+    firsts: dict[str, tuple[int, int]],
+) -> None:
+    values = piece.columns[name][: piece.counted(name)]
+    with np.errstate(invalid="ignore"):
+        outside = ((values < bounds.low) | (values > bounds.high)) & np.isfinite(values)
+    if not outside.any():
+        return
+    row = int(outside.reshape(len(outside), -1).any(axis=1).argmax())
+    firsts.setdefault(name, _place(piece, name, row))
+    extremes = [float(values[outside].min()), float(values[outside].max())]
+    count = int(outside.sum())
+    if name in found:
+        extremes += [found[name].lowest, found[name].highest]
+        count += found[name].numbers
+    found[name] = Outside(numbers=count, lowest=min(extremes), highest=max(extremes))
+
+
+class _Extremes:
+    """Smallest and largest value of each number of a column, and how many values equal them."""
+
+    def __init__(self, numbers: int) -> None:
+        self.low = np.full(numbers, np.inf)
+        self.high = np.full(numbers, -np.inf)
+        self.at_low = np.zeros(numbers, np.int64)
+        self.at_high = np.zeros(numbers, np.int64)
+        self.still = np.zeros(numbers, np.int64)
+        self.rows = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in values, (numbers, rows)."""
+        self.rows += values.shape[1]
+        low, high = values.min(axis=1), values.max(axis=1)
+        at_low = np.count_nonzero(values == low[:, None], axis=1)
+        at_high = np.count_nonzero(values == high[:, None], axis=1)
+        self.at_low = np.where(low < self.low, 0, self.at_low) + np.where(
+            low <= self.low, at_low, np.count_nonzero(values == self.low[:, None], axis=1)
+        )
+        self.at_high = np.where(high > self.high, 0, self.at_high) + np.where(
+            high >= self.high, at_high, np.count_nonzero(values == self.high[:, None], axis=1)
+        )
+        self.low, self.high = np.fmin(self.low, low), np.fmax(self.high, high)
+        self.still += np.count_nonzero(values[:, 1:] == values[:, :-1], axis=1)
+
+
+def check_ranges(facts: Facts) -> Check:
+    """Find observations and actions that never change, or often sit on an extreme value."""
+    dataset = facts.dataset
+    names = judged_columns(facts, "observations", "actions", kinds="fiu")
+    sizes = {name: math.prod(dataset.schema.columns()[name].shape) for name in names}
+    extremes = {name: _Extremes(size) for name, size in sizes.items()}
+    while (piece := (yield)) is not None:
+        for name, one in extremes.items():
+            one.add(piece.numbers(name)[:, : piece.counted(name)])
+    actions = dict(leaf_spaces(dataset.action_space, "actions"))
+    bounds = bounds_of(dataset.observation_space, dataset.action_space)
+    findings: list[Finding] = []
+    for name, one in extremes.items():
+        if one.rows < limit("fewest rows"):
+            continue
+        constant = one.low == one.high
+        findings += _constant(facts, name, one, constant)
+        if name not in actions:
+            findings += _clipped(facts, name, one, constant)
+        elif isinstance(actions[name], gymnasium.spaces.Box) and name in bounds:
+            findings += _on_bounds(facts, name, one, constant, bounds)
+    return findings
+
+
+def _constant(
+    facts: Facts, name: str, extremes: _Extremes, constant: np.ndarray
+) -> Iterator[Finding]:
+    is_action = name.startswith("actions")
+    gravity: Gravity = "warning" if is_action else "note"
+    for run in _runs(np.flatnonzero(constant)):
+        value = extremes.low[run[0]]
+        same = np.all(extremes.low[run] == value)
+        yield Finding(
+            check="unused actions" if is_action else "constant",
+            gravity=gravity,
+            column=_dimensions(facts, name, run),
+            text=f"always {f'{value:g}' if same else 'the same'} in {extremes.rows:,} rows"
+            + (": this action was never used" if is_action else ""),
+            count=len(run),
+        )
+
+
+def _clipped(
+    facts: Facts, name: str, extremes: _Extremes, constant: np.ndarray
+) -> Iterator[Finding]:
+    if facts.dataset.schema.columns()[name].dtype.kind != "f":
+        return
+    # A number with two values, or that rarely changes, sits on its extremes by nature.
+    at_extremes = extremes.at_low + extremes.at_high
+    between = extremes.rows - at_extremes
+    moves = ~constant & (between >= limit("observations between") * extremes.rows)
+    moves &= extremes.still - at_extremes <= limit("mostly still") * between
+    most = limit("observations on an extreme") * extremes.rows
+    for kind, at, value in (
+        ("smallest", extremes.at_low, extremes.low),
+        ("largest", extremes.at_high, extremes.high),
+    ):
+        for run in _runs(np.flatnonzero(moves & (at > most))):
+            each = "" if np.all(value[run] == value[run[0]]) else " and others"
+            yield Finding(
+                check="saturated",
+                gravity="note",
+                column=_dimensions(facts, name, run),
+                text=f"{at[run].sum() / extremes.rows / len(run):.1%} of the values equal the {kind} "
+                f"one, {value[run[0]]:g}{each}: clipped, or a sensor at its limit",
+                count=int(at[run].sum()),
+            )
+
+
+def _on_bounds(
+    facts: Facts,
+    name: str,
+    extremes: _Extremes,
+    constant: np.ndarray,
+    bounds: Mapping[str, Bounds],
+) -> Iterator[Finding]:
+    low, high = (
+        np.broadcast_to(one, facts.dataset.schema.columns()[name].shape).reshape(-1)
+        for one in (bounds[name].low, bounds[name].high)
+    )
+    on = np.where(extremes.low == low, extremes.at_low, 0)
+    on = on + np.where(extremes.high == high, extremes.at_high, 0)
+    for run in _runs(
+        np.flatnonzero(~constant & (on > limit("actions on a bound") * extremes.rows))
+    ):
+        yield Finding(
+            check="saturated",
+            gravity="note",
+            column=_dimensions(facts, name, run),
+            text=f"{on[run].sum() / extremes.rows / len(run):.1%} of the values lie on a bound of "
+            "the Box: policies that squash actions with tanh never reach it",
+            count=int(on[run].sum()),
+        )
+
+
+def check_unused_actions(facts: Facts) -> Check:
+    """Find discrete actions that were never taken."""
+    counts = {
+        name: np.zeros(int(leaf.n), np.int64)
+        for name, leaf in leaf_spaces(facts.dataset.action_space, "actions")
+        if isinstance(leaf, gymnasium.spaces.Discrete) and leaf.n <= 2**16
+    }
+    starts = {
+        name: int(leaf.start)
+        for name, leaf in leaf_spaces(facts.dataset.action_space, "actions")
+        if isinstance(leaf, gymnasium.spaces.Discrete)
+    }
+    if not counts:
+        return []
+    while (piece := (yield)) is not None:
+        for name, count in counts.items():
+            taken = piece.columns[name].astype(np.int64) - starts[name]
+            count += np.bincount(taken, minlength=len(count))[: len(count)]
+    return [
+        Finding(
+            check="unused actions",
+            gravity="warning",
+            column=name,
+            text=f"{len(unused)} of {len(count)} actions were never taken in {count.sum():,} steps: "
+            f"{_listed(unused + starts[name])}",
+            count=len(unused),
+        )
+        for name, count in counts.items()
+        if len(unused := np.flatnonzero(count == 0))
+        and count.sum() >= limit("fewest rows") * len(count)
+    ]
+
+
+def check_stuck(facts: Facts) -> Check:
+    """Find episodes in which a number never changes that changes in nearly every other step."""
+    names = judged_columns(facts, "observations", "actions")
+    dataset = facts.dataset
+    sizes = {name: math.prod(dataset.schema.columns()[name].shape) for name in names}
+    still = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+    stuck: dict[str, list[tuple[int, int]]] = {name: [] for name in names}  # (number, episode)
+    rows = stuck_steps = 0
+    while (piece := (yield)) is not None:
+        rows += piece.steps
+        firsts = piece.ends - piece.lengths
+        for name in names:
+            numbers = piece.numbers(name)
+            same = numbers[:, 1:] == numbers[:, :-1]
+            if axis_of(name) == "observation":
+                same = np.delete(same, piece.ends[:-1] + np.arange(len(firsts) - 1), axis=1)
+            else:  # an episode's first action follows none
+                same = np.concatenate([np.zeros((len(same), 1), np.bool_), same], axis=1)
+                same[:, firsts] = False
+            if not same.any():
+                continue
+            still[name] += np.count_nonzero(same, axis=1)
+            each = np.add.reduceat(same, firsts, axis=1, dtype=np.int64)
+            needed = piece.lengths - (axis_of(name) != "observation")
+            whole = (each >= needed) & (needed >= limit("stuck steps"))
+            stuck[name] += [
+                (int(number), int(piece.episodes[index]))
+                for number, index in zip(*np.nonzero(whole), strict=True)
+            ]
+    findings = []
+    for name in names:
+        for number in range(sizes[name]):
+            episodes = sorted({episode for one, episode in stuck[name] if one == number})
+            stuck_steps = int(dataset.episode_lengths[episodes].sum()) if episodes else 0
+            moving = max(1, rows - stuck_steps)
+            elsewhere = (still[name][number] - stuck_steps) / moving
+            if not episodes or elsewhere > limit("hardly still") or stuck_steps > rows / 2:
+                continue
+            findings.append(
+                Finding(
+                    check="stuck",
+                    gravity="warning",
+                    column=dimension(dataset, name, number),
+                    text=f"never changes in {len(episodes):,} episode{_s(len(episodes))}, though it "
+                    "changes in nearly every step of the others",
+                    episode=episodes[0],
+                    step=0,
+                    count=len(episodes),
+                )
+            )
+    return findings
+
+
+def _runs(indices: np.ndarray) -> list[np.ndarray]:
+    """Return indices in groups of neighbors."""
+    if not len(indices):
+        return []
+    return np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+
+
+def _dimensions(facts: Facts, name: str, run: np.ndarray) -> str:
+    """Return the name of some neighboring numbers: `observations[3]` or `observations[3] to [7]`."""
+    first = dimension(facts.dataset, name, int(run[0]))
+    if len(run) == 1:
+        return first
+    last = dimension(facts.dataset, name, int(run[-1])).removeprefix(name)
+    return f"{first} to {last}"
+
+
+def _listed(values: np.ndarray) -> str:
+    shown = ", ".join(map(str, values[:10].tolist()))
+    return f"{shown}, .." if len(values) > 10 else shown
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,81 @@
+"""Audits the data of a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import AsJson, Name, TrustEnvironment, app
+from orlog.terminal import console, errors, print_json, printable, progress_bar, table
+
+if TYPE_CHECKING:
+    from orlog.datasets.audit.findings import Audit
+
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@app.command(epilog="Example: orlog audit pointmaze/umaze-v1 --html audit.html")
+def audit(
+    name: Name,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page with all of it there.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A held-out dataset or view, such as a test set, that must share nothing with this "
+            "one. May be repeated.",
+        ),
+    ] = None,
+    trust_environment: TrustEnvironment = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether the data of a dataset make sense. Exit code 3 if something is wrong.
+
+    It reads every value once: NaN, bounds, constant, stuck and clipped numbers, flags against the
+    time limit, final observations, returns, lengths and times, jumps inside of episodes, rewards as
+    the environment computes them, duplicates, and splits that share data. Errors are wrong however
+    they are read; warnings and notes leave the exit code 0.
+    """
+    from orlog.datasets.audit.audit import audit as audit_dataset
+
+    with progress_bar("audit") as update:
+        found = audit_dataset(
+            name, against=against or (), trust_environment=trust_environment, progress=update
+        )
+    if html is not None:
+        from orlog.audit_page import write_audit_page
+
+        write_audit_page(found, html)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_audit(found)
+        if html is not None:
+            console.print(f"written: {escape(str(html))}", soft_wrap=True)
+    if not found.is_good:
+        raise typer.Exit(3)
+
+
+def print_audit(found: Audit) -> None:
+    """Print findings as a table, and what was not checked."""
+    from orlog.datasets.audit.findings import place_text
+
+    name = f"{found.name}@{found.version}" if found.version else found.name
+    title = f"{name}: {found.episodes:,} episodes, {found.steps:,} steps: {found.summary()}"
+    console.print(escape(printable(title)), soft_wrap=True)
+    if found.findings:
+        rows = [
+            [
+                f"[{_COLORS[one.gravity]}]{one.gravity}[/]",
+                *map(escape, (one.check, one.column, place_text(one), one.text)),
+            ]
+            for one in found.findings
+        ]
+        console.print(table(["", "check", "column", "first at", "finding"], rows))
+    for check, reason in found.not_checked.items():
+        errors.print(escape(printable(f"not checked: {check}: {reason}")), soft_wrap=True)

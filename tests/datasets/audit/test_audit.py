@@ -1,0 +1,400 @@
+"""Defects that are planted in good data are found, and good data give no findings."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.audit import pieces as audit_pieces
+from orlog.datasets.audit.findings import Finding
+from orlog.datasets.audit.thresholds import THRESHOLDS
+from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
+from orlog.manifests.manifest import read_manifest
+from tests.command_line import orlog as run
+
+NAME = "lab/pendulum-v1"
+EPISODES, HORIZON = 8, 200
+
+Draft = dict[str, Any]  # arguments of `Episode`
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[Draft]:
+    """Return episodes of Pendulum with random actions."""
+    env = gymnasium.make("Pendulum-v1")
+    rng = np.random.default_rng(0)
+    drafts = []
+    for seed in range(EPISODES):
+        observations = [env.reset(seed=seed)[0]]
+        actions = rng.uniform(-2, 2, (HORIZON, 1)).astype(np.float32)
+        rewards = []
+        for action in actions:
+            observation, reward, *_ = env.step(action)
+            observations.append(observation)
+            rewards.append(float(reward))
+        truncations = np.zeros(HORIZON, bool)
+        truncations[-1] = True
+        drafts.append(
+            {
+                "observations": np.array(observations),
+                "actions": actions,
+                "rewards": np.array(rewards),
+                "terminations": np.zeros(HORIZON, bool),
+                "truncations": truncations,
+                "infos": {"time": 0.05 * np.arange(HORIZON), "step": np.arange(HORIZON)},
+                "metadata": {
+                    "length": HORIZON,
+                    "return": sum(rewards),
+                    "quality": 0.5,
+                    "split": "val" if seed > 5 else "train",
+                },
+                "seed": seed,
+            }
+        )
+    return drafts
+
+
+def write(drafts: list[Draft]) -> Path:
+    with orlog.DatasetWriter(NAME, environment=gymnasium.make("Pendulum-v1")) as writer:
+        for draft in drafts:
+            writer.add_episode(orlog.Episode(**draft))
+    return writer.folder
+
+
+@dataclasses.dataclass
+class Defect:
+    """What is planted, and the finding that says so."""
+
+    plant: Callable[[list[Draft]], object]
+    check: str
+    gravity: str
+    column: str
+    episode: int | None = None
+    step: int | None = None
+    count: int | None = None
+
+
+def put(name: str, episode: int, step: int, value: object) -> Callable[[list[Draft]], None]:
+    """Return what puts a value into a row of a column of an episode."""
+
+    def plant(drafts: list[Draft]) -> None:
+        root, _, key = name.partition("/")
+        values = drafts[episode][root]
+        (values[key] if key else values)[step] = value
+
+    return plant
+
+
+def in_all(change: Callable[[Draft], object]) -> Callable[[list[Draft]], object]:
+    return lambda drafts: [change(draft) for draft in drafts]
+
+
+def say(name: str, episode: int, value: object) -> Callable[[list[Draft]], object]:
+    """Return what changes a column of episodes."""
+    return lambda drafts: drafts[episode]["metadata"].update({name: value})
+
+
+def repeat_finals(draft: Draft) -> None:
+    draft["observations"][-1] = draft["observations"][-2]
+
+
+def shift_finals(drafts: list[Draft]) -> None:
+    for one, other in itertools.pairwise(drafts):
+        one["observations"][-1] = other["observations"][0]
+
+
+def seam(drafts: list[Draft]) -> None:
+    """Join the start of an episode with the end of another, as where a boundary was lost."""
+    one, other = drafts[1], drafts[2]
+    step = int(np.abs(one["observations"] - other["observations"]).min(axis=1).argmax())
+    for name in ("observations", "actions", "rewards"):
+        one[name][step:] = other[name][step:]
+    other["observations"][:] += np.float32(1e-3)  # so that nothing occurs twice
+
+
+def terminate(draft: Draft) -> None:
+    draft["terminations"], draft["truncations"] = draft["truncations"], draft["terminations"]
+
+
+def lengthen(drafts: list[Draft]) -> None:
+    one, other = drafts[0], drafts.pop(1)
+    one["truncations"][-1] = False
+    one["observations"] = np.concatenate([one["observations"], other["observations"][1:]])
+    for name in ("actions", "rewards", "terminations", "truncations"):
+        one[name] = np.concatenate([one[name], other[name]])
+    one["infos"] = {"time": 0.05 * np.arange(400), "step": np.arange(400)}
+    one["metadata"]["length"], one["metadata"]["return"] = 400, one["rewards"].sum()
+
+
+def shorten(drafts: list[Draft]) -> None:
+    for name in ("actions", "rewards", "terminations", "truncations"):
+        drafts[4][name] = drafts[4][name][:150]
+    drafts[4]["truncations"][-1] = True
+    drafts[4]["observations"] = drafts[4]["observations"][:151]
+    drafts[4]["infos"] = {name: values[:150] for name, values in drafts[4]["infos"].items()}
+    drafts[4]["metadata"] |= {"length": 150, "return": drafts[4]["rewards"].sum()}
+
+
+def copy_episode(drafts: list[Draft], one: int, other: int) -> None:
+    drafts[other] |= copy.deepcopy({**drafts[one], "metadata": drafts[other]["metadata"]})
+    drafts[other]["metadata"]["return"] = drafts[one]["metadata"]["return"]
+
+
+def copy_steps(drafts: list[Draft], one: int, other: int) -> None:
+    for name in ("observations", "actions", "rewards"):
+        drafts[other][name][50:90] = drafts[one][name][50:90]
+
+
+def give_next_observations(drafts: list[Draft]) -> None:
+    for draft in drafts:
+        draft["infos"]["next_observations"] = draft["observations"][1:].copy()
+    drafts[2]["infos"]["next_observations"][7] += 1
+
+
+def scaled(column: str, number: int, factor: float, low: float, high: float) -> Any:
+    def change(draft: Draft) -> None:
+        draft[column][:, number] = np.clip(factor * draft[column][:, number], low, high)
+
+    return in_all(change)
+
+
+def held(column: str, episode: int, number: int) -> Callable[[list[Draft]], None]:
+    def plant(drafts: list[Draft]) -> None:
+        drafts[episode][column][:, number] = drafts[episode][column][0, number]
+
+    return plant
+
+
+O, A, R, E = "observations", "actions", "rewards", "error"  # noqa: E741 (short in the table)
+DEFECTS = {
+    "nan-observation": Defect(put(O, 3, 12, np.nan), "finite", E, O, 3, 12, 3),
+    "infinite-observation": Defect(put(O, 5, 200, np.inf), "finite", E, O, 5, 200, 3),
+    "nan-action": Defect(put(A, 0, 0, np.nan), "finite", E, A, 0, 0, 1),
+    "infinite-reward": Defect(put(R, 7, 199, -np.inf), "finite", E, R, 7, 199, 1),
+    "nan-info": Defect(put("infos/time", 2, 40, np.nan), "finite", "warning", "infos/time", 2, 40),
+    "nan-of-episode": Defect(say("quality", 4, np.nan), "finite", "warning", "episodes/quality", 4),
+    "large-action": Defect(put(A, 1, 30, 2.5), "bounds", "warning", A, 1, 30, 1),
+    "large-observation": Defect(put(O, 6, 9, [0, 1, 9]), "bounds", "warning", O, 6, 9, 1),
+    "constant-observation": Defect(scaled(O, 1, 0, 0, 0), "constant", "note", f"{O}[1]"),
+    "constant-speed": Defect(scaled(O, 2, 0, 3, 3), "constant", "note", f"{O}[2]"),
+    "clipped-observation": Defect(scaled(O, 2, 1, -1, 1), "saturated", "note", f"{O}[2]"),
+    "half-clipped-observation": Defect(scaled(O, 2, 1, -9, 1), "saturated", "note", f"{O}[2]"),
+    "clipped-actions": Defect(scaled(A, 0, 9, -2, 2), "saturated", "note", f"{A}[0]"),
+    "stuck-sensor": Defect(held(O, 5, 2), "stuck", "warning", f"{O}[2]", 5, 0, 1),
+    "stuck-action": Defect(held(A, 3, 0), "stuck", "warning", f"{A}[0]", 3, 0, 1),
+    "dead-action": Defect(scaled(A, 0, 0, 0, 0), "unused actions", "warning", f"{A}[0]"),
+    "no-flags": Defect(
+        in_all(lambda one: one["truncations"].fill(False)), "flags", "warning", "truncations", 0
+    ),
+    "timeouts-as-terminations": Defect(in_all(terminate), "flags", "warning", "terminations", 0),
+    "longer-than-the-horizon": Defect(lengthen, "flags", E, "episodes/lengths", 0, None, 1),
+    "shorter-than-the-horizon": Defect(shorten, "flags", "note", "truncations", 4, None, 1),
+    "early-flag": Defect(put("truncations", 2, 57, True), "flags", E, "truncations", 2, 57, 1),
+    "repeated-finals": Defect(
+        in_all(repeat_finals), "final observations", "warning", O, 0, None, 8
+    ),
+    "finals-of-the-next": Defect(shift_finals, "final observations", E, O, 0, None, 7),
+    "zero-final": Defect(put(O, 6, 200, 0), "final observations", "warning", O, 6, None, 1),
+    "other-next-observations": Defect(
+        give_next_observations, "final observations", E, "infos/next_observations", 2, 7, 1
+    ),
+    "other-return": Defect(say("return", 3, 7.5), "returns", "warning", "episodes/return", 3),
+    "other-length": Defect(say("length", 5, 199), "lengths", E, "episodes/length", 5, None, 1),
+    "time-goes-back": Defect(put("infos/time", 1, 80, 0.1), "times", E, "infos/time", 1, 80, 1),
+    "time-stands-still": Defect(
+        put("infos/time", 6, 20, 0.05 * 19), "times", "warning", "infos/time", 6, 20, 1
+    ),
+    "time-leaps": Defect(
+        lambda drafts: drafts[0]["infos"]["time"].__setitem__(slice(60, None), 99 + np.arange(140)),
+        "times",
+        "warning",
+        "infos/time",
+        0,
+        60,
+    ),
+    "missing-steps": Defect(
+        lambda drafts: drafts[4]["infos"]["step"].__setitem__(slice(33, None), np.arange(40, 207)),
+        "times",
+        "warning",
+        "infos/step",
+        4,
+        33,
+        1,
+    ),
+    "seam": Defect(seam, "jumps", "warning", O, 1, None, 1),
+    "teleport": Defect(put(O, 4, 100, [0, 0, 60]), "jumps", "warning", f"{O}[2]", 4, 99),
+    "glitch": Defect(
+        lambda drafts: drafts[7]["observations"].__setitem__((150, 0), 40),
+        "jumps",
+        "warning",
+        f"{O}[0]",
+        7,
+        149,
+    ),
+    "another-reward": Defect(put(R, 2, 66, 1.0), "rewards", E, R, 2, 66, 1),
+    "shifted-rewards": Defect(
+        in_all(lambda one: one.update(rewards=np.roll(one["rewards"], 1))),
+        "rewards",
+        "warning",
+        R,
+        0,
+        0,
+    ),
+    "scaled-rewards": Defect(
+        in_all(lambda one: one.update(rewards=one["rewards"] * 10)), "rewards", "warning", R, 0, 0
+    ),
+    "episode-twice": Defect(
+        lambda drafts: copy_episode(drafts, 1, 4), "duplicates", "warning", "episodes", 4, None, 1
+    ),
+    "steps-twice": Defect(
+        lambda drafts: copy_steps(drafts, 1, 4), "duplicates", "warning", "steps", 4, 50, 39
+    ),
+    "episode-in-both-splits": Defect(
+        lambda drafts: copy_episode(drafts, 2, 7), "duplicates", E, "episodes", 7, None, 1
+    ),
+    "steps-in-both-splits": Defect(
+        lambda drafts: copy_steps(drafts, 2, 7), "duplicates", E, "steps", 7, 50, 39
+    ),
+    "in-both-splits": Defect(
+        say("split", 3, "train,valid"), "splits", E, "episodes/split", 3, None, 1
+    ),
+    "in-no-split": Defect(say("split", 5, ""), "splits", "warning", "episodes/split", 5, None, 1),
+}
+
+
+FIRST = {one.check: name for name, one in reversed(DEFECTS.items())}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if FIRST[one.check] == name else pytest.mark.thorough)
+        for name, one in DEFECTS.items()
+    ],
+)
+def test_a_planted_defect_is_found(
+    name: str, recorded: list[Draft], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect = DEFECTS[name]
+    drafts = copy.deepcopy(recorded)
+    defect.plant(drafts)
+    # What the writer itself refuses could still come from elsewhere.
+    monkeypatch.setattr("orlog.datasets.columns.schema.check_flags", lambda *_: None)
+    audit = orlog.audit(write(drafts))
+    found = [one for one in audit.findings if fits(one, defect)]
+    assert found, audit.findings
+    assert audit.is_good == (not any(one.gravity == "error" for one in audit.findings))
+
+
+def fits(finding: Finding, defect: Defect) -> bool:
+    expected = [defect.check, defect.gravity, defect.column]
+    return (
+        [finding.check, finding.gravity, finding.column[: len(defect.column)]] == expected
+        and (defect.episode is None or finding.episode == defect.episode)
+        and (defect.step is None or finding.step == defect.step)
+        and (defect.count is None or finding.count == defect.count)
+    )
+
+
+def test_forty_defects_of_twelve_kinds_are_planted() -> None:
+    assert len(DEFECTS) >= 40
+    assert len({one.check for one in DEFECTS.values()}) >= 12
+
+
+def test_good_data_have_no_findings(recorded: list[Draft]) -> None:
+    audit = orlog.audit(write(recorded))
+    assert audit.findings == []
+    assert audit.not_checked == {}
+    assert (audit.episodes, audit.steps) == (EPISODES, EPISODES * HORIZON)
+
+
+def test_datasets_are_compared_with_held_out_ones(recorded: list[Draft]) -> None:
+    dataset = orlog.load_dataset(write(recorded))
+    assert orlog.audit(dataset[:4], against=[dataset[4:]]).findings == []
+    found = orlog.audit(dataset[:5], against=[dataset[4:]]).of("error")
+    assert {(one.check, one.episode, one.count) for one in found} == {
+        ("splits", 5, 1),
+        ("duplicates", 5, 1),
+    }
+
+
+def test_the_command_prints_findings_and_writes_a_page(
+    recorded: list[Draft], tmp_path: Path
+) -> None:
+    drafts = copy.deepcopy(recorded)
+    DEFECTS["nan-action"].plant(drafts)
+    write(drafts)
+    page = tmp_path / "audit.html"
+    ended = run("audit", NAME, "--html", str(page))
+    assert ended.returncode == 3
+    assert "1 number is infinite or NaN" in ended.stdout
+    assert "1 number is infinite or NaN" in page.read_text("utf-8")
+    assert all(name in page.read_text("utf-8") for name in THRESHOLDS)
+    body = json.loads(run("audit", NAME, "--json").stdout)
+    assert (body["findings"][0]["episode"], body["is_good"]) == (0, False)
+
+
+def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> None:
+    manifest = read_manifest(mini_folder / "manifest.json")
+    part = partial_folder(mini_folder)
+    mini_folder.rename(part)
+    left_out = {path.relative_to(part).as_posix() for path in part.glob("infos/*/c.*")}
+    for path in left_out:
+        (part / path).unlink()
+    objects = [one.path for one in manifest.objects if one.path not in left_out]
+    write_partial(part, PartialRecord(digest=manifest.digest, objects=objects))
+    audit = orlog.audit(part)
+    (found,) = [one for one in audit.findings if one.check == "partial"]
+    assert (audit.is_good, audit.is_partial, audit.episodes) == (True, True, 67)
+    assert "67 of 67 episodes, without infos/behavior_goal" in found.text
+    next(part.glob("rewards/c.*")).unlink()  # which the record says is here
+    (found,) = orlog.audit(part).findings
+    assert (found.check, found.gravity) == ("damage", "error")
+
+
+def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
+    spaces = gymnasium.spaces
+    observation_space = spaces.Dict(
+        {"image": spaces.Box(0, 255, (20, 20), np.uint8), "word": spaces.Text(9)}
+    )
+    rng = np.random.default_rng(0)
+    with orlog.DatasetWriter(
+        "lab/words-v1", observation_space=observation_space, action_space=spaces.Discrete(2)
+    ) as writer:
+        for length in (1, 300, 2):
+            episode = orlog.Episode(
+                observations={
+                    "image": rng.integers(0, 255, (length + 1, 20, 20), np.uint8),
+                    "word": [str(row) for row in range(length + 1)],
+                },
+                actions=rng.integers(0, 2, length),
+                rewards=np.ones(length),
+                terminations=np.arange(length) == length - 1,
+                truncations=np.zeros(length, bool),
+            )
+            writer.add_episode(episode)
+            if length == 300:
+                writer.add_episode(episode)
+    (found,) = orlog.audit("lab/words-v1").findings
+    assert (found.check, found.gravity, found.episode) == ("duplicates", "note", 2)
+
+
+def test_long_episodes_are_read_in_pieces(
+    recorded: list[Draft], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = copy.deepcopy(recorded)
+    for name in ("glitch", "nan-action", "time-goes-back"):
+        DEFECTS[name].plant(drafts)
+    whole = orlog.audit(write(drafts))
+    monkeypatch.setattr(audit_pieces, "LONG_EPISODE_BYTES", 2**11)
+    assert orlog.audit(NAME).findings == whole.findings
