@@ -44,7 +44,7 @@ class Format:
             where they are not of this format, and IntegrityError where one is damaged.
         recognizes: Whether files, or one folder, look like this format; looks at names and first
             bytes, and need not be certain. It raises nothing for files of others.
-        extensions: Endings of the names of its files, such as `.hdf5`; empty for folders.
+        extensions: Endings of the names of its files, such as `.hdf5`; the empty one is a folder.
         options: Names of the fields of `Options` that it uses.
         takes_benchmark: Whether it takes the environment of a benchmark, whose bounds the actions
             have, and refuses files of other shapes.
@@ -114,14 +114,10 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     known = {name: one for name, one in formats().items() if one.open is not None}
     if wanted is not None:
         return known.get(wanted) or find_format(wanted, dataset)
-    endings = {file.suffix.lower() for file in files if not file.is_dir()}
+    endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
     if endings & set(PICKLES):
         raise ValueError(_about_pickles(dataset, files))
-    possible = {
-        name: one
-        for name, one in known.items()
-        if (endings <= set(one.extensions) if endings else not one.extensions)
-    }
+    possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
     fitting = [name for name, one in possible.items() if one.recognizes(files)]
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"

@@ -12,7 +12,7 @@ from typing import Any
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["child", "has_child", "is_hdf5", "numbers", "open_hdf5", "reading"]
+__all__ = ["check_stored", "child", "has_child", "is_hdf5", "numbers", "open_hdf5", "reading"]
 
 CACHE_BYTES = 2**26
 LARGEST_CHUNK = 2**28

@@ -197,7 +197,7 @@ def formats(as_json: AsJson = False) -> None:
             "name": name,
             "reads": one.open is not None,
             "writes": one.write is not None,
-            "files": " ".join(one.extensions) or "a folder",
+            "files": " ".join(ending or "folder" for ending in one.extensions),
         }
         for name, one in known.formats().items()
     ]
