@@ -163,6 +163,11 @@ VALUES = [
     pytest.param(one, marks=pytest.mark.thorough) if one.endswith("fql") else one
     for one in sorted({*FAST} - {"bc"})
 ]
+# What backs values up is shown for each algorithm by a plain implementation; here by three kinds.
+BACKED_UP = [
+    one if one in ("cql", "iql", "td3bc") else pytest.param(one, marks=pytest.mark.thorough)
+    for one in sorted({*FAST} - {"bc"})
+]
 # ReBRAC's critics start near 0, so that first steps of the policy lead nowhere, and FQL's policy
 # has to learn what the flow learns: three times as many.
 SLOWER: dict[str, dict[str, Any]] = {
@@ -171,19 +176,24 @@ SLOWER: dict[str, dict[str, Any]] = {
 }
 
 
-def test_cloning_finds_the_mean_action(one_choice: Arrays) -> None:
+def test_cloning_finds_the_mean_action_and_not_the_rewarded(one_choice: Arrays) -> None:
     before = trained_error("bc", one_choice, offset=0.0, steps=0)
     after = trained_error("bc", one_choice, offset=0.0, steps=STEPS)
     assert after < 0.15 < before
+    assert trained_error("bc", one_choice, offset=0.8, steps=STEPS) > 0.7
+
+
+def test_cloning_does_not_reach_back(two_steps: Arrays) -> None:
+    cloned = trained("bc", two_steps, FAST["bc"])
+    assert abs(cloned.act(torch.tensor([[-1.0]])).item()) < 0.3
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_values_find_the_rewarded_action(one_choice: Arrays, name: str) -> None:
     steps = 3 * STEPS if name in SLOWER else STEPS
     error = trained_error(name, one_choice, offset=0.8, steps=steps)
-    cloned = trained_error("bc", one_choice, offset=0.8, steps=STEPS)
     # EDAC's critics agree too well beside the data, so that its policy goes there for some states.
-    assert error < (0.5 if name == "edac" else 0.4) < 0.7 < cloned
+    assert error < (0.5 if name == "edac" else 0.4)
 
 
 def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> float:
@@ -195,15 +205,13 @@ def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> floa
     return float((algorithm.act(GRID) - GRID - offset).abs().mean())
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", BACKED_UP)
 def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) -> None:
     algorithm = trained(name, two_steps, FAST[name])
     assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
-    cloned = trained("bc", two_steps, FAST["bc"])
-    assert abs(cloned.act(torch.tensor([[-1.0]])).item()) < 0.3
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", BACKED_UP)
 def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
     ended = dataclasses.replace(two_steps, rows=two_steps.rows.clone())
     ended.rows[ended.step_rows(), 3] = 1.0

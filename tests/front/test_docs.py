@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,13 +13,14 @@ WITH_PYTHON = [page for page in PAGES if "```python\n" in page.read_text("utf-8"
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_of_each_page_runs_from_top_to_bottom(
-    page: Path, mini_folder: Path, tmp_path: Path
+    page: Path, mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mini_folder.is_dir()
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     # The small dataset stands in for the large one, which takes a minute to build.
     code = "\n".join(blocks).replace("umaze-v1", "umaze-mini-v1")
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path)
+    exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
@@ -32,15 +31,8 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
 
 
 def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'docs')!r}); import write_cli; print(write_cli.cli_page(), end='')"
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ,
-    )
-    assert found.stdout == (ROOT / "docs" / "cli.md").read_text("utf-8"), "run: make docs"
+    page = runpy.run_path(str(ROOT / "docs" / "write_cli.py"))["cli_page"]()
+    assert page == (ROOT / "docs" / "cli.md").read_text("utf-8"), "run: make docs"
 
 
 @pytest.mark.parametrize(
@@ -55,14 +47,17 @@ def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
         ),
     ],
 )
-def test_the_examples_run(name: str, lines: list[str], mini_folder: Path, tmp_path: Path) -> None:
+def test_the_examples_run(
+    name: str,
+    lines: list[str],
+    mini_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert mini_folder.is_dir()
-    found = subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "examples" / name)],
-        check=True,
-        capture_output=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-    )
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    found = capsys.readouterr().out
     for line in lines:
-        assert line in found.stdout
+        assert line in found

@@ -31,8 +31,8 @@ from tests.front.conftest import pool_in_this_process
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
-    jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), steps=steps, episodes=4, evaluations=1)
-    return summarize(dataset, jobs, run_jobs(jobs, workers=2))
+    jobs = make_jobs("bc", dataset, folder, seeds=(0, 1), steps=steps, episodes=2, evaluations=1)
+    return summarize(dataset, jobs, run_jobs(jobs, workers=1))
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     assert path.is_file()
     assert read_baseline("bc", mini.name) == first.as_baseline()
 
-    # The first was trained in processes of their own, these here.
+    # The first was trained in a process of its own, these here.
     monkeypatch.setattr("orlog.executors.processes.process_pool", pool_in_this_process)
     again = few_steps(mini, tmp_path / "again")
     assert again.verdict is not None

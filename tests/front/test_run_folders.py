@@ -27,10 +27,10 @@ from tests.command_line import orlog
 SMALL = {"hidden": [4], "batch_size": 8}
 
 
-def train(mini: Dataset, folder: Path, seed: int = 0, **options: Any) -> None:
+def train(dataset: Dataset | Path, folder: Path, seed: int = 0, **options: Any) -> None:
     settings = {**SMALL, **options.pop("settings", {})}
     options = {"steps": 10, "evaluations": 2, "curve_episodes": 2, **options}
-    train_run("bc", mini, folder, seed=seed, settings=settings, **options)
+    train_run("bc", dataset, folder, seed=seed, settings=settings, **options)
 
 
 def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
@@ -46,31 +46,40 @@ def put_returns(folder: Path, returns: dict[int, list[float]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
-@pytest.fixture
-def some(mini: Dataset, tmp_path: Path) -> Iterator[Path]:
-    """Yield a folder with runs in every state; one is running as long as the test does."""
-    root = tmp_path / "runs"
+@pytest.fixture(scope="module")
+def template(built_mini: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with runs in every state, to be copied."""
+    root = tmp_path_factory.mktemp("template")
     for seed in (0, 1, 2, 10):
-        train(mini, root / "bc" / f"seed-{seed}", seed)
+        train(built_mini, root / "bc" / f"seed-{seed}", seed)
         low = float(seed)
         put_returns(root / "bc" / f"seed-{seed}", {5: [low, low + 2], 10: [low + 10, low + 30]})
-    train(mini, root / "slow" / "seed-0", settings={"learning_rate": 1e-4})
+    train(built_mini, root / "slow" / "seed-0", settings={"learning_rate": 1e-4})
     put_returns(root / "slow" / "seed-0", {10: [1.0, 1.0]})
     with pytest.raises(StoppedError):
-        train(mini, root / "stopped", 3, evaluations=0, stop=lambda: True)
+        train(built_mini, root / "stopped", 3, evaluations=0, stop=lambda: True)
     with pytest.raises(StoppedError):
-        train(mini, root / "running", 4, evaluations=0, stop=lambda: True)
+        train(built_mini, root / "running", 4, evaluations=0, stop=lambda: True)
     with pytest.raises(StoppedError):
-        train(mini, root / "diverged", 5, evaluations=0, stop=lambda: True)
+        train(built_mini, root / "diverged", 5, evaluations=0, stop=lambda: True)
     with (root / "diverged" / "metrics.jsonl").open("a") as log:
         log.write('{"step": 7, "seconds": 1, "diverged": "policy/loss"}\n')
     (root / "foreign").mkdir()
     (root / "foreign" / "run.json").write_text('{"lr": [red]1}', "utf-8")
-    train(mini, root / "lost", 6, evaluations=0)
+    train(built_mini, root / "lost", 6, evaluations=0)
     (root / "lost" / "run.json").unlink()
-    train(mini, root / "cut", 7, evaluations=0)
+    train(built_mini, root / "cut", 7, evaluations=0)
     data = (root / "cut" / "checkpoint.safetensors").read_bytes()
     (root / "cut" / "checkpoint.safetensors").write_bytes(data[: len(data) // 2])
+    return root
+
+
+@pytest.fixture
+def some(template: Path, mini: Dataset, tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder with runs in every state; one is running as long as the test does."""
+    assert mini.folder.is_dir()
+    root = tmp_path / "runs"
+    shutil.copytree(template, root)
     with hold_folder(root / "running", busy=""):
         yield root
 

@@ -184,12 +184,18 @@ def test_going_on_in_the_middle(many: Dataset, stop: int) -> None:
     assert [one for pair in pairs for half in pair for one in steps_of(half)] == whole[stop * 10 :]
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
-@pytest.mark.slow
-def test_workers_give_the_same_stream(many: Dataset, workers: int) -> None:
-    stream = stream_transitions(many, 10, seed=3, buffer_bytes=4000)
+@pytest.mark.parametrize(
+    ("workers", "method"),
+    [
+        pytest.param(1, "spawn", marks=[pytest.mark.slow, pytest.mark.thorough]),
+        pytest.param(2, "spawn", marks=[pytest.mark.slow, pytest.mark.thorough]),
+        (2, "fork"),
+    ],
+)
+def test_workers_give_the_same_stream(many: Dataset, workers: int, method: str) -> None:
+    stream = pickle.loads(pickle.dumps(stream_transitions(many, 10, seed=3, buffer_bytes=4000)))
     loader = DataLoader(
-        stream, batch_size=None, num_workers=workers, multiprocessing_context="spawn"
+        stream, batch_size=None, num_workers=workers, multiprocessing_context=method
     )
     batches = [steps_of(batch) for batch in itertools.islice(loader, 12)]
     assert [step for batch in batches for step in batch] == first_steps(stream, 12)

@@ -235,7 +235,7 @@ def download_in_child(url: str, wait: float = 0.0) -> None:
 
 
 def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     children = [context.Process(target=download_in_child, args=(served.url,)) for _ in range(8)]
     for child in children:
         child.start()

@@ -371,7 +371,7 @@ def test_registries_of_the_user_come_before_those_that_ship(
 
 
 def in_a_process(work: Callable[..., None], *arguments: object) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     process.start()
     return process
 

@@ -368,7 +368,7 @@ def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Data
 def test_processes_that_want_different_parts_all_get_theirs(
     server: FileServer, whole: Dataset
 ) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     wanted = list(choices(whole, scaled(6, 3)))
     children = [context.Process(target=download_in_child, args=(choice,)) for choice in wanted]
     for child in children:

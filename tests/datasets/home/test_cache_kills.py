@@ -231,7 +231,7 @@ def registry(template: Path, tmp_path: Path, home: Path) -> Path:
 
 
 def run_all(works: list[tuple[Callable[..., None], tuple[object, ...]]]) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     children = [context.Process(target=work, args=arguments) for work, arguments in works]
     for child in children:
         child.start()

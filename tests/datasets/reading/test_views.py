@@ -343,7 +343,7 @@ def test_what_cannot_be_ordered_is_refused(rich: Dataset, by: str) -> None:
         rich.top_episodes(10, by=by)
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2**62])
+@pytest.mark.parametrize("seed", [None, 2**62])
 @pytest.mark.parametrize(
     ("sizes", "counts"),
     [

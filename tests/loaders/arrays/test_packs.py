@@ -139,7 +139,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
 
 @pytest.mark.parametrize("observations", OBSERVATIONS)
 @pytest.mark.parametrize("actions", ACTIONS)
-@settings(max_examples=scaled(4), deadline=None)
+@settings(max_examples=scaled(4, 2), deadline=None)
 @given(structure=STRUCTURES, block=st.integers(1, 5000), seed=st.integers(0, 2**32))
 def test_a_pack_is_what_would_be_in_memory(
     write: Write,
