@@ -21,7 +21,6 @@ from orlog.errors import IntegrityError, StorageError, VersionExistsError
 from orlog.manifests.index import index_from_json
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.signatures import SignedKind
-from tests.levels import scaled
 from tests.publishing import MINI, OWN_PLACE, PLACE, SOME, assert_signed, tree
 
 pytest_plugins = ["tests.publishing_fixtures"]
@@ -317,12 +316,12 @@ def test_s3_takes_the_same_version_from_all(
     }
 
 
-@pytest.mark.scaled
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_s3_takes_one_of_two_with_other_bytes(
     own: Path, other: Path, bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    folders = [own, other] * scaled(2, 1)
+    folders = [own, other] * 2
     endings = publish_at_once(folders, key_file)
     assert set(endings) == {0, 17}
     (winner,) = {folder for folder, ending in zip(folders, endings, strict=True) if ending == 0}
@@ -339,12 +338,12 @@ def test_s3_takes_one_of_two_with_other_bytes(
     }
 
 
-@pytest.mark.scaled
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_s3_lists_all_that_come_at_once(
     variant: Callable[..., Path], bucket: Any, sign: Sign, key_file: Path
 ) -> None:
-    versions = [f"2.{number}.0" for number in range(scaled(4, 2))]
+    versions = [f"2.{number}.0" for number in range(4)]
     folders = [variant(f"copy{version}", version=version, objects=[]) for version in versions]
     assert publish_at_once(folders, key_file) == [0] * len(versions)
     files = bucket_tree(bucket)

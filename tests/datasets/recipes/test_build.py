@@ -257,8 +257,9 @@ build_dataset(
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_build_killed_while_it_writes_leaves_nothing_that_opens(
     built_mini: Path, workers: int
 ) -> None:

@@ -240,7 +240,9 @@ def test_a_recording_killed_at_any_instant_goes_on_to_the_same_bytes(
     assert min(counts.values()) > 0
 
 
-@pytest.mark.parametrize("start", [start_new, start_append])
+@pytest.mark.parametrize(
+    "start", [pytest.param(start_new, marks=pytest.mark.thorough), start_append]
+)
 def test_a_recording_into_one_file_is_as_safe(
     start: Callable[[orlog.Dataset], DatasetWriter],
 ) -> None:
