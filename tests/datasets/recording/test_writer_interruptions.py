@@ -1,0 +1,430 @@
+"""Kills, interruptions and full disks lose nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import orlog
+from orlog import files as storage
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.recording import finishing, journal
+from orlog.datasets.store import zarr_writer
+from orlog.errors import (
+    NotFoundError,
+    OrlogError,
+    StorageError,
+    VersionExistsError,
+)
+from orlog.files import put_new
+from orlog.manifests.manifest import StoredObject
+from tests.datasets.recording.arms import (
+    EPISODES,
+    NAME,
+    OPTIONS,
+    assert_same_episode,
+    die,
+    digest_of,
+    in_child,
+    leftovers,
+    make_episode,
+    opened,
+    pieces_of,
+    record,
+    start,
+    steps_of,
+    tell,
+)
+from tests.levels import scaled
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+# --- a kill loses nothing that was acknowledged
+
+
+def test_a_killed_recording_goes_on_to_the_same_bytes() -> None:
+    expected = digest_of(12)
+
+    def work() -> None:
+        writer = start(resume=True)
+        begun = writer.total_episodes
+        tell(begun)
+        for episode in EPISODES[begun : begun + 3]:
+            writer.add_episode(episode)
+        writer.checkpoint()
+        writer.add_episode(EPISODES[0])  # never acknowledged, so not there afterwards
+        die()
+
+    for begun in (0, 3, 6, 9):
+        assert in_child(work) == (-signal.SIGKILL, f"{begun}\n")
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 12
+    assert opened(writer).digest == expected
+    assert leftovers() == set()
+
+
+# Each value of each, with each value of most others; `make test-all` takes all.
+CUT_INSIDE = {(0, 1, 50), (0, 100, 0), (1, 8, 0), (1, 100, 50), (5, 1, 0), (5, 8, 50)}
+
+
+@pytest.mark.parametrize(
+    ("whole", "open_steps", "more_steps"),
+    [
+        pytest.param(*one, marks=[] if one in CUT_INSIDE else pytest.mark.thorough)
+        for one in itertools.product((0, 1, 5), (1, 8, 100), (0, 50))
+    ],
+)
+def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(
+    whole: int, open_steps: int, more_steps: int
+) -> None:
+    expected = digest_of(12)
+    long = make_episode(77, 200)
+
+    def work() -> None:
+        writer = start()
+        for episode in EPISODES[:whole]:
+            writer.add_episode(episode)
+        first, second, _ = pieces_of(long, [open_steps, open_steps + more_steps + 1])
+        writer.add_steps(**first)
+        tell(writer.checkpoint())
+        if more_steps:
+            writer.add_steps(**second)
+        die()
+
+    assert in_child(work) == (-signal.SIGKILL, f"{whole}\n")
+    with start(resume=True) as writer:
+        assert writer.total_episodes == whole
+        for episode in EPISODES[whole:]:
+            writer.add_episode(episode)
+    assert opened(writer).digest == expected
+
+
+def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_kill() -> None:
+    """They lie in a shard that the dropped episode filled, and which is to be written anew."""
+
+    def first() -> None:
+        writer = start()
+        writer.add_episode(EPISODES[0])
+        writer.add_steps(**steps_of(77, 200))
+        writer.checkpoint()
+        die()
+
+    def second() -> None:
+        def tear(path: Path) -> None:
+            if path.name.startswith("c."):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"torn")
+                die()
+
+        before_writes(pytest.MonkeyPatch(), tear)  # in this fork only
+        writer = start(resume=True)
+        for episode in EPISODES[1:]:
+            writer.add_episode(episode)
+        writer.checkpoint()
+
+    assert in_child(first)[0] == -signal.SIGKILL
+    assert in_child(second)[0] == -signal.SIGKILL
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 1
+        writer.add_episode(EPISODES[1])
+    dataset = opened(writer)
+    assert_same_episode(dataset[0], EPISODES[0])
+    assert_same_episode(dataset[1], EPISODES[1])
+
+
+def test_recordings_acknowledge_by_themselves() -> None:
+    def work() -> None:
+        writer = start(checkpoint_seconds=0)
+        for episode in EPISODES[:4]:
+            writer.add_episode(episode)
+        die()
+
+    assert in_child(work)[0] == -signal.SIGKILL
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 4
+
+
+def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
+    def work() -> None:
+        def publish_and_die(folder: Path, destination: Path) -> None:
+            put_new(folder, destination)
+            die()
+
+        setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
+        record(EPISODES[:3])
+
+    assert in_child(work)[0] == -signal.SIGKILL
+    assert len(orlog.load_dataset(NAME)) == 3
+    for options in OPTIONS[1:]:
+        with pytest.raises(VersionExistsError):
+            start(**options)
+    assert leftovers() == set()
+
+
+# --- interruptions and full disks
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseException]) -> None:
+    with pytest.raises(stop), start() as writer:  # noqa: PT012 (the block is what is tested)
+        for episode in EPISODES[:4]:
+            writer.add_episode(episode)
+        writer.add_steps(**steps_of(77, 100))
+        raise stop
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(NAME)
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 4
+    for found, expected in zip(opened(writer), EPISODES[:4], strict=True):
+        assert_same_episode(found, expected)
+
+
+def test_an_interruption_inside_an_episode_leaves_whole_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = zarr_writer.ColumnWriter.append
+    columns = len(record(EPISODES[:1]).columns)
+    calls, stop = 0, 0
+
+    def append(self: zarr_writer.ColumnWriter, rows: np.ndarray) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise KeyboardInterrupt
+        real(self, rows)
+
+    monkeypatch.setattr(zarr_writer.ColumnWriter, "append", append)
+    for at in range(5 * columns + 1, 6 * columns + 1):
+        shutil.rmtree(datasets_folder())
+        calls, stop = 0, at
+        with pytest.raises(KeyboardInterrupt), start() as writer:  # noqa: PT012
+            for episode in EPISODES:
+                writer.add_episode(episode)
+        with start(resume=True) as writer:
+            assert writer.total_episodes == 5
+            for episode in EPISODES[5:]:
+                writer.add_episode(episode)
+        assert opened(writer).digest == digest_of(12)
+
+
+def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> None:
+    """Let a function be called with the path of every file before it is written."""
+    durably, in_thread = storage.write_durably, zarr_writer._Workers.write
+
+    def write_durably(path: Path, data: bytes) -> None:
+        call(path)
+        durably(path, data)
+
+    def write(self: Any, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
+        call(folder / name)
+        return in_thread(self, folder, name, pieces)
+
+    for module in (journal, finishing):
+        patch.setattr(module, "write_durably", write_durably)
+    patch.setattr(zarr_writer._Workers, "write", write)
+
+
+def record_through_failures(fails: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Record while some writes find the disk full, going on each time; return the writes."""
+    calls = 0
+
+    def count(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if fails(calls):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    acknowledged = 0
+    with monkeypatch.context() as patch:
+        before_writes(patch, count)
+        for _ in range(50):
+            try:
+                with start(resume=True) as writer:
+                    assert writer.total_episodes >= acknowledged
+                    for episode in EPISODES[writer.total_episodes :]:
+                        writer.add_episode(episode)
+                        if writer.total_episodes % 3 == 0:
+                            acknowledged = writer.checkpoint()
+            except StorageError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017
+                assert "No space left on device; free some space" in str(error)  # noqa: PT017
+            else:
+                return calls
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.scaled
+@pytest.mark.slow
+def test_a_full_disk_at_any_write_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = digest_of(12)
+    total = record_through_failures(lambda _: False, monkeypatch)
+    assert orlog.load_dataset(NAME).digest == expected
+    rng = np.random.default_rng(0)
+    for first in [*rng.choice(total, scaled(12, 5), replace=False).tolist(), total - 1, total]:
+        for count in (1, 2, 7):  # room is made after so many writes that failed
+            shutil.rmtree(datasets_folder())
+            window = range(first, first + count)
+            record_through_failures(window.__contains__, monkeypatch)
+            assert orlog.load_dataset(NAME).digest == expected, (first, count)
+            assert orlog.verify_store(datasets_folder() / NAME / "1.0.0")[1] == []
+
+
+def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None:
+    expected = digest_of(12)
+    calls = 0
+
+    def count(_: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (20, 21, 22):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    full = pytest.MonkeyPatch()
+    before_writes(full, count)
+    writer = start()
+    writer.add_episode(EPISODES[0])
+    writer.checkpoint()
+    position = 1
+    try:
+        for _ in range(20):
+            try:
+                while position < len(EPISODES):
+                    writer.add_episode(EPISODES[position])
+                    position += 1
+                writer.finish()
+            except StorageError:
+                continue
+            break
+    except (OrlogError, ValueError):
+        pass  # it says that it cannot go on
+    finally:
+        full.undo()
+        writer.close()
+    if not writer.folder.exists():
+        with start(resume=True) as writer:
+            for episode in EPISODES[writer.total_episodes :]:
+                writer.add_episode(episode)
+    assert opened(writer).digest == expected
+
+
+def test_a_limit_on_the_size_of_files_is_met_as_a_full_disk() -> None:
+    expected = digest_of(12)
+
+    def work() -> None:
+        with start() as writer:
+            for episode in EPISODES[:4]:
+                writer.add_episode(episode)
+            tell(writer.checkpoint())
+            # Writing beyond this size fails as a full disk does, with an OSError.
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+            for episode in EPISODES[4:]:
+                writer.add_episode(episode)
+
+    code, told = in_child(work)
+    assert (code, told.splitlines()[0]) == (1, "4"), told
+    assert told.splitlines()[1].startswith("StorageError: ")
+    assert "cannot write: File too large; free some space" in told
+    with start(resume=True) as writer:
+        assert writer.total_episodes >= 4
+        for episode in EPISODES[writer.total_episodes :]:
+            writer.add_episode(episode)
+    assert opened(writer).digest == expected
+
+
+SMALL_DISK = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from gymnasium import spaces
+import orlog
+from orlog.datasets.store import encoding
+
+os.environ["ORLOG_HOME"] = sys.argv[1] + "/home"
+encoding.CHUNK_BYTES, encoding.SHARD_BYTES = 2**12, 2**14
+box = spaces.Box(-1, 1, (16,), np.float32)
+full = 0
+
+def start():
+    return orlog.DatasetWriter("lab/arm-v1", observation_space=box, action_space=box, resume=True)
+
+def make(number):
+    rng = np.random.default_rng(number)
+    return orlog.Episode(
+        observations=rng.standard_normal((41, 16)).astype(np.float32),
+        actions=rng.standard_normal((40, 16)).astype(np.float32),
+        rewards=rng.standard_normal(40),
+        terminations=np.zeros(40, bool),
+        truncations=np.zeros(40, bool),
+    )
+
+ballast = [Path(sys.argv[1]) / f"ballast-{number}" for number in range(8)]
+for path in ballast if sys.argv[2] == "full" else []:
+    path.write_bytes(bytes(150_000))
+acknowledged = 0
+while True:
+    try:
+        with start() as writer:
+            assert writer.total_episodes >= acknowledged, (writer.total_episodes, acknowledged)
+            for number in range(writer.total_episodes, 150):
+                writer.add_episode(make(number))
+                if number % 10 == 9:
+                    acknowledged = writer.checkpoint()
+        break
+    except orlog.OrlogError as error:
+        assert "No space left on device; free some space" in str(error), error
+        full += 1
+        ballast.pop().unlink()
+assert orlog.verify_store(writer.folder)[1] == []
+print(orlog.load_dataset("lab/arm-v1").digest, full)
+"""
+
+
+def on_a_disk_of_its_own(script: str, *arguments: str, folder: Path) -> str:
+    """Run a script with an empty file system of 1.6 MB on a folder."""
+    command = 'mount -t tmpfs -o size=1600k tmpfs "$0" && exec "$@"'
+    folder.mkdir()
+    done = subprocess.run(
+        [
+            *("unshare", "-rm", "sh", "-c", command, str(folder)),
+            *(sys.executable, "-c", script, str(folder), *arguments),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def can_mount() -> bool:
+    try:
+        command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=100k tmpfs /mnt"]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small file system")
+def test_a_small_disk_fills_up_and_recording_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    expected = on_a_disk_of_its_own(SMALL_DISK, "empty", folder=tmp_path / "empty").split()
+    found = on_a_disk_of_its_own(SMALL_DISK, "full", folder=tmp_path / "full").split()
+    assert found[0] == expected[0]
+    assert (int(expected[1]), int(found[1]) > 1) == (0, True)

@@ -1,0 +1,366 @@
+"""Recorded versions: names, numbers and facts, and what is appended to them."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.store import encoding
+from orlog.errors import (
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    SchemaError,
+    StorageError,
+    VersionExistsError,
+)
+from tests.datasets.recording.arms import (
+    ACTIONS,
+    EPISODES,
+    NAME,
+    OBSERVATIONS,
+    OPTIONS,
+    append,
+    assert_same_episode,
+    die,
+    digest_of,
+    in_child,
+    leftovers,
+    make_episode,
+    opened,
+    pieces_of,
+    record,
+    start,
+    steps_of,
+    tell,
+)
+
+pytestmark = pytest.mark.usefixtures("small_shards")
+
+
+# --- versions
+
+
+def test_a_version_is_never_overwritten() -> None:
+    dataset = record(EPISODES[:2])
+    before = {path: path.stat() for path in dataset.folder.rglob("*")}
+    for options in OPTIONS:
+        with pytest.raises(VersionExistsError, match=r"lab/arm-v1@1\.0\.0 is in .*overwritten"):
+            start(**options)
+    with pytest.raises(VersionExistsError):
+        DatasetWriter.append(dataset, version="1.0.0")
+    assert {path: path.stat() for path in dataset.folder.rglob("*")} == before
+    assert record(EPISODES[:3], version="1.0.1").total_episodes == 3
+
+
+def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost() -> None:
+    other = record(EPISODES[:2], version="2.0.0").folder
+    writer = start()
+    for episode in EPISODES[:3]:
+        writer.add_episode(episode)
+    writer.checkpoint()
+    shutil.copytree(other, writer.folder)
+    with pytest.raises(VersionExistsError):
+        writer.finish()
+    writer.close()
+    shutil.rmtree(writer.folder)
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 3
+
+
+def test_a_folder_without_a_manifest_is_met_at_the_start_or_does_not_stand_in_the_way() -> None:
+    (datasets_folder() / NAME / "1.0.0/actions").mkdir(parents=True)
+    try:
+        writer = start()
+    except OrlogError as error:
+        assert "1.0.0" in str(error)  # noqa: PT017 (refused before an hour of recording)
+        return
+    with writer:
+        writer.add_episode(EPISODES[0])
+    opened(writer)
+
+
+def test_one_version_has_one_writer_at_a_time() -> None:
+    with start() as writer:
+        writer.add_episode(EPISODES[0])
+        writer.checkpoint()
+        for options in OPTIONS:
+            with pytest.raises(StorageError, match=r"1\.0\.0: another process is writing"):
+                start(**options)
+            code, told = in_child(functools.partial(start, **options))
+            assert (code, told.partition(":")[0]) == (1, "StorageError"), told
+        record(EPISODES[:1], version="1.0.1")  # another version is free
+        writer.add_episode(EPISODES[1])
+    assert len(opened(writer)) == 2
+
+
+def test_a_refused_writer_does_not_keep_the_lock() -> None:
+    writer = start()
+    writer.add_episode(EPISODES[0])
+    writer.checkpoint()
+    writer.close()
+    with pytest.raises(StorageError) as caught:
+        start()
+    with start(resume=True) as writer:
+        pass
+    assert len(opened(writer)) == 1
+    assert "1 episodes acknowledged" in str(caught.value)
+
+
+def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() -> None:
+    writer = start()
+    for episode in EPISODES[:3]:
+        writer.add_episode(episode)
+    assert writer.checkpoint() == 3
+    writer.close()
+    with pytest.raises(NotFoundError):
+        orlog.load_dataset(NAME)
+    message = r"interrupted recording of lab/arm-v1@1\.0\.0 .*3 episodes.*resume=True.*discard=True"
+    with pytest.raises(StorageError, match=message):
+        start()
+    with start(resume=True) as writer:
+        assert writer.total_episodes == 3
+        assert writer.total_steps == sum(map(len, EPISODES[:3]))
+        writer.add_episode(EPISODES[3])
+    assert opened(writer).digest == digest_of(4)
+
+
+def test_an_interrupted_recording_is_dropped_if_asked() -> None:
+    writer = start()
+    for episode in EPISODES[:3]:
+        writer.add_episode(episode)
+    writer.checkpoint()
+    writer.close()
+    with start(discard=True) as writer:
+        assert writer.total_episodes == 0
+        writer.add_episode(EPISODES[5])
+    assert_same_episode(opened(writer)[0], EPISODES[5])
+    assert leftovers() == set()
+
+
+def test_what_was_never_acknowledged_leaves_nothing() -> None:
+    writer = start()
+    writer.add_episode(EPISODES[0])
+    writer.close()
+    assert leftovers() == set()
+    record(EPISODES[:1], resume=True)
+
+
+def test_another_recording_is_not_gone_on_with() -> None:
+    dataset = record(EPISODES[:1])
+    writer = start(version="1.1.0")
+    writer.add_episode(EPISODES[0])
+    writer.checkpoint()
+    writer.close()
+    other: list[Callable[[], DatasetWriter]] = [
+        lambda: DatasetWriter(
+            NAME,
+            observation_space=OBSERVATIONS,
+            action_space=spaces.Discrete(5),
+            version="1.1.0",
+            resume=True,
+        ),
+        lambda: start(version="1.1.0", reward_dtype=np.float32, resume=True),
+        lambda: start(version="1.1.0", container="hdf5", resume=True),
+        lambda: DatasetWriter.append(dataset, resume=True),
+    ]
+    for begin in other:
+        with pytest.raises(SchemaError, match=r"interrupted recording of lab/arm-v1@1\.1\.0"):
+            begin()
+    chunks = {"rewards": orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=3)}
+    with pytest.raises(SchemaError, match="chunks of 16 rows, not 3; give the same encodings"):
+        start(version="1.1.0", encodings=chunks, resume=True)
+    with start(version="1.1.0", resume=True) as writer:
+        assert writer.total_episodes == 1
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
+@pytest.mark.parametrize("file", ["journal.json", "pending-1", "part/observations/c.0.0"])
+def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None:
+    writer = start()
+    for episode in EPISODES:
+        writer.add_episode(episode)
+    writer.checkpoint()
+    writer.close()
+    path = writer.folder.with_name(".1.0.0.recording") / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.unlink()
+    if damage != "lost":
+        path.write_bytes(data[:-1] if damage == "cut" else data)
+    if (file, damage) == ("journal.json", "lost"):
+        with start(resume=True) as writer:  # nothing says that anything was there
+            assert writer.total_episodes == 0
+            writer.add_episode(EPISODES[0])
+        assert len(opened(writer)) == 1
+        return
+    error = ManifestError if file == "journal.json" else IntegrityError
+    with pytest.raises(error):
+        start(resume=True)
+    with start(discard=True) as writer:
+        writer.add_episode(EPISODES[0])
+    assert len(opened(writer)) == 1
+
+
+# --- appending
+
+
+def own_bytes(folder: Path) -> int:
+    """Return the size of the files that no other version shares."""
+    files = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum(found.st_size for found in files if found.st_nlink == 1)
+
+
+@pytest.mark.parametrize("container", ["zarr", "hdf5"])
+def test_appending_in_row_gives_all_episodes_and_shares_the_files(container: str) -> None:
+    if container == "hdf5":
+        pytest.importorskip("h5py")
+    versions = [record(EPISODES[:4], container=container)]
+    versions.append(append(versions[-1], EPISODES[4:5], changes="one more"))
+    versions.append(append(versions[-1], EPISODES[5:9]))
+    versions.append(append(versions[-1], EPISODES[9:], version="2.0.0"))
+    assert [one.version for one in versions] == ["1.0.0", "1.1.0", "1.2.0", "2.0.0"]
+    assert versions[1].manifest.changes == "one more"
+    for older, newer in itertools.pairwise(versions):
+        (parent,) = newer.lineage
+        assert (parent.digest, parent.operation) == (older.digest, "append")
+        for item in older.manifest.objects:
+            assert (newer.folder / item.path).stat().st_nlink > 1
+    for dataset, count in zip(versions, (4, 5, 9, 12), strict=True):
+        assert len(dataset) == count
+        for found, expected in zip(dataset, EPISODES[:count], strict=True):
+            assert_same_episode(found, expected)
+        order = np.random.default_rng(0).permutation(count)
+        for found, position in zip(dataset.iterate_episodes(order.tolist()), order, strict=True):
+            assert_same_episode(found, EPISODES[position])
+    whole = record(EPISODES, name="lab/whole-v1")
+    for name in whole.columns:
+        np.testing.assert_array_equal(versions[-1].column(name), whole.column(name))
+        rows = np.random.default_rng(0).permutation(len(whole.column(name)))
+        np.testing.assert_array_equal(versions[-1].rows(name, rows), whole.rows(name, rows))
+
+
+def test_appending_one_percent_stores_little_more_than_one_percent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", 2**15)
+    monkeypatch.setattr(encoding, "SHARD_BYTES", 2**18)
+    frames = spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    rng = np.random.default_rng(0)
+
+    def make() -> Episode:
+        return Episode(
+            observations=rng.integers(0, 255, (21, 32, 32, 3), np.uint8),
+            actions=rng.integers(0, 4, 20),
+            rewards=rng.standard_normal(20),
+            terminations=np.zeros(20, np.bool_),
+            truncations=np.zeros(20, np.bool_),
+        )
+
+    with DatasetWriter(NAME, observation_space=frames, action_space=ACTIONS) as writer:
+        for _ in range(100):
+            writer.add_episode(make())
+    base = opened(writer)
+    assert base.manifest.size_bytes > 6_000_000
+    newer = append(base, [make()])
+    assert len(newer) == 101
+    assert own_bytes(newer.folder) < 0.025 * base.manifest.size_bytes
+    shutil.rmtree(base.folder)  # the newer one stands on its own
+    assert orlog.verify_store(newer.folder)[1] == []
+    assert len(list(orlog.load_dataset(newer.folder))) == 101
+
+
+def test_a_file_that_another_version_has_is_stored_once() -> None:
+    first = record(EPISODES)
+    second = record(EPISODES, version="1.0.1", description="said better")
+    assert first.digest != second.digest
+    assert own_bytes(second.folder) == (second.folder / "manifest.json").stat().st_size
+
+
+def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
+    base = record(EPISODES[:4])
+    expected = append(base, EPISODES[4:]).digest
+    shutil.rmtree(base.folder.with_name("1.1.0"))
+
+    def work() -> None:
+        writer = DatasetWriter.append(base)
+        for episode in EPISODES[4:8]:
+            writer.add_episode(episode)
+        tell(writer.checkpoint())
+        writer.add_steps(**steps_of(77, 100))
+        writer.checkpoint()
+        die()
+
+    assert in_child(work) == (-signal.SIGKILL, "4\n")
+    with pytest.raises(StorageError, match="interrupted recording"):
+        DatasetWriter.append(base)
+    with DatasetWriter.append(base, resume=True) as writer:
+        assert writer.total_episodes == 4
+        for episode in EPISODES[8:]:
+            writer.add_episode(episode)
+    assert opened(writer).digest == expected
+    assert leftovers() == set()
+
+
+def test_metadata_that_do_not_fit_what_is_appended_to_are_refused() -> None:
+    base = record(EPISODES[:1])
+    with DatasetWriter.append(base) as writer:
+        (piece,) = pieces_of(EPISODES[1], [])
+        writer.add_steps(**piece)
+        for metadata in ({}, {**EPISODES[1].metadata, "new": 1}, {"task": 1.0, "weight": 1.0}):
+            with pytest.raises(SchemaError, match=r"1\.1\.0, episode"):
+                writer.end_episode(metadata=metadata)
+        writer.end_episode(seed=EPISODES[1].seed, metadata=EPISODES[1].metadata)
+    assert_same_episode(opened(writer)[1], EPISODES[1])
+
+
+def test_a_view_is_not_appended_to() -> None:
+    dataset = record(EPISODES)
+    with pytest.raises(SchemaError, match="a view cannot be appended to; save_dataset"):
+        DatasetWriter.append(dataset[:2])
+
+
+def test_nothing_appended_is_refused() -> None:
+    dataset = record(EPISODES[:1])
+    with pytest.raises(SchemaError, match="at least one episode"), DatasetWriter.append(dataset):
+        pass
+    assert not (dataset.folder.with_name("1.1.0")).exists()
+    assert leftovers() == set()
+
+
+def test_folders_that_cannot_be_linked_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    expected = append(record(EPISODES[:4]), EPISODES[4:]).digest
+    shutil.rmtree(datasets_folder())
+    monkeypatch.setattr(os, "link", no_links)
+    assert append(record(EPISODES[:4]), EPISODES[4:]).digest == expected
+
+
+def test_messages_tell_where_to_look() -> None:
+    with start() as writer:
+        writer.add_episode(EPISODES[0])
+        with pytest.raises(SchemaError) as caught:
+            writer.add_episode(make_episode(1, 8, actions=np.zeros(7, np.int64)))
+    assert re.fullmatch(
+        r"lab/arm-v1@1\.0\.0, episode 1.*column actions: expected int64 \(8,\), found int64 \(7,\)\.",
+        str(caught.value),
+    )
