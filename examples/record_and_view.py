@@ -17,28 +17,16 @@ import numpy as np
 import orlog
 
 
-def run_episode(
-    env: gymnasium.Env[np.ndarray, int], act: Callable[[np.ndarray], int], seed: int
-) -> orlog.Episode:
-    """Return one episode of a policy."""
-    observation, _ = env.reset(seed=seed)
-    observations, actions, rewards = [observation], [], []
-    terminated = truncated = False
-    while not (terminated or truncated):
-        actions.append(act(observation))
-        observation, reward, terminated, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(float(reward))
-    ends = np.zeros((2, len(actions)), bool)
-    ends[:, -1] = terminated, truncated
-    return orlog.Episode(
-        observations=observations,
-        actions=actions,
-        rewards=np.array(rewards),
-        terminations=ends[0],
-        truncations=ends[1],
-        seed=seed,
-    )
+def run_episodes(
+    env: gymnasium.Env[np.ndarray, int], act: Callable[[np.ndarray], int], seeds: range
+) -> None:
+    """Run an episode of a policy for each seed."""
+    for seed in seeds:
+        observation, _ = env.reset(seed=seed)
+        ended = False
+        while not ended:
+            observation, _, terminated, truncated, _ = env.step(act(observation))
+            ended = terminated or truncated
 
 
 def main() -> None:
@@ -50,19 +38,18 @@ def main() -> None:
 
 def record_and_view(folder: Path) -> None:
     """Record, derive, append."""
-    env: gymnasium.Env[np.ndarray, int] = gymnasium.make("CartPole-v1")
     rng = np.random.default_rng(0)
-    with orlog.DatasetWriter(
+    env = orlog.record(
+        gymnasium.make("CartPole-v1"),
         "examples/cartpole-v1",
-        environment=env,
         description="A random policy on CartPole, then one that leans against the fall.",
         license="CC0-1.0",
         behavior_policy="uniform over both actions",
-    ) as writer:
-        for seed in range(100):
-            writer.add_episode(run_episode(env, lambda _: int(rng.integers(2)), seed))
+    )
+    run_episodes(env, lambda _: int(rng.integers(2)), range(100))
+    env.close()
     ds = orlog.load_dataset("examples/cartpole-v1@1.0.0")
-    print(f"recorded {len(ds)} episodes, {ds.total_steps} steps, in {writer.folder}")
+    print(f"recorded {len(ds)} episodes, {ds.total_steps} steps, in {ds.folder}")
 
     good = ds.filter_episodes("returns > 20 and lengths >= 15")
     train, test = orlog.split_dataset(good, [0.8, 0.2], seed=0)
@@ -72,9 +59,10 @@ def record_and_view(folder: Path) -> None:
     print("the same bytes:", orlog.load_dataset(path).digest == train.digest)
 
     changes = "10 episodes that lean against the fall"
-    with orlog.DatasetWriter.append(ds, changes=changes) as writer:
-        for seed in range(100, 110):
-            writer.add_episode(run_episode(env, lambda observed: int(observed[2] > 0), seed))
+    with orlog.record(
+        gymnasium.make("CartPole-v1"), "examples/cartpole-v1", append=True, changes=changes
+    ) as env:
+        run_episodes(env, lambda observed: int(observed[2] > 0), range(100, 110))
     newest = orlog.load_dataset("examples/cartpole-v1")
     print(f"version {newest.version} has {len(newest)} episodes: {newest.manifest.changes}")
 
