@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -90,7 +90,9 @@ class ForeignEntry(
         return "://" not in self.url
 
 
-class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class IndexEntry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """One version of a dataset.
 
     Attributes:
@@ -98,12 +100,14 @@ class IndexEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         size_bytes: Size of all its objects together.
         episodes: Number of episodes.
         steps: Number of steps.
+        audit: `skipped` if its data were published without an audit; left out otherwise.
     """
 
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
     size_bytes: Count
     episodes: Count
     steps: Count
+    audit: Literal["skipped"] | None = None
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -146,8 +150,12 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the entry of a version, or None."""
         return self.datasets.get(name, {}).get(version)
 
-    def with_version(self, manifest: Manifest) -> Index:
+    def with_version(self, manifest: Manifest, *, is_audited: bool = True) -> Index:
         """Return the next index, with a version added; this index itself if it lists the version.
+
+        Args:
+            manifest: Manifest of the version.
+            is_audited: Whether its data were audited; the entry says so if they were not.
 
         Raises:
             VersionExistsError: the version is listed with another digest, or as a foreign file.
@@ -172,6 +180,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             size_bytes=manifest.size_bytes,
             episodes=manifest.total_episodes,
             steps=manifest.total_steps,
+            audit=None if is_audited else "skipped",
         )
         versions = {**self.datasets.get(name, {}), version: entry}
         return self._next(datasets={**self.datasets, name: versions})

@@ -88,22 +88,29 @@ def audit(
         SchemaError: datasets of other columns cannot be compared.
         FormatVersionError: it was written by a newer orlog.
     """
+    opened: Dataset | None = None
     try:
         part = open_part(dataset)
-        found = as_dataset(dataset) if part is None else part.dataset
+        opened = as_dataset(dataset) if part is None else part.dataset
+        facts = _facts(opened, trust_environment)
+        if against:
+            others = [as_dataset(one, "against") for one in against]
+            facts = _beside(facts, others)
+        return _run(facts, progress, part)
     except LockError:
         raise
     except IntegrityError as error:
-        return _unreadable(dataset, error)
-    if not against:
-        return _run(_facts(found, trust_environment), progress, part)
-    others = [as_dataset(one, "against") for one in against]
-    together = _facts(combine_datasets([found, *others]), trust_environment)
-    own = [frozenset({f"train {found.name}"})] * found.total_episodes
-    held = [
-        frozenset({f"{HELD_OUT} {one.name}"}) for one in others for _ in range(one.total_episodes)
-    ]
-    return _run(msgspec.structs.replace(together, splits=own + held), progress)
+        return _unreadable(str(dataset), opened, error)
+
+
+def _beside(facts: Facts, others: Sequence[Dataset]) -> Facts:
+    """Return what is known of a dataset and of held-out ones together, each a split of its own."""
+    own = frozenset({f"train {facts.dataset.name}"})
+    splits = [own] * facts.dataset.total_episodes
+    for one in others:
+        splits += [frozenset({f"{HELD_OUT} {one.name}"})] * one.total_episodes
+    together = _facts(combine_datasets([facts.dataset, *others]), facts.trust_environment)
+    return msgspec.structs.replace(together, splits=splits)
 
 
 def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
@@ -131,25 +138,16 @@ def _run(facts: Facts, progress: Callable[[int, int], None], part: Part | None =
         warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that are not finite
         for name, check in running.items():
             _send(name, check, None, results, is_first=True)
-        damage, done = None, 0
-        try:
-            for piece in pieces(dataset, facts.missing_finals):
-                for name, check in running.items():
-                    _send(name, check, piece, results)
-                done += piece.steps
-                progress(done, dataset.total_steps)
-        except IntegrityError as error:
-            damage = error
+        done = 0
+        for piece in pieces(dataset, facts.missing_finals):
+            for name, check in running.items():
+                _send(name, check, piece, results)
+            done += piece.steps
+            progress(done, dataset.total_steps)
         for name, check in running.items():
             _send(name, check, None, results)
-    if damage is not None:
-        findings = [_damage(damage, done)]
-        not_checked = dict.fromkeys(CHECKS, "the data cannot all be read")
-    else:
-        findings = [
-            one for found in results.values() if not isinstance(found, str) for one in found
-        ]
-        not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
+    findings = [one for found in results.values() if not isinstance(found, str) for one in found]
+    not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
     if part is not None:
         findings.append(part.finding)
     order = list(GRAVITIES)
@@ -187,25 +185,22 @@ def _send(
         results[name] = ended.value
 
 
-def _unreadable(dataset: Given, error: IntegrityError) -> Audit:
-    """Return the audit of a version that cannot even be opened."""
-    return Audit(
-        name=str(dataset),
-        version="",
-        digest="",
-        episodes=0,
-        steps=0,
-        is_partial=False,
-        findings=[_damage(error, 0)],
-        checks=[],
-        not_checked=dict.fromkeys(CHECKS, "the data cannot be read"),
-    )
-
-
-def _damage(error: IntegrityError, done: int) -> Finding:
-    return Finding(
+def _unreadable(given: str, dataset: Dataset | None, error: IntegrityError) -> Audit:
+    """Return the audit of data that cannot be read; None for a dataset that cannot even be opened."""
+    damage = Finding(
         check="damage",
         gravity="error",
         column=error.file,
-        text=f"the data cannot be read after {done:,} steps, so nothing else was judged: {clause(error)}",
+        text=f"the data cannot all be read, so nothing else was judged: {clause(error)}",
+    )
+    return Audit(
+        name=given if dataset is None else dataset.name,
+        version="" if dataset is None else dataset.version,
+        digest="" if dataset is None else dataset.digest,
+        episodes=0,
+        steps=0,
+        is_partial=False,
+        findings=[damage],
+        checks=[],
+        not_checked=dict.fromkeys(CHECKS, "the data cannot all be read"),
     )

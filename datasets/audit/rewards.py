@@ -6,6 +6,8 @@ others the reward follows from what was recorded: the functions in `FORMULAS`.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,8 @@ from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.thresholds import limit
 from orlog.errors import OrlogError, clause
+from orlog.manifests.documents import canonical_json
+from orlog.manifests.environments import make_environment
 
 __all__ = ["FORMULAS", "check_rewards"]
 
@@ -139,13 +143,12 @@ def _has_goals(space: gymnasium.Space[Any]) -> bool:
 def _of_goals(facts: Facts) -> Formula | str:
     """Return the formula of an environment with goals: its own `compute_reward`."""
     try:
-        env = facts.dataset.recover_environment(trust_environment=facts.trust_environment)
+        record = facts.dataset.checked_environment(trust_environment=facts.trust_environment)
+        compute = _compute_reward(record.id, canonical_json(record.kwargs))
     except OrlogError as error:
         return f"the environment cannot be made: {clause(error)}"
-    compute = getattr(env.unwrapped, "compute_reward", None)
-    env.close()
     if compute is None:
-        return f"{facts.dataset.name}'s environment has no compute_reward"
+        return f"{record.id} has no compute_reward"
 
     def of_goals(piece: Piece) -> np.ndarray | None:
         # The goal that counts is the one observed with the result of the step.
@@ -160,3 +163,12 @@ def _of_goals(facts: Facts) -> Formula | str:
         return rewards if rewards.shape == (piece.steps,) else None
 
     return of_goals
+
+
+@functools.lru_cache(maxsize=8)
+def _compute_reward(environment_id: str, kwargs: bytes) -> Callable[..., Any] | None:
+    """Return the function of an environment that gives rewards for goals; None if it has none."""
+    env = make_environment(environment_id, json.loads(kwargs))
+    compute: Callable[..., Any] | None = getattr(env.unwrapped, "compute_reward", None)
+    env.close()
+    return compute

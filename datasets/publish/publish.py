@@ -1,5 +1,6 @@
 """Puts a stored version into a registry: a folder, an S3 bucket, or whatever fsspec can write.
 
+    0. an audit of the data: what is wrong is not published
     1. objects, each checked against the manifest on its way
     2. manifest.json.sig, then manifest.json      from here on readers see the version
     3. index.json.sig, then index.json            from here on it is listed
@@ -18,6 +19,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeAlias
 
+from orlog.datasets.audit.audit import audit as audit_dataset
+from orlog.datasets.audit.findings import place_text
 from orlog.datasets.download.confirm import BRIEF
 from orlog.datasets.download.sources import read_index
 from orlog.datasets.home.deletion import unless_deleted
@@ -28,6 +31,7 @@ from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.finding import stored_folders
 from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.errors import (
+    AuditError,
     OrlogError,
     SchemaError,
     SignatureError,
@@ -59,6 +63,8 @@ from orlog.manifests.signatures import (
 
 __all__ = ["Sign", "change_index", "publish_dataset"]
 
+MOST_NAMED = 3  # findings in a message
+
 Sign: TypeAlias = Callable[[bytes, SignedKind], bytes]
 """Gives the bytes of a `.sig` file for the bytes of a file and its kind, "manifest" or "index"."""
 
@@ -70,8 +76,10 @@ def publish_dataset(
     sign: Sign | None = None,
     trusted: Collection[str] = (),
     sign_existing: bool = False,
+    audit: bool = True,
     jobs: int = 8,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_audit: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> str:
     """Put one stored version into a registry and return the URL of its folder there.
@@ -89,14 +97,18 @@ def publish_dataset(
         trusted: Public keys of others who sign the same registry. The existing index is signed
             again only if it carries a valid signature by one of them or by your own key.
         sign_existing: Sign the existing index, with everything in it, whoever wrote it.
+        audit: Whether the data are audited first, if the version is not in the registry yet. If
+            not, the registry's index says so.
         jobs: Objects that are sent at a time.
         progress: Called with bytes done and bytes in all.
+        on_audit: Called with steps audited and steps in all.
         on_wait: Called once if another process publishes into the same folder.
 
     Raises:
         SchemaError: it is the file of a view.
         ManifestError: the manifest in the folder, or the index or manifest of the registry, is
             malformed.
+        AuditError: the audit found something wrong with the data; nothing was published.
         IntegrityError: an object in the folder is not what the manifest says; it was not published.
         VersionExistsError: the version exists with another digest: in the registry, in another
             registry that this machine knows and can reach, or on this machine; or somebody else
@@ -125,6 +137,8 @@ def publish_dataset(
 
     # If the index cannot take this version, fail before anything is sent.
     _read_index(registry, seal).index.with_version(manifest)
+    if audit and _published(registry, place, manifest)[0] is None:
+        _refuse_wrong_data(folder, on_audit)
     if manifest_changes():
         with registry.sole_publisher(place, manifest.digest, told_to_wait):
             if _published(registry, place, manifest)[0] is None:
@@ -135,7 +149,9 @@ def publish_dataset(
     with registry.sole_index_writer(told_to_wait):
         apply_changes(
             registry,
-            lambda: _index_changes(registry, lambda index: index.with_version(manifest), seal),
+            lambda: _index_changes(
+                registry, lambda index: index.with_version(manifest, is_audited=audit), seal
+            ),
             "the version is published but not listed",
         )
     return f"{registry.url}/{place}"
@@ -172,6 +188,25 @@ def change_index(
             registry, lambda: _index_changes(registry, change, seal), "its index is unchanged"
         )
     return registry.url
+
+
+def _refuse_wrong_data(folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Raise AuditError if an audit of the data finds errors.
+
+    Damaged files are left to the transfer, which checks each of them and says what is wrong.
+    """
+    found = audit_dataset(folder, progress=progress)
+    wrong = [one for one in found.of("error") if one.check != "damage"]
+    if wrong:
+        places = "; ".join(
+            f"{one.column} ({place_text(one)}): {one.text}" for one in wrong[:MOST_NAMED]
+        )
+        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise AuditError(
+            f"{found.name}@{found.version}: the audit found what is wrong however it is read, so it is "
+            f"not published: {places}{more}. To see all, run: orlog audit {folder} (to publish it "
+            "nevertheless: --no-audit, or audit=False)."
+        )
 
 
 def _check_registries(manifest: Manifest, target: str) -> None:

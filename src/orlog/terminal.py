@@ -99,6 +99,10 @@ class TransferBar:
         """Show how many bytes of all are done."""
         self._bar.update(self._task, completed=done, total=total)
 
+    def audited(self, done: int, total: int) -> None:
+        """Show how much of the data was audited before the transfer."""
+        self._bar.update(self._task, objects=f"audit: {done / max(1, total):.0%}")
+
     def count(self, done: int, total: int) -> None:
         """Show how many objects of all are done."""
         self._bar.update(self._task, objects=f"{done:,}/{total:,} objects")

@@ -118,9 +118,17 @@ def publish(
     ] = None,
     trust: Trust = None,
     sign_existing: SignExisting = False,
+    no_audit: Annotated[
+        bool,
+        typer.Option(
+            "--no-audit", help="Publish without an audit; the registry's index then says so."
+        ),
+    ] = False,
     jobs: Jobs = 8,
 ) -> None:
     """Put a version into a registry, so that any static file server of that folder is a mirror.
+
+    The data are audited first (orlog audit); with errors, nothing is published and the exit code is 3.
 
     A version that is there is never changed. What was interrupted goes on where it stopped. With
     --sign, an index that is there must be signed by that key or one that --trust names. A view is
@@ -145,8 +153,10 @@ def publish(
             sign=signer,
             trusted=trust or (),
             sign_existing=sign_existing,
+            audit=not no_audit,
             jobs=jobs,
             progress=bar,
+            on_audit=bar.audited,
             on_wait=lambda: errors.print(
                 "another process is publishing there; waiting for it to finish."
             ),

@@ -1,0 +1,28 @@
+"""The audit before publishing: tests publish the same few versions hundreds of times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orlog.datasets.audit.audit import audit
+from orlog.datasets.audit.findings import Audit
+from orlog.datasets.publish import publish
+from orlog.manifests.manifest import read_manifest
+
+KNOWN: dict[str, Audit] = {}
+
+
+@pytest.fixture(autouse=True)
+def audited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audit each version once in a process."""
+
+    def audit_once(folder: Path, **options: Any) -> Audit:
+        digest = read_manifest(folder / "manifest.json").digest
+        if digest not in KNOWN:
+            KNOWN[digest] = audit(folder, **options)
+        return KNOWN[digest]
+
+    monkeypatch.setattr(publish, "audit_dataset", audit_once)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+import orlog
+from orlog.errors import AuditError
+from tests.command_line import orlog as run
+from tests.publishing import index_of
+
+
+@pytest.fixture
+def bad() -> Path:
+    """Return a version with a reward that is not a number."""
+    with orlog.DatasetWriter(
+        "lab/bad-v1",
+        observation_space=Box(-1, 1, (2,)),
+        action_space=Box(-1, 1, (1,)),
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.eye(3, 2, dtype=np.float32),
+                actions=np.zeros((2, 1), np.float32),
+                rewards=np.array([1.0, np.nan]),
+                terminations=np.array([False, True]),
+                truncations=np.zeros(2, bool),
+            )
+        )
+    return writer.folder
+
+
+def test_wrong_data_are_not_published(bad: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    with pytest.raises(AuditError, match=r"rewards \(episode 0, step 1\): 1 number is infinite"):
+        orlog.publish_dataset(bad, registry)
+    assert not (registry / "lab").exists()
+    ended = run("publish", "lab/bad-v1", str(registry))
+    assert (ended.returncode, "--no-audit" in ended.stderr) == (3, True)
+
+
+def test_the_index_says_what_was_published_without_an_audit(
+    bad: Path, mini_folder: Path, tmp_path: Path
+) -> None:
+    registry = tmp_path / "registry"
+    assert run("publish", str(bad), str(registry), "--no-audit").returncode == 0
+    orlog.publish_dataset(mini_folder, registry)
+    index = index_of(registry)
+    entry = index.entry("lab/bad-v1", "1.0.0")
+    assert entry is not None
+    assert entry.audit == "skipped"
+    text = (registry / "index.json").read_text("utf-8")
+    assert text.count('"audit": "skipped"') == text.count('"audit"') == 1
+    # What is there already needs no audit.
+    orlog.publish_dataset(bad, registry)
