@@ -31,7 +31,7 @@ from orlog.algos.algorithms import (
     own_errors,
 )
 from orlog.algos.training.devices import batches_on
-from orlog.algos.training.policy import Spaces
+from orlog.algos.training.policy import Spaces, outside_bounds
 from orlog.algos.training.replay import Replay, mixed
 from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
 from orlog.datasets.reading.dataset import Dataset
@@ -60,7 +60,6 @@ _IN_WORDS: dict[type[Any], str] = {
     ChunkBatch: "chunks of actions",
     SequenceBatch: "windows of steps",
 }
-_OUTSIDE = 1e-4  # of the width of the space: rounding in float32, which is clipped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -358,8 +357,8 @@ class OnlineSource:
                 step=max(0, at - self._online.random_steps),
                 metric="the policy's action",
             )
-        apart = np.maximum(low - found, found - high)
-        if (apart > _OUTSIDE * (high - low)).any():
+        apart = outside_bounds(found, space)
+        if apart.any():
             place = int(apart.argmax())
             raise SchemaError(
                 f"{name} gave an action outside the action space at step {at:,} of the environment: "

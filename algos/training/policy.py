@@ -50,6 +50,7 @@ __all__ = [
     "make_from_record",
     "make_policy",
     "observation_width",
+    "outside_bounds",
 ]
 
 _IN_WORDS = {
@@ -219,6 +220,9 @@ def make_policy(
     return policy
 
 
+_ROUNDING = 1e-4  # of the width of a space: in float32, a tanh of 1 may lie outside the bounds
+
+
 class Spaces:
     """The maps between what environments and algorithms take and give."""
 
@@ -242,7 +246,7 @@ class Spaces:
     def actions(self, actions: Tensor, count: int, algorithm: str) -> np.ndarray:
         """Return batched actions as the environment takes them.
 
-        Finite actions outside the bounds of a Box are clipped into them.
+        What rounding puts outside the bounds of a Box is clipped into them.
 
         Args:
             actions: What the algorithm's `act` returned, [count, ..].
@@ -250,8 +254,7 @@ class Spaces:
             algorithm: Its name, for messages.
 
         Raises:
-            SchemaError: the actions have another shape or are not finite, or discrete ones are not
-                in the action space.
+            SchemaError: the actions have another shape, are not finite, or are not in the action space.
         """
         space, who = self.action_space, f"{self.name}: {algorithm}"
         shape = space.shape or ()
@@ -270,16 +273,25 @@ class Spaces:
                 f"{who} gave actions that are not finite: {_first(found, ~np.isfinite(found))}; look at "
                 "its metrics and weights, and correct its act."
             )
+        outside = np.zeros(1, np.bool_)
         if isinstance(space, gymnasium.spaces.Box):
-            found = found.clip(space.low, space.high)
+            outside = outside_bounds(found, space) > 0
+            found = found if outside.any() else found.clip(space.low, space.high)
         elif (bounds := _whole_bounds(space)) is not None:
             outside = (found < bounds[0]) | (found > bounds[1])
-            if outside.any():
-                raise SchemaError(
-                    f"{who} gave actions that are not in {space}: {_first(found, outside)}; correct its "
-                    "act."
-                )
+        if outside.any():
+            raise SchemaError(
+                f"{who} gave actions that are not in {space}: {_first(found, outside)}; correct its act."
+            )
         return found.astype(np.dtype(space.dtype))
+
+
+def outside_bounds(actions: np.ndarray, space: gymnasium.spaces.Box) -> np.ndarray:
+    """Return by how much each number lies outside the bounds of a space; 0 within rounding of them."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    apart = np.maximum(low - actions, actions - high)
+    found: np.ndarray = np.where(apart > _ROUNDING * (high - low), apart, 0)
+    return found
 
 
 def _whole_bounds(space: gymnasium.Space[Any]) -> tuple[Any, Any] | None:

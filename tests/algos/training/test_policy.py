@@ -42,7 +42,7 @@ class Swaying:
         assert observations.dtype == torch.float32
         actions = self.algorithm.act(observations)
         noise = torch.randn(actions.shape, generator=self.generator)
-        return actions + noise + self.last[:, None]
+        return (actions + noise + self.last[:, None]).clamp(-2, 2)
 
     def reward(self, rewards: torch.Tensor) -> None:
         assert rewards.dtype == torch.float32
@@ -114,10 +114,17 @@ def test_actions_that_no_environment_takes_are_refused() -> None:
     assert "[0, -1] for observation 0" in refused(spaces, several, torch.tensor([[0, -1], [1, 2]]))
 
 
-def test_finite_actions_are_clipped_into_the_bounds() -> None:
+def test_actions_at_the_bounds_are_rounded_into_them_and_others_outside_are_refused() -> None:
     spaces = Spaces(pendulum(episodes=1), "cpu")
-    actions = torch.tensor([[-9.0], [9.0]])
+    actions = torch.tensor([[-2.0001], [2.0001]])
     assert spaces.actions(actions, 2, "mine").tolist() == [[-2.0], [2.0]]
+    box = spaces.action_space
+    assert (
+        "not in Box(-2.0, 2.0, (1,), float32): [2.5] for observation 1; correct its act"
+        in refused(spaces, box, torch.tensor([[1.0], [2.5]]))
+    )
+    spaces.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    assert spaces.actions(torch.tensor([[1e30]]), 1, "mine").tolist() == [[np.float32(1e30)]]
 
 
 class NanBC(BC):
