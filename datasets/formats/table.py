@@ -1,0 +1,590 @@
+"""Reads logs in CSV and Parquet tables: a row for each step, columns that the user names.
+
+    orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
+
+`observation`, `action`, `next_observation` take one column of numbers or of lists of equal length, or several:
+patterns and names with commas between, patterns in the order of the numbers in the names. `reward`,
+`terminated`, `truncated` and `infos/NAME` take one column each. All other columns are left out.
+
+The rows of an episode must follow each other; with `--step` its numbers must grow by one, and with
+`--length` it must have that many rows. `--sort` puts rows in the order of episodes and steps, in memory.
+Tables are read twice: first to check all of this, then to take the values. Without `next_observation`, what
+followed the last row of an episode was not recorded: a row that `terminated` marks keeps its step with a
+final observation of zeros (`episodes/final_observation_missing`), any other gives its observation
+as the final one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.interchange.flat_rows import MISSING, unbounded_space
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.manifests.names import did_you_mean
+
+__all__ = ["FORMAT"]
+
+ENDINGS = (".csv", ".parquet", ".pq")
+BLOCK_ROWS = 2**14
+CSV_BLOCK_BYTES = 2**22
+LARGEST_SORTED_BYTES = 2**33
+ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+MOST_CHOICES = 2**16
+MOST_EPISODES = 2**26
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    table = _Table(asked)
+    layout = _Layout(table.names, asked.options, table.where)
+    checked = _check(table, layout)
+    schema = Schema(
+        observation_space=unbounded_space(*checked.kinds["observation"]),
+        action_space=_action_space(checked),
+        reward_dtype=np.dtype(np.float64),
+    )
+    opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
+    if "reward" not in layout.columns:
+        opened.doubts.append("No column of rewards was named: they are zeros.")
+    if layout.left_out:
+        opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
+    opened.steps = _steps(table, layout, checked, opened.doubts)
+    yield opened
+
+
+class _Table:
+    """Files of equal columns, read in blocks, in their order or sorted.
+
+    Attributes:
+        where: What errors call the files.
+        names: Names of the columns.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        """Look at the columns of all files.
+
+        Raises:
+            SchemaError: they differ.
+            IntegrityError: a file cannot be read.
+        """
+        self._files, self._sources = asked.files, asked.sources
+        self.where = asked.sources[0]
+        self.sort_by = [asked.options.episode, asked.options.step] if asked.options.sort else []
+        self.sort_by = [name for name in self.sort_by if name]
+        self.names: list[str] = []
+        self._sorted: Any = None
+        for file, where in zip(self._files, self._sources, strict=True):
+            with _reading(where):
+                names = _names(file)
+            if len(set(names)) != len(names):
+                raise SchemaError(f"{where}: two columns have the same name.")
+            if self.names and names != self.names:
+                raise SchemaError(f"{where}: its columns differ from those of {self.where}.")
+            self.names = names
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield rows of some columns, as arrays.
+
+        Raises:
+            SchemaError: a value is missing, or is neither number nor text.
+            IntegrityError: a file cannot be read.
+        """
+        if self.sort_by:
+            yield from self._sorted_blocks(columns)
+            return
+        for file, where in zip(self._files, self._sources, strict=True):
+            first = 0
+            with _reading(where):
+                for batch in _batches(file, columns):
+                    if batch.num_rows:
+                        yield {
+                            name: _array(batch.column(name), name, where, first) for name in columns
+                        }
+                    first += batch.num_rows
+
+    def _sorted_blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        import pyarrow as pa
+
+        if self._sorted is None:
+            batches = []
+            for file, where in zip(self._files, self._sources, strict=True):
+                with _reading(where):
+                    batches += list(_batches(file, self.names))
+                if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
+                    raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
+            with _reading(self.where):
+                table = pa.Table.from_batches(batches)
+                self._sorted = table.sort_by([(name, "ascending") for name in self.sort_by])
+        for start in range(0, self._sorted.num_rows, BLOCK_ROWS):
+            part = self._sorted.slice(start, BLOCK_ROWS).combine_chunks()
+            yield {name: _array(part.column(name), name, self.where, start) for name in columns}
+
+
+class _Layout:
+    """Which columns of a table are what.
+
+    Attributes:
+        columns: Names of columns by role.
+        episode: The column that tells episodes apart.
+        step: The one that counts steps, or nothing.
+        length: The one with the length of an episode, or nothing.
+        left_out: Columns that are not named.
+    """
+
+    def __init__(self, names: list[str], options: Options, where: str) -> None:
+        """Find the columns that the options name.
+
+        Raises:
+            SchemaError: one is not there, or an option is missing.
+        """
+        self.columns: dict[str, list[str]] = {}
+        for role, patterns in options.columns.items():
+            if role not in ROLES and not role.startswith("infos/"):
+                raise SchemaError(
+                    f"{where}: --map {role}=..: expected {', '.join(ROLES)} or infos/NAME"
+                    + (did_you_mean(role, ROLES) or ".")
+                )
+            self.columns[role] = _matching(patterns, names, where, role)
+        self.episode, self.step, self.length = options.episode, options.step, options.length
+        missing = [role for role in ("observation", "action") if role not in self.columns]
+        if missing or not self.episode:
+            what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
+            raise SchemaError(
+                f"{where}: a table does not say what its columns are; give {what}. Its columns are "
+                f"{', '.join(names)}."
+            )
+        for option, name in (
+            ("episode", self.episode),
+            ("step", self.step),
+            ("length", self.length),
+        ):
+            if name and name not in names:
+                raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
+        for role, found in self.columns.items():
+            if len(found) != 1 and role not in ("observation", "action", "next_observation"):
+                raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
+        used = {name for found in self.columns.values() for name in found}
+        used |= {self.episode, self.step, self.length}
+        self.left_out = [name for name in names if name not in used]
+
+
+@dataclasses.dataclass
+class _Checked:
+    """What the first reading of a table gave.
+
+    Attributes:
+        rows: Rows of all episodes.
+        lengths: Rows of each episode.
+        kinds: Dtype and shape of a row of observations and actions.
+        lowest: The lowest action, where actions are single integers.
+        highest: The highest one.
+    """
+
+    rows: int
+    lengths: np.ndarray
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    lowest: int = 0
+    highest: int = 0
+
+
+def _check(table: _Table, layout: _Layout) -> _Checked:
+    """Read what says where episodes begin, and the kinds of values.
+
+    Raises:
+        SchemaError: episodes are mixed, steps are out of order, or a length differs.
+    """
+    wanted = [layout.episode, *filter(None, (layout.step, layout.length))]
+    wanted += layout.columns["action"] + layout.columns["observation"]
+    checked = _Checked(0, np.zeros(0, np.int64), {})
+    names: list[Any] = []  # of episodes, as they come
+    lengths: list[int] = []
+    said: list[int] = []
+    last_step = 0
+    for block in table.blocks(list(dict.fromkeys(wanted))):
+        episodes = block[layout.episode]
+        begins = np.append(not names or episodes[0] != names[-1], episodes[1:] != episodes[:-1])
+        if layout.step:
+            steps = _whole(block[layout.step], layout.step, table.where, checked.rows)
+            before = np.append(last_step, steps[:-1])
+            odd = np.flatnonzero((steps != before + 1) & ~begins)
+            if len(odd):
+                raise SchemaError(
+                    f"{table.where}: {layout.step} goes from {before[odd[0]]} to {steps[odd[0]]} at row "
+                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]}; --sort puts rows in "
+                    "order."
+                )
+            last_step = int(steps[-1])
+        _see_kinds(block, layout, table.where, checked)
+        starts = np.flatnonzero(begins)
+        if lengths:
+            lengths[-1] += int(starts[0]) if len(starts) else len(episodes)
+        lengths += np.diff(np.append(starts, len(episodes))).tolist()
+        names += episodes[starts].tolist()
+        if layout.length:
+            counts = _whole(block[layout.length], layout.length, table.where, checked.rows)
+            said += counts[starts].tolist()
+        checked.rows += len(episodes)
+        if len(names) > MOST_EPISODES:
+            raise SchemaError(f"{table.where}: more than {MOST_EPISODES:,} episodes.")
+    if not names:
+        raise SchemaError(f"{table.where}: holds no rows.")
+    checked.lengths = np.array(lengths)
+    _check_names(names, checked.lengths, table.where)
+    if layout.length:
+        odd = np.flatnonzero(np.array(said) != checked.lengths)
+        if len(odd):
+            raise SchemaError(
+                f"{table.where}: {layout.length} of episode {names[odd[0]]} says {said[odd[0]]} rows, and "
+                f"it has {checked.lengths[odd[0]]}; so it is with {len(odd):,} episodes."
+            )
+    return checked
+
+
+def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
+    """Refuse an episode whose rows do not follow each other."""
+    seen = set()
+    for name, start in zip(names, (np.cumsum(lengths) - lengths).tolist(), strict=True):
+        if name in seen:
+            raise SchemaError(
+                f"{where}: episode {name} goes on at row {start}, after rows of others; --sort puts rows "
+                "in order."
+            )
+        seen.add(name)
+
+
+def _see_kinds(
+    block: dict[str, np.ndarray], layout: _Layout, where: str, checked: _Checked
+) -> None:
+    """Note the dtype and shape of observations and actions, and the bounds of choices."""
+    for role in ("observation", "action"):
+        values = _stacked(block, layout.columns[role], role, where, checked.rows)
+        dtype, shape = values.dtype, values.shape[1:]
+        if role == "action" and dtype.kind in "iu" and shape == ():
+            low, high = int(values.min()), int(values.max())
+            checked.lowest = min(checked.lowest, low) if checked.rows else low
+            checked.highest = max(checked.highest, high) if checked.rows else high
+        elif dtype.kind in "biu":
+            dtype = np.dtype(np.float64)
+        before, its_shape = checked.kinds.get(role, (dtype, shape))
+        if shape != its_shape:
+            raise SchemaError(
+                f"{where}: {role} changes from shape {its_shape} to {shape} at row {checked.rows}."
+            )
+        checked.kinds[role] = np.result_type(before, dtype), shape
+
+
+def _action_space(checked: _Checked) -> gymnasium.Space[Any]:
+    """Return as many choices as there are single integers, else a Box without bounds."""
+    dtype, shape = checked.kinds["action"]
+    if dtype.kind not in "iu":
+        return unbounded_space(dtype, shape)
+    count = checked.highest - checked.lowest + 1
+    if count > MOST_CHOICES:
+        raise SchemaError(
+            f"actions from {checked.lowest} to {checked.highest} are no choices; store them as floats "
+            "if they are quantities."
+        )
+    return gymnasium.spaces.Discrete(count, start=checked.lowest)
+
+
+def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
+    """Yield all steps; a row is held back until it is known what follows it."""
+    cutter = _Cutter(layout, checked, table.where)
+    names = [name for found in layout.columns.values() for name in found]
+    for block in table.blocks(list(dict.fromkeys(names))):
+        yield from cutter.add(block)
+    if cutter.left_out:
+        doubts.append(
+            f"{cutter.left_out:,} last rows of episodes were left out, since what followed them was not "
+            "recorded."
+        )
+    if cutter.missing:
+        doubts.append(
+            f"{cutter.missing:,} episodes that ended have no final observation; zeros stand for it, and "
+            f"episodes/{MISSING} is true."
+        )
+
+
+class _Cutter:
+    """Cuts rows into episodes of known lengths as they come.
+
+    Attributes:
+        left_out: Rows that were left out.
+        missing: Episodes without a final observation.
+    """
+
+    def __init__(self, layout: _Layout, checked: _Checked, where: str) -> None:
+        self.left_out = self.missing = 0
+        self._columns, self._checked, self._where = layout.columns, checked, where
+        self._held: dict[str, np.ndarray] = {}
+        self._rows = 0  # rows that were given before those held
+        self._episode = 0
+        self._inside = 0  # rows of the open episode that were given
+
+    def add(self, block: dict[str, np.ndarray]) -> Iterator[Steps]:
+        """Yield what the next rows complete."""
+        rows = {
+            role: _stacked(block, names, role, self._where, self._rows)
+            for role, names in self._columns.items()
+        }
+        if self._held:
+            rows = {role: _joined(self._held[role], values) for role, values in rows.items()}
+        count, start = len(rows["action"]), 0
+        while self._episode < len(self._checked.lengths):
+            stop = start + int(self._checked.lengths[self._episode]) - self._inside
+            if stop > count:
+                break
+            piece = self._end(rows, start, stop)
+            if piece is not None:
+                yield piece
+            start, self._inside, self._episode = stop, 0, self._episode + 1
+        # Two rows stay: the last one may be an episode's end, and the one before its last step.
+        keep = max(start, count - 2)
+        if keep > start:
+            self._check_inside(rows, start, keep)
+            yield self._piece(rows, start, keep, rows["observation"][keep])
+            self._inside += keep - start
+        self._held = {role: values[keep:] for role, values in rows.items()}
+        self._rows += keep
+
+    def _end(self, rows: dict[str, np.ndarray], start: int, stop: int) -> Steps | None:
+        """Return the rest of an episode; None if nothing is left of one without an outcome."""
+        terminated, truncated = (
+            bool(_flags(rows, role, stop, self._where, self._rows))
+            for role in ("terminated", "truncated")
+        )
+        self._check_inside(rows, start, stop - 1)
+        has_next = "next_observation" in rows
+        is_missing = terminated and not has_next
+        if has_next:
+            final = rows["next_observation"][stop - 1]
+        elif terminated:
+            final = np.zeros_like(rows["observation"][0])
+            self.missing += 1
+        else:
+            stop -= 1
+            final = rows["observation"][stop]
+            self.left_out += 1
+            if start == stop:
+                return None
+        return dataclasses.replace(
+            self._piece(rows, start, stop, final),
+            ends=True,
+            terminated=terminated,
+            truncated=truncated or not terminated,
+            metadata={} if has_next else {MISSING: is_missing},
+        )
+
+    def _check_inside(self, rows: dict[str, np.ndarray], start: int, stop: int) -> None:
+        """Refuse rows that end an episode whose rows go on."""
+        for role in ("terminated", "truncated"):
+            flags = rows[role][start:stop] if role in rows else np.zeros(0)
+            odd = np.flatnonzero(flags != 0)
+            if len(odd):
+                raise SchemaError(
+                    f"{self._where}: {role} is {rows[role][start + odd[0]]} at row "
+                    f"{self._rows + start + odd[0]}, and the episode goes on after it."
+                )
+
+    def _piece(
+        self, rows: dict[str, np.ndarray], start: int, stop: int, after: np.ndarray
+    ) -> Steps:
+        first = start + 1 if self._inside else start
+        count = stop - start
+        dtypes = {role: kind[0] for role, kind in self._checked.kinds.items()}
+        observations = np.concatenate((rows["observation"][first:stop], after[None]))
+        actions = rows["action"][start:stop]
+        is_choice = dtypes["action"].kind in "iu"
+        return Steps(
+            observations=observations.astype(dtypes["observation"]),
+            actions=actions.astype(np.int64 if is_choice else dtypes["action"]),
+            rewards=rows["reward"][start:stop].astype(np.float64)
+            if "reward" in rows
+            else np.zeros(count),
+            ends=False,
+            infos={
+                role.removeprefix("infos/"): _plain(values[start:stop])
+                for role, values in rows.items()
+                if role.startswith("infos/")
+            },
+        )
+
+
+def _flags(rows: dict[str, np.ndarray], role: str, stop: int, where: str, first: int) -> Any:
+    """Return the flag of a row; those of the rows before it were of the same episode."""
+    if role not in rows:
+        return False
+    flag = rows[role][stop - 1]
+    if flag not in (0, 1):
+        raise SchemaError(f"{where}: {role} is {flag} at row {first + stop - 1}, expected 0 or 1.")
+    return flag
+
+
+def _stacked(
+    block: dict[str, np.ndarray], names: list[str], role: str, where: str, first: int
+) -> np.ndarray:
+    """Return the columns of a role as rows."""
+    if role.startswith("infos/") or len(names) == 1:
+        values = block[names[0]]
+    else:
+        parts = [block[name] for name in names]
+        if any(part.ndim != 1 for part in parts):
+            raise SchemaError(f"{where}: {role} is made of {names}, and some hold lists.")
+        values = np.stack(parts, -1) if all(p.dtype.kind in "biuf" for p in parts) else parts[0]
+    if values.dtype.kind not in "biuf" and not role.startswith("infos/"):
+        raise SchemaError(f"{where}: {role} holds texts at row {first}, expected numbers.")
+    if role in ("observation", "next_observation") and values.ndim == 1:
+        values = values[:, None]
+    if role == "action" and values.ndim == 1 and values.dtype.kind == "f":
+        values = values[:, None]
+    if role in ("reward", "terminated", "truncated") and values.ndim != 1:
+        raise SchemaError(f"{where}: {role} holds lists, expected one number a row.")
+    return values
+
+
+def _joined(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    return np.concatenate((before, after))
+
+
+def _plain(values: np.ndarray) -> Any:
+    """Return texts as a list of them."""
+    return values.tolist() if values.dtype.kind in "OU" else values
+
+
+def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
+    """Return numbers as integers.
+
+    Raises:
+        SchemaError: they are none.
+    """
+    if values.dtype.kind not in "biuf" or values.ndim != 1 or (values != np.floor(values)).any():
+        raise SchemaError(f"{where}: {name} holds other things than integers after row {first}.")
+    return values.astype(np.int64)
+
+
+def _matching(patterns: str, names: list[str], where: str, role: str) -> list[str]:
+    """Return the columns that patterns with commas between name."""
+    found: list[str] = []
+    for pattern in filter(None, patterns.split(",")):
+        fitting = sorted(fnmatch.filter(names, pattern), key=_by_numbers)
+        if not fitting:
+            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
+        found += fitting
+    return found
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts `obs_2` before `obs_10`."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _no_column(name: str, names: list[str]) -> str:
+    said = did_you_mean(name, names) or f"; the columns are {', '.join(names)}."
+    return f"there is no column {name!r}{said}"
+
+
+def _names(file: Path) -> list[str]:
+    with _opened(file) as reader:
+        schema = reader.schema_arrow if hasattr(reader, "schema_arrow") else reader.schema
+        return list(schema.names)
+
+
+def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:
+    with _opened(file, columns) as reader:
+        if hasattr(reader, "iter_batches"):
+            yield from reader.iter_batches(BLOCK_ROWS, columns=list(columns))
+        else:
+            yield from reader
+
+
+@contextlib.contextmanager
+def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    _check_installed()
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if file.suffix.lower() == ".csv":
+        options = pyarrow.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
+        convert = pyarrow.csv.ConvertOptions(include_columns=columns, strings_can_be_null=False)
+        with pyarrow.csv.open_csv(file, options, convert_options=convert) as reader:
+            yield reader
+    else:
+        with pyarrow.parquet.ParquetFile(file) as reader:
+            yield reader
+
+
+def _array(column: Any, name: str, where: str, first: int) -> np.ndarray:
+    """Return a column as an array: numbers, lists of numbers of equal length, or texts."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        raise SchemaError(f"{where}: {name} has no value at row {row}.")
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return np.asarray(column)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return np.array(column.to_pylist(), object)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        parts = _array(column.flatten(), name, where, first)
+        sizes = np.asarray(column.value_lengths())
+        if parts.dtype.kind not in "biuf" or (sizes != sizes[0]).any():
+            raise SchemaError(
+                f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
+                f"after row {first}."
+            )
+        return parts.reshape(len(column), *parts.shape[1:-1], int(sizes[0]))
+    raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Turn errors of pyarrow into one that names the file."""
+    _check_installed()
+    import pyarrow as pa
+
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        text = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as a table: {text}.", file=where) from error
+
+
+def _check_installed() -> None:
+    try:
+        import pyarrow as pa  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'tables need pyarrow, which is not installed; run: pip install "orlog[tables]"',
+            extra="tables",
+        ) from error
+
+
+FORMAT = Format(
+    name="table",
+    open=_open,
+    extensions=ENDINGS,
+    options=("columns", "episode", "step", "length", "sort"),
+    check=_check_installed,
+)

@@ -1,0 +1,177 @@
+"""Tables of logs against a slow reader, and tables that are not what they seem."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import orlog
+from orlog.datasets.formats import table
+from orlog.datasets.interchange.episodes import Options
+from orlog.errors import OrlogError, SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+
+MAP = {"observation": "obs_*", "action": "u", "reward": "r", "terminated": "done"}
+OPTIONS = Options(columns=MAP, episode="run", step="t", length="n")
+
+
+def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> pd.DataFrame:
+    """Return logs of runs; every other one ended."""
+    rng = np.random.default_rng(seed)
+    count = sum(lengths)
+    steps = np.concatenate([np.arange(length) for length in lengths])
+    runs = np.repeat(np.arange(len(lengths)), lengths)
+    sizes = np.repeat(lengths, lengths)
+    return pd.DataFrame(
+        {
+            "run": [f"run-{number}" for number in runs],
+            "t": steps,
+            "n": sizes,
+            "obs_10": rng.normal(size=count),
+            "obs_2": rng.normal(size=count),
+            "u": rng.normal(size=count),
+            "r": rng.integers(0, 5, count),
+            "done": (steps == sizes - 1) & (runs % 2 == 0) & terminated,
+            "note": ["a note"] * count,
+        }
+    )
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path, row_group_size=7)
+    return path
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=6),
+    block_rows=st.integers(1, 9),
+    ending=st.sampled_from(["csv", "parquet"]),
+    has_next=st.booleans(),
+    terminated=st.booleans(),
+)
+@settings(max_examples=scaled(25), deadline=None)
+def test_any_runs_are_read_as_the_slow_reader_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    block_rows: int,
+    ending: str,
+    has_next: bool,
+    terminated: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    frame = logs(lengths, terminated=terminated)
+    columns = dict(MAP)
+    if has_next:
+        frame["next_2"], frame["next_10"] = frame["obs_2"] + 1, frame["obs_10"] + 1
+        columns["next_observation"] = "next_*"
+    expected = []
+    for number, length in enumerate(lengths):
+        rows = frame[frame["run"] == f"run-{number}"]
+        observations = rows[["obs_2", "obs_10"]].to_numpy()
+        ends = bool(rows["done"].iloc[-1])
+        if has_next:
+            observations = np.concatenate((observations, observations[-1:] + 1))
+        elif ends:
+            observations = np.concatenate((observations, observations[-1:] * 0))
+        else:
+            rows, length = rows[:-1], length - 1
+        if length:
+            expected.append((observations, rows, ends))
+    path = write(frame, folder / f"logs.{ending}")
+    options = Options(columns=columns, episode="run", step="t", length="n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "BLOCK_ROWS", block_rows)
+        if not expected:
+            with pytest.raises(SchemaError, match="at least one episode"):
+                read_files(table.FORMAT, path, folder / "store", options)
+            return
+        dataset, found = read_files(table.FORMAT, path, folder / "store", options)
+    assert dataset.total_episodes == len(expected)
+    for episode, (observations, rows, ends) in zip(dataset, expected, strict=True):
+        np.testing.assert_array_equal(episode.observations, observations)
+        np.testing.assert_array_equal(episode.actions[:, 0], rows["u"])
+        np.testing.assert_array_equal(episode.rewards, rows["r"])
+        assert (bool(episode.terminations[-1]), bool(episode.truncations[-1])) == (ends, not ends)
+        if not has_next:
+            assert episode.metadata["final_observation_missing"] == ends
+    assert any("note" in doubt for doubt in found.doubts)
+
+
+def test_the_command_names_columns(tmp_path: Path) -> None:
+    write(logs([3, 4]), tmp_path / "logs.csv")
+    done = run(
+        *("import", str(tmp_path / "logs.csv"), "lab/robot-v3", "--episode", "run"),
+        *("--map", "observation=obs_*", "--map", "action=u", "--map", "infos/note=note"),
+    )
+    assert "2, of 2 to 3 steps" in done.stdout
+    assert "No column of rewards was named" in done.stdout
+    episode = orlog.load_dataset("lab/robot-v3")[0]
+    assert episode.infos["note"] == ["a note"] * 2
+
+
+def test_lists_choices_and_mixed_rows_sorted(tmp_path: Path) -> None:
+    frame = logs([3, 4])
+    frame["obs"] = [np.arange(3.0) + row for row in range(7)]
+    frame["u"] = [3, 5, 4, 3, 3, 5, 3]
+    mixed = frame.sort_values("t", kind="stable")
+    path = write(mixed, tmp_path / "logs.parquet")
+    columns = {**MAP, "observation": "obs"}
+    options = Options(columns=columns, episode="run", step="t", length="n")
+    with pytest.raises(SchemaError, match=r"episode run-0 goes on at row 2.*--sort"):
+        read_files(table.FORMAT, path, tmp_path / "store", Options(columns=columns, episode="run"))
+    options = Options(columns=columns, episode="run", step="t", length="n", sort=True)
+    dataset, _ = read_files(table.FORMAT, path, tmp_path / "store", options)
+    assert dataset.action_space == spaces.Discrete(3, start=3)
+    np.testing.assert_array_equal(dataset[0].observations[:3], np.stack(frame["obs"][:3].tolist()))
+
+
+def test_what_is_wrong_says_where(tmp_path: Path) -> None:
+    frame = logs([3, 4])
+    skipped, longer, early, empty, text = (frame.copy() for _ in range(5))
+    skipped.loc[5, "t"] = 7
+    longer.loc[3:, "n"] = 5
+    early.loc[1, "done"] = True
+    empty.loc[4, "u"] = None
+    text["u"] = "left"
+    cases: list[tuple[pd.DataFrame, Options, str]] = [
+        (skipped, OPTIONS, "t goes from 1 to 7 at row 5, inside episode run-1"),
+        (longer, OPTIONS, "n of episode run-1 says 5 rows, and it has 4"),
+        (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),
+        (empty, OPTIONS, "u has no value at row 4"),
+        (text, OPTIONS, "action holds texts"),
+        (frame, Options(episode="run"), "give --map observation=COLUMNS. Its columns are run, t"),
+        (frame, Options(columns=MAP), "give --episode COLUMN"),
+        (frame, Options(columns=MAP, episode="runs"), "no column 'runs'; did you mean run?"),
+        (frame, Options(columns={**MAP, "action": "x_*"}, episode="run"), "no column 'x_*'"),
+        (frame, Options(columns={**MAP, "rewards": "r"}, episode="run"), "did you mean reward?"),
+    ]
+    for ending in ("csv", "parquet"):
+        for bad, options, message in cases:
+            path = write(bad, tmp_path / f"bad.{ending}")
+            with pytest.raises(SchemaError, match=re.escape(message)):
+                read_files(table.FORMAT, path, tmp_path / "store", options)
+
+
+def test_damaged_tables_are_refused_or_read(tmp_path: Path) -> None:
+    good = write(logs([5, 9]), tmp_path / "good.parquet").read_bytes()
+    path = tmp_path / "bad.parquet"
+    for number, data in enumerate(damaged(good, scaled(60))):
+        path.write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(table.FORMAT, path, f, OPTIONS))  # type: ignore[misc]
+    path = tmp_path / "bad.csv"
+    path.write_bytes(b"run,t\n1,2,3\n")
+    with pytest.raises(OrlogError, match=r"bad\.csv"):
+        read_files(table.FORMAT, path, tmp_path / "csv", OPTIONS)
