@@ -277,6 +277,6 @@ def _steps_in_memory(env: gymnasium.Env[Any, Any]) -> int:
     step_bytes = sum(
         spec.dtype.itemsize * math.prod(spec.shape)
         for path, space in (("observations", env.observation_space), ("actions", env.action_space))
-        for spec in space_columns(space, path)
+        for spec in space_columns(storable_space(space), path)
     )
     return max(1, min(BLOCK_STEPS, BLOCK_BYTES // max(1, step_bytes)))

@@ -157,6 +157,21 @@ def test_observations_that_the_environment_changes_in_place_are_copied() -> None
     assert not stopped.terminations.any() | stopped.truncations.any()
 
 
+def test_a_space_of_another_type_is_recorded_as_what_its_samples_are() -> None:
+    class Mission(spaces.Text):
+        pass
+
+    class WithMission(Toy):
+        observation_space = spaces.Dict(
+            {**Toy.observation_space.spaces, "text": Mission(8, min_length=0)}
+        )
+
+    with orlog.record(WithMission(), NAME) as env:
+        env.reset()
+        env.step(ACTION)
+    assert orlog.load_dataset(NAME)[0].observations["text"] == ["", "x"]
+
+
 def test_log_probabilities_come_with_the_actions() -> None:
     with orlog.record(gymnasium.make("CartPole-v1"), NAME, action_log_probs=True) as env:
         env.reset(seed=0)
