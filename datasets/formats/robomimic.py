@@ -1,0 +1,312 @@
+"""Reads and writes the HDF5 files of robomimic (Mandlekar and others, 2021): a group a demonstration.
+
+    /data/demo_0, demo_1, ..   by their numbers, which may have gaps
+        actions (T, n)   rewards (T,)   dones (T,)   states (T, ..)
+        obs/NAME (T, ..)   next_obs/NAME (T, ..)     attributes num_samples, model_file, ..
+    /data attribute env_args     JSON of the environment, kept in the description
+    /mask/NAME                   names of demonstrations: `episodes/mask/NAME`
+
+Observations become a Dict of the parts of `obs`, and the last one of `next_obs` is the final observation. It
+must follow: each `next_obs` is the `obs` of the next step. `dones` may mean success or the end of the
+recording, as the file's maker chose: a demonstration whose last one is 1 is taken to have ended, and all
+of them are kept as `infos/done`. `states` become `infos/states`. Demonstrations in masks named `train` and `valid`
+get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.hdf5_files import (
+    child,
+    has_child,
+    is_hdf5,
+    numbers,
+    open_hdf5,
+    reading,
+)
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import SchemaError
+
+__all__ = ["FORMAT"]
+
+LAYOUT = "robomimic's layout"
+BLOCK_BYTES = 2**24
+LONGEST_ARGUMENTS = 5000
+DEMONSTRATION = re.compile(r"demo_(\d{1,9})")
+SPLITS = ("train", "valid")
+MEANING = (
+    "robomimic's dones mean success or the end, as the file's maker chose: a last one of 1 was taken "
+    "to end the task."
+)
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    source, where = asked.files[0], asked.sources[0]
+    if len(asked.files) != 1:
+        raise SchemaError(
+            f"{where}: robomimic's datasets are one file each; import each on its own."
+        )
+    with open_hdf5(source, where) as file:
+        with reading(where):
+            data = child(file, "data", where, LAYOUT)
+            reader = _Reader(data, where, source.stat().st_size)
+            masks = _masks(file, where)
+            arguments = data.attrs.get("env_args", "")
+        opened = Opened(
+            schema=reader.schema,
+            steps=iter(()),
+            total_steps=sum(reader.lengths),
+            doubts=[MEANING],
+        )
+        if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
+            opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
+        if reader.left_out:
+            opened.doubts.append(f"Left out, not in all steps alike: {', '.join(reader.left_out)}.")
+        opened.steps = reader.steps(masks)
+        yield opened
+
+
+class _Reader:
+    """Reads demonstrations whose columns are those of the first one.
+
+    Attributes:
+        names: Names of all demonstrations, by their numbers.
+        lengths: Steps of each.
+        schema: Spaces.
+        left_out: Names of datasets of the first demonstration that are not read.
+    """
+
+    def __init__(self, data: Any, where: str, file_bytes: int) -> None:
+        """Look at all demonstrations.
+
+        Raises:
+            SchemaError: there is none, or it has no observations.
+        """
+        self._data, self._where, self._file_bytes = data, where, file_bytes
+        found = [(int(match[1]), match[0]) for match in map(DEMONSTRATION.fullmatch, data) if match]
+        self.names = [name for _, name in sorted(found)]
+        if not self.names:
+            raise SchemaError(f"{where}: data holds no demonstration, such as demo_0.")
+        self.lengths = [len(self._column(name, "actions")) for name in self.names]
+        first = self.names[0]
+        group = self._group(first)
+        if not has_child(group, "obs"):
+            raise SchemaError(
+                f"{where}, {first}: has no obs, only states; let robomimic's dataset_states_to_obs.py "
+                "make observations from them."
+            )
+        self._parts = sorted(child(group, "obs", f"{where}, {first}", LAYOUT))
+        parts = {part: self._column(first, f"obs/{part}") for part in self._parts}
+        actions = self._column(first, "actions")
+        rewards = self._column(first, "rewards")
+        self._infos = {"done": "dones"} | (
+            {"states": "states"} if has_child(group, "states") else {}
+        )
+        known = {"actions", "rewards", "obs", "next_obs", "dones", "states"}
+        self.left_out = sorted(set(group) - known)
+        self.schema = Schema(
+            observation_space=spaces.Dict(
+                {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
+            ),
+            action_space=spaces.Box(-1, 1, actions.shape[1:], actions.dtype.type),
+            reward_dtype=np.dtype(np.float32 if rewards.dtype == np.float32 else np.float64),
+        )
+
+    def steps(self, masks: dict[str, set[str]]) -> Iterator[Steps]:
+        """Yield all steps, in pieces."""
+        for name, length in zip(self.names, self.lengths, strict=True):
+            metadata: dict[str, Any] = {
+                f"mask/{mask}": name in names for mask, names in masks.items()
+            }
+            if set(SPLITS) <= masks.keys():
+                metadata["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
+            with reading(f"{self._where}, {name}"):
+                yield from self._demonstration(name, length, metadata)
+
+    def _demonstration(self, name: str, length: int, metadata: dict[str, Any]) -> Iterator[Steps]:
+        where = f"{self._where}, {name}"
+        said = self._group(name).attrs.get("num_samples", length)
+        if int(said) != length:
+            raise SchemaError(
+                f"{where}: num_samples says {int(said)}, and actions holds {length} rows."
+            )
+        columns = {
+            key: self._column(name, key) for key in ("actions", "rewards", *self._infos.values())
+        }
+        befores = {part: self._column(name, f"obs/{part}") for part in self._parts}
+        afters = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
+        for key, column in (*columns.items(), *befores.items(), *afters.items()):
+            if len(column) != length:
+                raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")
+        for part in self._parts:
+            wanted = befores[part].dtype, befores[part].shape[1:]
+            if (afters[part].dtype, afters[part].shape[1:]) != wanted:
+                raise SchemaError(f"{where}, next_obs/{part}: differs from obs in dtype or shape.")
+        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in befores.values())
+        block = max(1, BLOCK_BYTES // (2 * row_bytes))
+        for start in range(0, length, block):
+            stop = min(length, start + block)
+            is_last = stop == length
+            observations = {}
+            for part in self._parts:
+                before, after = befores[part][start:stop], afters[part][start:stop]
+                _check_follow(before, after, f"{where}, next_obs/{part}", start)
+                observations[part] = after if start else np.concatenate((before[:1], after))
+            ended = is_last and bool(columns["dones"][length - 1])
+            yield Steps(
+                observations=observations,
+                actions=columns["actions"][start:stop],
+                rewards=columns["rewards"][start:stop].astype(self.schema.reward_dtype),
+                ends=is_last,
+                terminated=ended,
+                truncated=is_last and not ended,
+                infos={info: columns[key][start:stop] for info, key in self._infos.items()},
+                metadata=metadata if is_last else {},
+            )
+
+    def _group(self, name: str) -> Any:
+        return child(self._data, name, self._where, LAYOUT)
+
+    def _column(self, name: str, path: str) -> Any:
+        where = f"{self._where}, {name}"
+        node = self._group(name)
+        for part in path.split("/"):
+            node = child(node, part, where, LAYOUT)
+        return numbers(node, f"{where}, {path}", self._file_bytes)
+
+
+def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int) -> None:
+    """Refuse next observations that are not the observations of the next steps."""
+    count = len(before)
+    rows = [np.ascontiguousarray(one).reshape(count, -1).view(np.uint8) for one in (before, after)]
+    odd = np.flatnonzero((rows[1][:-1] != rows[0][1:]).any(axis=1))
+    if len(odd):
+        raise SchemaError(
+            f"{where}: that of step {start + odd[0]} is not the observation of step "
+            f"{start + odd[0] + 1}; so it is in {len(odd)} places."
+        )
+
+
+def _masks(file: Any, where: str) -> dict[str, set[str]]:
+    """Return the names of demonstrations in each mask."""
+    if not has_child(file, "mask"):
+        return {}
+    masks = {}
+    group = child(file, "mask", where, LAYOUT)
+    for name in sorted(group.keys()):
+        node = child(group, name, f"{where}, mask", LAYOUT)
+        if getattr(node, "dtype", None) is None or node.dtype.kind not in "SO" or node.ndim != 1:
+            raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
+        masks[name] = {one.decode() if isinstance(one, bytes) else str(one) for one in node[:]}
+    return masks
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if not all(is_hdf5(file) for file in files):
+        return False
+    with open_hdf5(files[0], str(files[0])) as file:
+        return has_child(file, "data") and any(
+            DEMONSTRATION.fullmatch(name) for name in child(file, "data", "data", LAYOUT)
+        )
+
+
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.hdf5`."""
+    h5py = import_h5py()
+    name = dataset.name.rpartition("/")[2] or "dataset"
+    masks: dict[str, list[str]] = {}
+    done = 0
+    with h5py.File(folder / f"{name}.hdf5", "w") as file:
+        data = file.create_group("data")
+        for number, episode in enumerate(dataset):
+            demonstration = f"demo_{number}"
+            _write_episode(data.create_group(demonstration), episode)
+            for key, value in episode.metadata.items():
+                if key.startswith("mask/") and value:
+                    masks.setdefault(key.removeprefix("mask/"), []).append(demonstration)
+            done += len(episode.rewards)
+            progress(done, dataset.total_steps)
+        data.attrs["total"] = done
+        environment = dataset.environment
+        data.attrs["env_args"] = json.dumps(
+            {
+                "env_name": "" if environment is None else environment.id,
+                "type": 2,  # robomimic's number of a Gymnasium environment
+                "env_kwargs": {} if environment is None else environment.kwargs,
+            }
+        )
+        for mask, names in masks.items():
+            file.create_dataset(f"mask/{mask}", data=np.array(names, dtype="S"))
+
+
+def _write_episode(group: Any, episode: Episode) -> None:
+    observations = episode.observations
+    parts = observations if isinstance(observations, dict) else {"state": observations}
+    for part, values in parts.items():
+        group.create_dataset(f"obs/{part}", data=values[:-1])
+        group.create_dataset(f"next_obs/{part}", data=values[1:])
+    group.create_dataset("actions", data=episode.actions)
+    group.create_dataset("rewards", data=episode.rewards)
+    dones = episode.infos.get("done", episode.terminations)
+    group.create_dataset("dones", data=np.asarray(dones).astype(np.int64))
+    if "states" in episode.infos:
+        group.create_dataset("states", data=episode.infos["states"])
+    group.attrs["num_samples"] = len(episode.rewards)
+
+
+def _losses(dataset: Dataset) -> list[str]:
+    """Say what robomimic's files cannot hold.
+
+    Raises:
+        SchemaError: observations or actions that they have no place for.
+    """
+    space = dataset.observation_space
+    parts: list[gymnasium.Space[Any]] = [space]
+    if isinstance(space, spaces.Dict):
+        parts = list(space.spaces.values())
+    actions = dataset.action_space
+    if not all(isinstance(part, spaces.Box) for part in (*parts, actions)):
+        raise SchemaError(
+            f"{dataset.name}: robomimic's files hold a Box, or a Dict of them, and actions that are a "
+            f"Box; found {space} and {actions}."
+        )
+    kept = {"infos/done", "infos/states", "episodes/split"}
+    lost = [
+        name
+        for name in dataset.schema.extras
+        if name not in kept and not name.startswith("episodes/mask/")
+    ]
+    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    ends = dataset.column("truncations")
+    if "infos/done" not in dataset.schema.extras and ends.any():
+        said.append("Truncations are lost: dones hold terminations alone.")
+    return said
+
+
+FORMAT = Format(
+    name="robomimic-hdf5",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".hdf5", ".h5"),
+    write=_write,
+    losses=_losses,
+    check=lambda: import_h5py(),
+)

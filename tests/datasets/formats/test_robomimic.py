@@ -1,0 +1,107 @@
+"""robomimic's files: those of its layout, written and read again, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats import robomimic
+from orlog.datasets.formats.formats import choose_format
+from orlog.errors import SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+
+LENGTHS = {"demo_0": 4, "demo_2": 3, "demo_10": 5}  # with a gap, and not in the order of text
+MASKS = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"], "20_percent": ["demo_10"]}
+
+
+def write(path: Path, **change: Any) -> dict[str, dict[str, np.ndarray]]:
+    """Write a file of robomimic's layout; return its arrays by demonstration."""
+    rng = np.random.default_rng(0)
+    written = {}
+    with h5py.File(path, "w") as file:
+        for name, steps in LENGTHS.items():
+            eef = rng.normal(size=(steps + 1, 3))
+            frames = rng.integers(0, 255, (steps + 1, 8, 8, 3)).astype("u1")
+            arrays = {
+                "actions": rng.uniform(-1, 1, (steps, 2)),
+                "rewards": (np.arange(steps) == steps - 1) * 1.0,
+                "dones": (np.arange(steps) == steps - 1) & (name != "demo_2"),
+                "states": rng.normal(size=(steps, 6)),
+                "obs/eef_pos": eef[:-1],
+                "next_obs/eef_pos": eef[1:],
+                "obs/image": frames[:-1],
+                "next_obs/image": frames[1:],
+            } | (change if name == "demo_2" else {})
+            for key, values in arrays.items():
+                if values is not None:
+                    file.create_dataset(f"data/{name}/{key}", data=np.asarray(values))
+            file[f"data/{name}"].attrs["num_samples"] = steps
+            written[name] = arrays
+        file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1})
+        for mask, names in MASKS.items():
+            file.create_dataset(f"mask/{mask}", data=np.array(names, dtype="S8"))
+    return written
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+def test_demonstrations_are_read_by_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(robomimic, "BLOCK_BYTES", block_bytes)
+    path = tmp_path / "lift.hdf5"
+    written = write(path)
+    assert choose_format([path], None, "lab/x").name == "robomimic-hdf5"
+    dataset, found = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    assert (found.terminated, found.truncated) == (2, 1)
+    assert "Lift" in dataset.manifest.description
+    for episode, (name, steps) in zip(dataset, LENGTHS.items(), strict=True):
+        arrays = written[name]
+        for part, values in episode.observations.items():
+            np.testing.assert_array_equal(values[:steps], arrays[f"obs/{part}"])
+            np.testing.assert_array_equal(values[1:], arrays[f"next_obs/{part}"])
+        np.testing.assert_array_equal(episode.actions, arrays["actions"])
+        np.testing.assert_array_equal(episode.rewards, arrays["rewards"])
+        np.testing.assert_array_equal(episode.infos["states"], arrays["states"])
+        assert episode.metadata["split"] == ("valid" if name == "demo_2" else "train")
+        assert bool(episode.metadata["mask/20_percent"]) == (name == "demo_10")
+
+
+def test_what_is_exported_comes_back(tmp_path: Path) -> None:
+    write(tmp_path / "lift.hdf5")
+    orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
+    dataset = orlog.load_dataset("lab/lift-v1")
+    orlog.export_dataset(dataset, tmp_path / "out", to="robomimic")
+    orlog.import_dataset(tmp_path / "out" / "lift-v1.hdf5", "lab/again-v1")
+    hashes = {one.name: one.blake3 for one in dataset.manifest.columns}
+    again = orlog.load_dataset("lab/again-v1")
+    del hashes["infos/done"]  # flags, which robomimic has as integers
+    assert hashes.items() <= {one.name: one.blake3 for one in again.manifest.columns}.items()
+
+
+def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.hdf5"
+    for change, message in (
+        ({"next_obs/eef_pos": np.zeros((3, 3))}, "that of step 0 is not the observation of step 1"),
+        ({"rewards": np.zeros(2)}, "demo_2, rewards: expected 3 rows, found 2"),
+        ({"dones": None}, "demo_2: has no dones"),
+        ({"actions": np.zeros((4, 2))}, "demo_2: num_samples says 3, and actions holds 4"),
+    ):
+        write(path, **change)
+        with pytest.raises(SchemaError, match=message):
+            read_files(robomimic.FORMAT, path, tmp_path / "store")
+
+
+def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
+    path = tmp_path / "bad.hdf5"
+    write(path)
+    for number, data in enumerate(damaged(path.read_bytes(), scaled(30))):
+        path.write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(robomimic.FORMAT, path, f))  # type: ignore[misc]
