@@ -88,17 +88,6 @@ class Scaling:
         """Standardize observations [batch, obs]."""
         return (observations - self.obs_mean) / self.obs_std
 
-    @property
-    def goal_width(self) -> int:
-        """Numbers of a goal."""
-        return len(self.obs_mean if self.goal_mean is None else self.goal_mean)
-
-    def goals(self, goals: Tensor) -> Tensor:
-        """Standardize goals [batch, goal], those of the data and those to act for."""
-        if self.goal_mean is None or self.goal_std is None:
-            return self.observations(goals)
-        return (goals - self.goal_mean) / self.goal_std
-
     def actions_to_unit(self, actions: Tensor) -> Tensor:
         """Map actions in the environment's unit to [-1, 1]."""
         return (actions - self.action_low) * (2 / (self.action_high - self.action_low)) - 1

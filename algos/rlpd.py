@@ -29,7 +29,8 @@ What differs from the authors' code (ikostrikov/rlpd, `rlpd/agents/sac/sac_learn
 - Actions are mapped from the bounds of the action space to [-1, 1], as the authors' wrapper does.
 - Layers start as `torch.nn.Linear` does. The authors': Glorot's uniform weights, biases 0.
 - The policy's deviation and mean are one layer, not two of the same input: the same function.
-- Missing: pretraining on the data alone, dropout, weight decay, residual critics and pixels.
+- Missing: pretraining on the data alone, dropout, weight decay, and residual
+  critics.
 `tests/algos/recorded` holds parameters after 100 of its updates.
 """
 
@@ -43,6 +44,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.gaussians import squashed_samples
 from orlog.algos.networks import (
     Critics,
@@ -89,6 +91,10 @@ class RLPDConfig:
     """Share of the dataset in each batch, in [0, 1]."""
     random_steps: int = 5_000
     """First steps in the environment, with uniform actions and without updates."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+    random_shift: int = 0
+    """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -105,10 +111,11 @@ class RLPD:
 
     CONFIG = RLPDConfig
     FROM_RUN = ()
-    OBSERVATIONS = ("vector",)
+    OBSERVATIONS = ("vector", "structured")
     ACTIONS = ("continuous",)
     ONLINE = True
     STATE = (
+        "encoder",
         "critic",
         "target_critic",
         "policy",
@@ -133,19 +140,24 @@ class RLPD:
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
-        obs_dim, self.action_dim = len(scaling.obs_mean), len(scaling.action_low)
+        self.encoder = make_encoder(
+            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
+        )
+        width, self.action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = Critics(
             config.critics,
-            obs_dim,
+            width,
             self.action_dim,
             config.hidden,
             generator=generator,
             layer_norm=True,
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy = make_network(obs_dim, 2 * self.action_dim, config.hidden, generator=generator)
+        self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
-        self.critic_optimizer = Adam(self.critic.parameters(), config.critic_learning_rate)
+        self.critic_optimizer = Adam(
+            [*self.encoder.parameters(), *self.critic.parameters()], config.critic_learning_rate
+        )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.temperature_optimizer = Adam([self.log_temperature], config.temperature_learning_rate)
 
@@ -158,10 +170,11 @@ class RLPD:
             part = _rows(batch, slice(index, None, config.updates))
             metrics = self._update_critics(part)
 
-        observations = self.scaling.observations(part.observations)
-        own_actions, log_densities = self._sample(observations)
+        with torch.no_grad():  # the critics alone train the encoder
+            features = self.encoder(self.encoder.shift(part.observations))
+        own_actions, log_densities = self._sample(features)
         temperature = self.log_temperature.exp()
-        own_q = self.critic(observations, own_actions).mean(0)
+        own_q = self.critic(features, own_actions).mean(0)
         policy_loss = (temperature.detach() * log_densities - own_q).mean()
         self.policy_optimizer.zero_grad()
         # Only the policy's gradients are computed, though the loss passes through the critics.
@@ -183,21 +196,21 @@ class RLPD:
     def _update_critics(self, batch: Batch) -> dict[str, Tensor]:
         """Take one step of the critics."""
         config = self.config
-        observations = self.scaling.observations(batch.observations)
-        next_observations = self.scaling.observations(batch.next_observations)
+        features = self.encoder(self.encoder.shift(batch.observations))
         actions = self.scaling.actions_to_unit(batch.actions)
         with torch.no_grad():
-            next_actions, log_densities = self._sample(next_observations)
+            next_features = self.encoder(self.encoder.shift(batch.next_observations))
+            next_actions, log_densities = self._sample(next_features)
             drawn = torch.randperm(config.critics, generator=self.generator, device=actions.device)[
                 : config.smallest_of
             ]
-            next_values = self.target_critic(next_observations, next_actions, drawn).amin(0)
+            next_values = self.target_critic(next_features, next_actions, drawn).amin(0)
             if config.backup_entropy:
                 next_values -= self.log_temperature.exp() * log_densities
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_values, config.discount
             )
-        q_values = self.critic(observations, actions)
+        q_values = self.critic(features, actions)
         loss = (q_values - targets).square().mean()
         self.critic_optimizer.zero_grad()
         loss.backward()
@@ -206,27 +219,27 @@ class RLPD:
         return {"critic/loss": loss.detach(), "critic/mean": q_values.detach().mean()}
 
     def _sample(
-        self, observations: Tensor, generator: torch.Generator | None = None
+        self, features: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return actions of the policy in [-1, 1] and their log densities."""
-        means, log_stds = self.policy(observations).chunk(2, -1)
+        means, log_stds = self.policy(features).chunk(2, -1)
         chosen = self.generator if generator is None else generator
         noise = torch.randn((1, *means.shape), generator=chosen, device=means.device)
         samples, log_densities = squashed_samples(means, log_stds.clamp(-20, 2), noise)
         return samples[0], log_densities[0]
 
     @torch.no_grad()
-    def act(self, observations: Float32[Tensor, "batch obs"]) -> Float32[Tensor, "batch act"]:
+    def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the tanh of the policy's mean in the environment's unit."""
-        means, _ = self.policy(self.scaling.observations(observations)).chunk(2, -1)
+        means, _ = self.policy(self.encoder(observations)).chunk(2, -1)
         return self.scaling.actions_from_unit(torch.tanh(means))
 
     @torch.no_grad()
     def explore(
-        self, observations: Float32[Tensor, "batch obs"], generator: torch.Generator
+        self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        samples, _ = self._sample(self.scaling.observations(observations), generator)
+        samples, _ = self._sample(self.encoder(observations), generator)
         return self.scaling.actions_from_unit(samples)
 
 

@@ -30,6 +30,7 @@ from orlog.algos.algorithms import (
     algorithm_name,
     own_errors,
 )
+from orlog.algos.encoders import Observations
 from orlog.algos.training.devices import batches_on
 from orlog.algos.training.policy import Spaces, outside_bounds
 from orlog.algos.training.replay import Replay, mixed
@@ -37,7 +38,6 @@ from orlog.algos.training.runs import ONLINE_FILE, OnlineRecord, RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import DivergedError, NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.filling import layout_of
 from orlog.loaders.batch import (
     Batch,
     ChunkBatch,
@@ -45,6 +45,9 @@ from orlog.loaders.batch import (
     NextActionBatch,
     ReturnBatch,
     SequenceBatch,
+    StructuredBatch,
+    StructuredNextActionBatch,
+    StructuredReturnBatch,
 )
 from orlog.loaders.returns import with_returns
 from orlog.loaders.sampling.draws import draw_uniform, stream_key
@@ -56,10 +59,12 @@ __all__ = ["DataSource", "OnlineSource", "check_explores", "loaded", "online_rec
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise
 _IN_WORDS: dict[type[Any], str] = {
     NextActionBatch: "transitions with the data's next actions",
+    StructuredNextActionBatch: "transitions with the data's next actions",
     GoalBatch: "transitions with goals",
     ChunkBatch: "chunks of actions",
     SequenceBatch: "windows of steps",
 }
+_TRANSITIONS = (Batch, ReturnBatch, StructuredBatch, StructuredReturnBatch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,8 +121,8 @@ def check_explores(
     """Return the class of an algorithm's batches, with which it can learn in an environment.
 
     Raises:
-        SchemaError: actions are no Box, observations are no vector of numbers, batches are no single
-            transitions, or the algorithm has no way to act at random.
+        SchemaError: actions are no Box, batches are no single transitions, or the algorithm has no
+            way to act at random.
     """
     name = algorithm_name(kind)
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
@@ -125,11 +130,6 @@ def check_explores(
         raise SchemaError(
             f"{refused}: fine-tuning takes actions that are a Box, found {dataset.action_space}; on "
             f"such data these can be fine-tuned: {_explorers()}."
-        )
-    if layout_of(dataset).observation_leaves:
-        raise SchemaError(
-            f"{refused}: fine-tuning takes observations that are vectors of numbers, found "
-            f"{dataset.observation_space}; on such data these can be fine-tuned: {_explorers()}."
         )
     batch = _check_transitions(kind, config, dataset.name, packed)
     if not hasattr(kind, "explore") and online.noise is None:
@@ -155,11 +155,11 @@ def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Array
     """Return the class of an algorithm's batches.
 
     Raises:
-        SchemaError: they are not single transitions of flat vectors, in a number that is a setting.
+        SchemaError: they are not single transitions, in a number that is a setting.
     """
     found = type(next(iter(loaded(kind, config, packed, seed=0, start=0))))
     size = kind.loader(config)[1].get("batch_size")
-    if found not in (Batch, ReturnBatch) or type(size) is not int:
+    if found not in _TRANSITIONS or type(size) is not int:
         words = next((one for base, one in _IN_WORDS.items() if issubclass(found, base)), "")
         raise SchemaError(
             f"{dataset}: {algorithm_name(kind)} learns from {words or found.__name__}, and the steps "
@@ -215,7 +215,9 @@ class OnlineSource:
             packed.action_dim,
             reward_scale=record.reward_scale,
             reward_shift=record.reward_shift,
-            discount=declared.get("discount", 1.0),
+            discount=declared.get("discount", 0.99),  # that of `orlog.transitions` by default
+            leaves=packed.observation_leaves,
+            others=packed.others,
         )
         self._device = torch.device(record.device)
         self._key = stream_key(record.digest, record.seed, "online 1")
@@ -286,10 +288,10 @@ class OnlineSource:
             else:
                 yield mixed(of_data, taken, None)
 
-    def _taken(self, chosen: Tensor) -> Batch:
+    def _taken(self, chosen: Tensor) -> Any:
         """Return some of the steps taken, as the algorithm learns from them."""
-        batch = self.replay.batch(chosen)
-        if self._batch is ReturnBatch:
+        batch: Any = self.replay.batch(chosen)
+        if self._batch in (ReturnBatch, StructuredReturnBatch):
             batch = with_returns(batch, self.replay.returns_to_go(chosen))
         return batch.to(self._device)
 
@@ -304,7 +306,7 @@ class OnlineSource:
             ).generate_state(2)
             generator = torch.Generator(self._device).manual_seed(int(words[1]))
             seen, _ = env.reset(seed=int(words[0]))
-            observation = self._flat(seen)
+            observation = self._spaces.observations(seen)
             ended = False
             while not ended:
                 if replay.count < random_steps:
@@ -312,23 +314,18 @@ class OnlineSource:
                 else:
                     action = self._action(algorithm, observation, generator)
                 seen, reward, terminated, truncated, _ = env.step(action)
-                following = self._flat(seen)
+                following = self._spaces.observations(seen)
                 replay.add(
-                    observation[0].cpu().numpy(),
+                    observation,
                     action.reshape(-1),
                     float(reward),
-                    following[0].cpu().numpy(),
+                    following,
                     terminated=bool(terminated),
                     truncated=bool(truncated),
                 )
                 observation, ended = following, bool(terminated or truncated)
                 self._check_step(float(reward), following)
                 yield
-
-    def _flat(self, seen: Any) -> Tensor:
-        flat = self._spaces.observations(seen)
-        assert isinstance(flat, Tensor)
-        return flat
 
     def _random_action(self, generator: torch.Generator) -> np.ndarray:
         space = self._space
@@ -339,7 +336,7 @@ class OnlineSource:
         return action
 
     def _action(
-        self, algorithm: Any, observation: Tensor, generator: torch.Generator
+        self, algorithm: Any, observation: Observations, generator: torch.Generator
     ) -> np.ndarray:
         space, noise = self._space, self._online.noise
         assert isinstance(space, gymnasium.spaces.Box)
@@ -378,8 +375,9 @@ class OnlineSource:
         )
         return found
 
-    def _check_step(self, reward: float, following: Tensor) -> None:
-        if not (np.isfinite(reward) and bool(torch.isfinite(following).all())):
+    def _check_step(self, reward: float, following: Observations) -> None:
+        parts = following.values() if isinstance(following, dict) else [following]
+        if not (np.isfinite(reward) and all(bool(torch.isfinite(one).all()) for one in parts)):
             raise SchemaError(
                 f"{self._protocol.environment_id}: step {self.replay.count:,} gave an observation or a "
                 "reward that is not finite, so it cannot be learned from; check the environment."

@@ -2,28 +2,35 @@
 
     row   | observation | action | reward | termination | truncation | next observation |   float32
 
-Rewards are as the environment gave them; batches hold those that the algorithm is trained with. The
-file holds the rows one after the other. A checkpoint names how many of them belong to it and their
-SHA-256, so a kill while rows are appended loses nothing: later ones are cut off when it goes on.
+Frames and integers of observations are kept beside the matrix as they are, those of an observation and
+of the next one side by side. Rewards are as the environment gave them; batches hold those that the
+algorithm is trained with. The file holds the rows one after the other, each with its frames and
+integers. A checkpoint names how many of them belong to it and their SHA-256, so a kill while rows are
+appended loses nothing: later ones are cut off when it goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from orlog.errors import CheckpointError
 from orlog.files import sync
-from orlog.loaders.batch import Batch
+from orlog.loaders.arrays.arrays import Leaf
+from orlog.loaders.batch import Batch, StructuredBatch
 
 __all__ = ["Replay"]
+
+Values: TypeAlias = Tensor | dict[str, Tensor]
 
 
 class Replay:
@@ -45,7 +52,16 @@ class Replay:
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
         discount: float = 1.0,
+        leaves: Mapping[str, Leaf] = MappingProxyType({}),
+        others: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
+        """Make room; `leaves` and `others` are those of the data's `Arrays`, whose form is kept."""
+        self._leaves = leaves
+        self._others = {}
+        for column in (leaf.column for leaf in leaves.values() if leaf.column):
+            shape, dtype = others[column].shape[1:], others[column][:0].cpu().numpy().dtype
+            # NumPy's zeros take no memory before they are written.
+            self._others[column] = torch.from_numpy(np.zeros((capacity, 2, *shape), dtype))
         self._obs, self._numbers = obs_dim, obs_dim + action_dim
         self._rows = torch.zeros(capacity, 2 * obs_dim + action_dim + 3)
         self._scale, self._shift = reward_scale, reward_shift
@@ -59,21 +75,39 @@ class Replay:
 
     def add(
         self,
-        observation: Float32[np.ndarray, " obs"],
+        observation: Values,
         action: Float32[np.ndarray, " act"],
         reward: float,
-        next_observation: Float32[np.ndarray, " obs"],
+        next_observation: Values,
         *,
         terminated: bool,
         truncated: bool,
     ) -> None:
-        """Append a step. A task that ended was not cut, so termination goes before truncation."""
+        """Append a step, whose observations are as in a batch of one.
+
+        A task that ended was not cut, so termination goes before truncation.
+        """
         ends = (reward, float(terminated), float(truncated and not terminated))
-        row = np.concatenate([observation, action, ends, next_observation], dtype=np.float32)
+        before, after = (
+            self._keep(one, which) for which, one in enumerate((observation, next_observation))
+        )
+        row = np.concatenate([before, action, ends, after], dtype=np.float32)
         self._rows[self.count] = torch.from_numpy(row)
         self.count += 1
         if terminated or truncated:
             self._finish()
+
+    def _keep(self, observation: Values, which: int) -> np.ndarray:
+        """Keep the frames and integers of an observation, and return its numbers."""
+        given = observation if isinstance(observation, dict) else {"": observation}
+        numbers = [np.empty(0, np.float32)]
+        for key, values in given.items():
+            leaf = self._leaves.get(key, Leaf())
+            if leaf.column:
+                self._others[leaf.column][self.count, which] = values[0].cpu()
+            else:
+                numbers.append(values.reshape(-1).cpu().numpy())
+        return np.concatenate(numbers)
 
     def _finish(self) -> None:
         rewards = self._rows[self.finished : self.count, self._numbers]
@@ -86,17 +120,32 @@ class Replay:
         self.ends.append(self.count)
         self.finished = self.count
 
-    def batch(self, chosen: Int64[Tensor, " batch"]) -> Batch:
+    def batch(self, chosen: Int64[Tensor, " batch"]) -> Batch | StructuredBatch:
         """Return some of the steps."""
         rows, numbers = self._rows.index_select(0, chosen), self._numbers
-        return Batch(
-            observations=rows[:, : self._obs],
-            actions=rows[:, self._obs : numbers],
-            rewards=rows[:, numbers] * self._scale + self._shift,
-            terminations=rows[:, numbers + 1],
-            truncations=rows[:, numbers + 2],
-            next_observations=rows[:, numbers + 3 :],
-        )
+        fields: dict[str, Any] = {
+            "observations": self._observations(rows[:, : self._obs], chosen, 0),
+            "actions": rows[:, self._obs : numbers],
+            "rewards": rows[:, numbers] * self._scale + self._shift,
+            "terminations": rows[:, numbers + 1],
+            "truncations": rows[:, numbers + 2],
+            "next_observations": self._observations(rows[:, numbers + 3 :], chosen, 1),
+        }
+        if not self._leaves:
+            return Batch(**fields)
+        return StructuredBatch(**fields, discounts=torch.full((len(chosen),), self._discount))
+
+    def _observations(self, numbers: Tensor, chosen: Tensor, which: int) -> Values:
+        """Return observations of some of the steps in the form of the data's."""
+        if not self._leaves:
+            return numbers
+        found = {
+            key: self._others[leaf.column][chosen, which]
+            if leaf.column
+            else numbers[:, leaf.place].reshape(len(chosen), *leaf.shape)
+            for key, leaf in self._leaves.items()
+        }
+        return found.get("", found)
 
     def returns_to_go(self, chosen: Int64[Tensor, " batch"]) -> Float32[Tensor, " batch"]:
         """Return the discounted return from some of the steps to the ends of their episodes."""
@@ -104,7 +153,7 @@ class Replay:
 
     def save(self, path: Path) -> dict[str, str]:
         """Append the steps that the file lacks, durably; return how to find them again as text."""
-        new = self._rows[self._saved : self.count].numpy().tobytes()
+        new = self._bytes(self._saved, self.count).tobytes()
         with path.open("r+b" if self._saved else "wb") as file:
             file.seek(self._saved * self._row_bytes)
             file.truncate()
@@ -132,8 +181,14 @@ class Replay:
                 f"{path}: it does not hold the {count:,} steps that the checkpoint names; restore the "
                 "file, or run again in another folder."
             )
-        rows = np.frombuffer(data, np.float32).reshape(count, -1)
-        self._rows[:count] = torch.from_numpy(rows.copy())
+        read = np.frombuffer(data, np.uint8).reshape(count, self._row_bytes)
+        first = 0
+        for one in self._kept:
+            size = one[:1].nbytes
+            rows = one[:count].numpy()
+            rows[:] = read[:, first : first + size].copy().view(rows.dtype).reshape(rows.shape)
+            first += size
+        rows = self._rows[:count].numpy()
         ends = np.flatnonzero(rows[:, self._numbers + 1 : self._numbers + 3].any(1)) + 1
         for end in ends.tolist():
             self.count = end
@@ -141,12 +196,26 @@ class Replay:
         self.count = self._saved = count
         self._digest = digest
 
+    def _bytes(self, first: int, last: int) -> UInt8[np.ndarray, "steps bytes"]:
+        """Return the bytes of some steps, as the file holds them."""
+        count = last - first
+        rows = [
+            one[first:last].numpy().reshape(-1).view(np.uint8).reshape(count, one[:1].nbytes)
+            for one in self._kept
+        ]
+        return np.concatenate(rows, 1)
+
     @property
     def _row_bytes(self) -> int:
-        return 4 * self._rows.shape[1]
+        return sum(one[:1].nbytes for one in self._kept)
+
+    @property
+    def _kept(self) -> list[Tensor]:
+        """What is kept of each step."""
+        return [self._rows, *self._others.values()]
 
 
-def mixed(prior: Any, online: Batch, from_online: Tensor | None) -> Any:
+def mixed(prior: Any, online: Any, from_online: Tensor | None) -> Any:
     """Return rows of the data and of the environment as one batch.
 
     Args:
@@ -155,12 +224,14 @@ def mixed(prior: Any, online: Batch, from_online: Tensor | None) -> Any:
         from_online: For each place, whether its row is taken from `online`, where both have a row
             for each place; None puts the rows one after the other.
     """
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(online):
-        one, other = getattr(prior, field.name), getattr(online, field.name)
+
+    def join(one: Any, other: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: join(one[key], other[key]) for key in one}
         if from_online is None:
-            changed[field.name] = torch.cat([one, other])
-        else:
-            where = from_online.view(-1, *[1] * (one.ndim - 1))
-            changed[field.name] = torch.where(where, other, one)
+            return torch.cat([one, other])
+        return torch.where(from_online.view(-1, *[1] * (one.ndim - 1)), other, one)
+
+    names = [field.name for field in dataclasses.fields(online)]
+    changed = {name: join(getattr(prior, name), getattr(online, name)) for name in names}
     return dataclasses.replace(prior, **changed)

@@ -30,6 +30,7 @@ from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.qcfql import QCFQL
 from orlog.algos.qrl import QRL
 from orlog.algos.rebrac import ReBRAC
+from orlog.algos.rlpd import RLPD
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.online import loaded
@@ -217,7 +218,7 @@ def test_small_frames_fit_impala() -> None:
 
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
-VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, TD3BC]
+VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, RLPD, TD3BC]
 GOAL_KINDS: list[type[Any]] = [CRL, GCBC, GCIQL, GCIVL, HIQL, QRL]
 FEATURES = (
     *("observations", "next_observations", "subgoal_observations"),
@@ -229,6 +230,11 @@ def pixel_scaling() -> Scaling:
     return dataclasses.replace(
         scaling_of(PIXELS), action_low=-torch.ones(2), action_high=torch.ones(2)
     )
+
+
+def small_config(kind: type[Any], **settings: int) -> Any:
+    once = {"updates": 1} if kind is RLPD else {}
+    return kind.CONFIG(**SETTINGS, **once, **settings)
 
 
 def pixel_batch(kind: type[Any], config: Any) -> Any:
@@ -250,10 +256,10 @@ def pixel_batch(kind: type[Any], config: Any) -> Any:
 @pytest.mark.parametrize("kind", [BC, *VALUE_KINDS])
 def test_an_update_trains_the_encoder_by_the_critics_alone(kind: type[Any]) -> None:
     """All of its weights move, and by the critics' loss alone where there are critics."""
-    settings = {**SETTINGS, "random_shift": 1}
+    settings = {"random_shift": 1}
     if kind in (CQL, CalQL):
-        settings["conservative_weight"] = 0.0
-    config = kind.CONFIG(**settings)
+        settings["conservative_weight"] = 0
+    config = small_config(kind, **settings)
     batch, scaling = pixel_batch(kind, config), pixel_scaling()
     batch = dataclasses.replace(batch, terminations=torch.ones(6))
     made = kind(config, scaling, seed=0)
@@ -282,7 +288,7 @@ def networks_of(algorithm: Any) -> dict[str, torch.nn.Module]:
 @pytest.mark.parametrize("kind", [*VALUE_KINDS, *GOAL_KINDS])
 def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any]) -> None:
     """The networks change as those of vectors do, and the encoder by the gradient of its features."""
-    config = kind.CONFIG(**SETTINGS)
+    config = small_config(kind)
     made = kind(config, pixel_scaling(), seed=0)
     batch = pixel_batch(kind, config)
     batch = dataclasses.replace(batch, terminations=torch.zeros(6))
@@ -315,7 +321,7 @@ def test_an_update_on_frames_is_that_on_vectors_of_their_features(kind: type[Any
 @pytest.mark.parametrize("kind", GOAL_KINDS)
 def test_the_policies_for_goals_do_not_train_the_encoder(kind: type[Any]) -> None:
     """But for GCBC, which has nothing else."""
-    config = kind.CONFIG(**SETTINGS, random_shift=1)
+    config = small_config(kind, random_shift=1)
     batch = pixel_batch(kind, config)
     after = []
     for scale in (1, 3):
@@ -349,7 +355,7 @@ def test_goals_that_are_parts_of_mixtures_have_an_encoder_of_their_own(
         goal_std=torch.ones(2 * numbers),
         goal_space=goal,
     )
-    config = kind.CONFIG(**SETTINGS, random_shift=1)
+    config = small_config(kind, random_shift=1)
     space.seed(0)
     batch = pixel_batch(kind, config)
     goals = torch.from_numpy(np.stack([goal.sample() for _ in range(6)]))

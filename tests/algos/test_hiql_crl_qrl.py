@@ -46,6 +46,12 @@ def scaling(scaling: Scaling) -> Scaling:
     return dataclasses.replace(plain.doubles(with_goals), **changed)
 
 
+def standardized(scaling: Scaling, goals: torch.Tensor) -> torch.Tensor:
+    if scaling.goal_mean is None or scaling.goal_std is None:
+        return scaling.observations(goals)
+    return (goals - scaling.goal_mean) / scaling.goal_std
+
+
 def make_batch(seed: int, scaling: Scaling, rows: int = 4) -> StateSubgoalBatch:
     rng = np.random.default_rng((seed, 7))
 
@@ -54,7 +60,7 @@ def make_batch(seed: int, scaling: Scaling, rows: int = 4) -> StateSubgoalBatch:
 
     masks = torch.from_numpy((rng.random(rows) < 0.7).astype(float))
     goals = {
-        name: normal(scaling.goal_width)
+        name: normal(len(scaling.obs_mean if scaling.goal_mean is None else scaling.goal_mean))
         for name in ("value_goals", "actor_goals", "low_goals", "subgoals")
     }
     return StateSubgoalBatch(
@@ -87,9 +93,10 @@ class Read:
         self.s, self.a, self.next_s, self.r = one["s"], one["a"], one["next_s"], one["r"]
         self.mask = batch.masks.numpy()
         self.later_s = scaling.observations(batch.subgoal_observations).numpy()
-        self.achieved = scaling.goals(batch.observations[:, : scaling.goal_width]).numpy()
+        width = batch.value_goals.shape[1]
+        self.achieved = standardized(scaling, batch.observations[:, :width]).numpy()
         self.value_goal, self.goal, self.low_goal, self.subgoal = (
-            scaling.goals(getattr(batch, name)).numpy()
+            standardized(scaling, getattr(batch, name)).numpy()
             for name in ("value_goals", "actor_goals", "low_goals", "subgoals")
         )
 

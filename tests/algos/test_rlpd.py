@@ -152,6 +152,8 @@ def test_training_starts_with_random_steps_in_the_environment(home: Path, tmp_pa
 def test_defaults_are_the_published_ones() -> None:
     # ikostrikov/rlpd, configs/rlpd_config.py and README
     assert dataclasses.asdict(RLPDConfig()) == {
+        "encoder": "nature",
+        "random_shift": 0,
         "hidden": (256, 256),
         "policy_learning_rate": 3e-4,
         "critic_learning_rate": 3e-4,

@@ -30,6 +30,7 @@ from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
 from orlog.files import hash_file
+from orlog.loaders.arrays.arrays import Leaf
 from orlog.running import Run
 from tests.front.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
@@ -245,7 +246,7 @@ def test_the_share_of_the_data_is_what_was_asked_for(
 
 def test_rewards_are_transformed_as_in_the_run_and_returns_are_not() -> None:
     replay = Replay(4, 2, 1, reward_scale=10.0, reward_shift=-5.0, discount=0.5)
-    zeros = np.zeros(2, np.float32)
+    zeros = torch.zeros(1, 2)
     for reward, ended in ((1.0, False), (0.75, True), (0.25, False)):
         replay.add(zeros, np.zeros(1, np.float32), reward, zeros, terminated=ended, truncated=ended)
     batch = replay.batch(torch.arange(3))
@@ -263,8 +264,10 @@ def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(
         return Replay(10, 2, 1)
 
     def add(one: Replay, reward: float) -> None:
-        side = np.full(2, reward, np.float32)
-        one.add(side, side[:1], reward, side + 1, terminated=False, truncated=reward % 2 == 0)
+        side = torch.full((1, 2), reward)
+        one.add(
+            side, side[0, :1].numpy(), reward, side + 1, terminated=False, truncated=reward % 2 == 0
+        )
 
     path, whole = tmp_path / "steps", replay()
     for reward in (1, 2, 3, 4):
@@ -287,6 +290,48 @@ def test_the_file_of_steps_grows_and_what_is_not_of_the_checkpoint_is_cut_off(
     path.unlink()
     with pytest.raises(CheckpointError, match="does not hold the 5 steps"):
         replay().load(path, again)
+
+
+def test_frames_and_integers_of_steps_come_back_in_the_form_of_the_data(tmp_path: Path) -> None:
+    leaves = {
+        "at": Leaf(first=0, shape=(2, 1)),
+        "eye": Leaf(column="observations/eye"),
+        "kind": Leaf(column="observations/kind"),
+        "speed": Leaf(first=2, shape=(1,)),
+    }
+    others = {
+        "observations/eye": torch.zeros(5, 3, 3, dtype=torch.uint8),
+        "observations/kind": torch.zeros(5, dtype=torch.int64),
+        "rewards": torch.zeros(5),
+    }
+    rng = np.random.default_rng(0)
+    seen = [
+        {
+            "at": torch.from_numpy(rng.normal(size=(1, 2, 1)).astype(np.float32)),
+            "eye": torch.from_numpy(rng.integers(0, 256, (1, 3, 3), np.uint8)),
+            "kind": torch.from_numpy(rng.integers(-5, 5, 1)),
+            "speed": torch.from_numpy(rng.normal(size=(1, 1)).astype(np.float32)),
+        }
+        for _ in range(4)
+    ]
+    path, made = tmp_path / "steps", Replay(5, 3, 1, leaves=leaves, others=others)
+    saved = made.save(path)
+    assert saved["online_steps"] == "0"
+    for step in range(3):
+        action = np.array([step], np.float32)
+        made.add(seen[step], action, 1.0, seen[step + 1], terminated=step == 1, truncated=False)
+        saved = made.save(path)
+    assert path.stat().st_size == 3 * (4 * (2 * 3 + 1 + 3) + 2 * (9 + 8))
+    again = Replay(5, 3, 1, leaves=leaves, others=others)
+    again.load(path, saved)
+    for replay in (made, again):
+        batch: Any = replay.batch(torch.tensor([2, 0]))
+        for at, step in enumerate((2, 0)):
+            for key, values in seen[step].items():
+                assert torch.equal(batch.observations[key][at], values[0])
+                assert torch.equal(batch.next_observations[key][at], seen[step + 1][key][0])
+        assert batch.actions.tolist() == [[2.0], [0.0]]
+        assert batch.observations["kind"].dtype == torch.int64
 
 
 # --- what is refused
