@@ -332,6 +332,7 @@ _LARGE: dict[str, Recipe] = {
     for name in ("bc", "fql", "iql")
 }
 
+_STITCH_SOURCE = _QUICK + "; goals of the policy as in OGBench's settings for its data to stitch"
 _STITCH: dict[str, Recipe] = {
     "gcbc": Recipe(
         steps=12_000,
@@ -347,7 +348,46 @@ _STITCH: dict[str, Recipe] = {
             "batch_size": 256,
             "policy_goals": [0.0, 0.5, 0.5],
         },
-        source=_QUICK + "; goals of the policy as in OGBench's settings for its data to stitch",
+        source=_STITCH_SOURCE,
+    ),
+    "gciql": Recipe(
+        steps=4_000,
+        settings={
+            "hidden": [64, 64],
+            "learning_rate": 1e-3,
+            "target_rate": 0.1,
+            "batch_size": 256,
+            "cloning_weight": 0.01,
+            "policy_goals": [0.0, 0.5, 0.5],
+        },
+        source=_STITCH_SOURCE
+        + "; a target rate of 0.1, as for HIQL; a cloning weight of 0.01, the only one that was tried",
+    ),
+    "crl": Recipe(
+        steps=4_000,
+        settings={
+            "hidden": [64, 64],
+            "representation": 64,
+            "learning_rate": 1e-3,
+            "batch_size": 256,
+            "cloning_weight": 0.03,
+            "policy_goals": [0.0, 0.5, 0.5],
+        },
+        source=_STITCH_SOURCE + "; the cloning weight too; 64 numbers in a representation",
+    ),
+    "qrl": Recipe(
+        steps=3_000,
+        settings={
+            "hidden": [64, 64],
+            "representation": 64,
+            "learning_rate": 1e-3,
+            "batch_size": 256,
+            "cloning_weight": 0.01,
+            "policy_goals": [0.0, 0.5, 0.5],
+        },
+        source=_STITCH_SOURCE
+        + "; a cloning weight of 0.01, the better of 0.01 and 0.001 with seed 0; 64 numbers in a "
+        "representation",
     ),
     "hiql": Recipe(
         steps=4_000,
@@ -360,8 +400,7 @@ _STITCH: dict[str, Recipe] = {
             "high_inverse_temperature": 1.0,
             "policy_goals": [0.0, 0.5, 0.5],
         },
-        source=_QUICK
-        + "; goals of the policy as in OGBench's settings for its data to stitch; a target rate of 0.1, "
+        source=_STITCH_SOURCE + "; a target rate of 0.1, "
         "because values spread over the maze by one step of the data with each renewal of the "
         "targets; 50 steps to a subgoal, since 25 lead to the next cell at best; chosen among 6 "
         "settings with seed 0",
