@@ -133,10 +133,7 @@ def make_network(
     layers: list[nn.Module] = []
     sizes = (inputs, *hidden, outputs)
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        # Linear's own initial weights would come from the global generator.
-        linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]  # torch has no types for it
-            nn.Linear, fan_in, fan_out, device=generator.device
-        )
+        linear = Linear(fan_in, fan_out, device=generator.device)
         if style == "gelu":
             nn.init.xavier_uniform_(linear.weight, generator=generator)
             nn.init.zeros_(linear.bias)
@@ -151,6 +148,16 @@ def make_network(
     if layer_norm:
         return Network(*layers[:-2])
     return Network(*layers[:-1]) if style == "gelu" else ReluNetwork(*layers[:-1])
+
+
+class Linear(nn.Linear):
+    """A linear layer without initial weights: its own would come from the global generator.
+
+    `torch.nn.utils.skip_init` does the same, but imports SymPy on its way.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw nothing."""
 
 
 class Network(nn.Sequential):

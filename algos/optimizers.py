@@ -8,6 +8,7 @@ where networks are small. Here its lists are kept, and the numbers of steps are 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,10 @@ __all__ = ["Adam"]
 class Adam(torch.optim.Adam):
     """Fused Adam. Steps that are not the usual one are left to PyTorch."""
 
+    # PyTorch wraps these for its compiler, whose import by the first call takes as long as PyTorch's.
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, eps: float = 1e-8) -> None:
         super().__init__(params, lr, eps=eps, fused=True)
 
@@ -30,7 +35,7 @@ class Adam(torch.optim.Adam):
         gradients: list[list[Any]]
         gradients = [[parameter.grad for parameter in lists.parameters] for lists in kept]
         if closure is not None or not kept or any(one is None for its in gradients for one in its):
-            return super().step(closure)
+            return inspect.unwrap(torch.optim.Adam.step)(self, closure)
         for group, lists, its in zip(self.param_groups, kept, gradients, strict=True):
             lists.all_steps.add_(1)
             beta1, beta2 = group["betas"]
@@ -54,7 +59,7 @@ class Adam(torch.optim.Adam):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Optimize more parameters."""
         self.__dict__.pop("kept", None)
-        super().add_param_group(param_group)
+        inspect.unwrap(torch.optim.Adam.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
