@@ -89,9 +89,17 @@ class Elsewhere:
         )
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which each algorithm is trained once."""
+    return tmp_path_factory.mktemp("trained")
+
+
 @pytest.fixture
-def elsewhere(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    machine = Elsewhere(mini, tmp_path / "trained")
+def elsewhere(
+    mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Elsewhere:
+    machine = Elsewhere(mini, trained)
     monkeypatch.setattr(reproduce, "_run_job", machine.run)
     monkeypatch.setattr(reproduce, "read_baseline", machine.baseline)
     monkeypatch.setattr("orlog.normalize.baselines.read_baseline", machine.baseline)
