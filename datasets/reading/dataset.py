@@ -14,6 +14,7 @@ from orlog.datasets.columns.blocks import Block, concatenate_blocks, slice_block
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import check_environment
+from orlog.datasets.reading import conversions
 from orlog.datasets.reading.operations import (
     Operation,
     filter_episodes,
@@ -351,6 +352,62 @@ class Dataset:
             NotFoundError: there is no such column.
         """
         return select_columns(self, columns)
+
+    def to_dict(self, *, episodes: Iterable[int] | None = None) -> dict[str, Any]:
+        """Return all transitions in memory, row t of each column being of the same step.
+
+        `observations` and `next_observations` (before and after the step), `actions`, `rewards`,
+        `terminations`, `truncations`, `infos` (a dict), `episodes` and `steps` (whose number it is):
+        arrays [steps, ..], dicts or tuples of them as the spaces are, lists of texts.
+
+        Raises:
+            SchemaError: there is no episode.
+            IntegrityError: the files are damaged.
+        """
+        return conversions.to_dict(self, episodes)
+
+    def to_pandas(self, *, episodes: Iterable[int] | None = None) -> Any:
+        """Return a DataFrame with a row for each step, by episode and step.
+
+        Vectors have a column for each number, such as `observations/0`; frames stay arrays. Errors are
+        those of `to_dict`, and MissingExtraError if pandas is not installed.
+        """
+        return conversions.to_pandas(self, episodes)
+
+    def to_hf(self) -> Any:
+        """Return a `datasets.Dataset` of Hugging Face with a row for each step, as `to_dict` has them."""
+        return conversions.to_hf(self)
+
+    def to_torchrl(self) -> Any:
+        """Return a TensorDict [steps] with the keys of TorchRL, for a storage of its replay buffers.
+
+        Rewards are float32; `collector/traj_ids` tells episodes apart. Final observations are kept.
+
+        Raises:
+            SchemaError: there are texts or values of any length.
+            MissingExtraError: tensordict is not installed.
+        """
+        return conversions.to_torchrl(self)
+
+    def to_d3rlpy(self) -> Any:
+        """Return a replay buffer of d3rlpy with the same transitions, the last ones too.
+
+        Raises:
+            SchemaError: observations are no Box or Tuple, or actions neither a Box nor Discrete.
+            MissingExtraError: d3rlpy is not installed.
+        """
+        return conversions.to_d3rlpy(self)
+
+    def to_minari(self, dataset_id: str) -> Any:
+        """Make a dataset of Minari in memory and under its own folder, and return it.
+
+        Minari changes frames by JPEG; `orlog export --to minari` writes them as they are, in bounded
+        memory, with metadata of episodes and the environment.
+
+        Args:
+            dataset_id: Its name there, such as `lab/robot-v3`.
+        """
+        return conversions.to_minari(self, dataset_id)
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.

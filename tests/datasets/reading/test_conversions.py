@@ -1,0 +1,148 @@
+"""What other libraries get is what episodes hold, one by one."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import MissingExtraError, SchemaError
+
+LENGTHS = (3, 1, 4)
+
+
+def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
+    """Record episodes of samples, of which the last one ends the task."""
+    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
+        for number, length in enumerate(LENGTHS):
+            ends = np.arange(length) == length - 1
+            observations.seed(number)
+            samples = [observations.sample() for _ in range(length + 1)]
+            writer.add_episode(
+                orlog.Episode(
+                    observations={
+                        key: np.stack([one[key] for one in samples]) for key in samples[0]
+                    }
+                    if isinstance(observations, spaces.Dict)
+                    else np.stack(samples),
+                    actions=np.stack([actions.sample() for _ in range(length)]),
+                    rewards=np.arange(length) / 4.0,
+                    terminations=ends & (number == 2),
+                    truncations=ends & (number != 2),
+                    infos={"place": np.arange(2.0 * length).reshape(-1, 2), "said": ["a"] * length},
+                )
+            )
+    return orlog.load_dataset(name)
+
+
+@pytest.fixture
+def vectors() -> Dataset:
+    return record(
+        "lab/v-v0", spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)
+    )
+
+
+def test_rows_are_the_transitions_of_all_episodes(vectors: Dataset) -> None:
+    columns, row = vectors.to_dict(), 0
+    for number, episode in enumerate(vectors):
+        for step in range(len(episode.rewards)):
+            assert (columns["episodes"][row], columns["steps"][row]) == (number, step)
+            np.testing.assert_array_equal(columns["observations"][row], episode.observations[step])
+            np.testing.assert_array_equal(
+                columns["next_observations"][row], episode.observations[step + 1]
+            )
+            for name in ("actions", "rewards", "terminations", "truncations"):
+                np.testing.assert_array_equal(columns[name][row], getattr(episode, name)[step])
+            np.testing.assert_array_equal(
+                columns["infos"]["place"][row], episode.infos["place"][step]
+            )
+            row += 1
+    assert row == len(columns["rewards"]) == len(columns["infos"]["said"])
+    few = vectors.to_dict(episodes=[2, 0])
+    assert few["episodes"].tolist() == [2] * 4 + [0] * 3
+    with pytest.raises(SchemaError, match="no episode"):
+        vectors.to_dict(episodes=[])
+
+
+def test_pandas_has_a_column_for_each_number(vectors: Dataset) -> None:
+    frame = vectors.to_pandas(episodes=range(2))
+    assert frame.index.tolist() == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert {"observations/1", "next_observations/0", "actions/0", "infos/place/1"} <= set(frame)
+    np.testing.assert_array_equal(frame["observations/1"][0], vectors[0].observations[:-1, 1])
+    assert frame.loc[(0, 1), "rewards"] == 0.25
+    mixed = record(
+        "lab/m-v0",
+        spaces.Dict({"arm": spaces.Box(0, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4), np.uint8)}),
+        spaces.Discrete(3),
+    ).to_pandas()
+    assert mixed["observations/frame"].iloc[0].shape == (4, 4)
+    assert "observations/arm/1" in mixed
+
+
+def test_minari_makes_a_dataset_of_it(
+    vectors: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it wants an author, a link to the code ..
+        made = vectors.to_minari("lab/v-v0")
+    for theirs, ours in zip(minari.load_dataset("lab/v-v0"), vectors, strict=True):
+        np.testing.assert_array_equal(theirs.observations, ours.observations)
+        np.testing.assert_array_equal(theirs.rewards, ours.rewards)
+    assert made.total_steps == 8
+
+
+# The next three run where these libraries are installed, which `make` does not do.
+
+
+def test_torchrl_samples_the_same_transitions(vectors: Dataset) -> None:
+    torchrl = pytest.importorskip("torchrl.data")
+    columns, tensors = vectors.to_dict(), vectors.select_columns([]).to_torchrl()
+    np.testing.assert_array_equal(tensors["next", "observation"], columns["next_observations"])
+    np.testing.assert_array_equal(tensors["collector", "traj_ids"], columns["episodes"])
+    buffer = torchrl.ReplayBuffer(storage=torchrl.LazyTensorStorage(100))
+    buffer.extend(tensors)
+    sample = buffer.sample(16)
+    assert sample["next", "reward"].shape == (16, 1)
+
+
+def test_hugging_face_has_the_same_rows(vectors: Dataset) -> None:
+    pytest.importorskip("dill")  # without it, the name means another package
+    columns, rows = vectors.to_dict(), vectors.to_hf()
+    assert len(rows) == len(columns["rewards"])
+    np.testing.assert_array_equal(rows[5]["observations"], columns["observations"][5])
+    np.testing.assert_array_equal(rows[5]["infos/place"], columns["infos"]["place"][5])
+
+
+def test_d3rlpy_picks_the_same_transitions(vectors: Dataset) -> None:
+    pytest.importorskip("d3rlpy")
+    columns, buffer, row = vectors.to_dict(), vectors.to_d3rlpy(), 0
+    for episode in buffer.episodes:
+        for step in range(episode.transition_count):
+            found = buffer.transition_picker(episode, step)
+            np.testing.assert_array_equal(found.observation, columns["observations"][row])
+            np.testing.assert_array_equal(found.reward[0], columns["rewards"][row])
+            if not columns["terminations"][row]:
+                np.testing.assert_array_equal(
+                    found.next_observation, columns["next_observations"][row]
+                )
+            assert bool(found.terminal) == bool(columns["terminations"][row])
+            row += 1
+    assert row == len(columns["rewards"])
+
+
+def test_what_is_not_installed_says_how_to_get_it(
+    vectors: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    with pytest.raises(MissingExtraError, match="pip install tensordict"):
+        vectors.to_torchrl()
