@@ -13,7 +13,7 @@ They share one process and both keep freed memory, which orlog's training does. 
 each has a process of its own, and peers have the allocator's defaults, as their users do. Times are
 those of the thread, so what others compute on these cores counts less. Ratios are medians over the
 rounds. "products" is the time that all matrix products of one of our updates take when each size is
-repeated on its own, so near what the processor can do; no order of work makes an update faster.
+repeated on its own, the fastest of several rounds: about the least that an update can take.
 """
 
 from __future__ import annotations
