@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
+    datasets_folder,
     installed_names,
     installed_versions,
     stored_versions,
@@ -251,6 +252,13 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     if versions:
         here = ", ".join(versions)
         return f"{wanted} is not on this machine; its versions here are: {here}."
+    recordings = sorted((datasets_folder() / wanted.name).glob(".*.recording/journal.json"))
+    if recordings:
+        return (
+            f"{wanted} is not finished: its recording in {recordings[0].parent} still runs or was "
+            "interrupted. Ending it makes the version; with resume=True, orlog.record or the writer "
+            "goes on."
+        )
     if entry is not None and _matches(entry, wanted):
         return (
             f"{wanted} is not on this machine yet; run: orlog build {wanted} "
