@@ -31,7 +31,7 @@ import numpy as np
 import orlog
 
 RESULTS = Path(__file__).resolve().parent / "results" / "recording.txt"
-ENVIRONMENT, STEPS, TURNS = "HalfCheetah-v5", 1000, 150
+ENVIRONMENT, STEPS, TURNS = "HalfCheetah-v5", 1000, 80
 ALONE, MINARI = "alone", "Minari DataCollector"
 INFOS = ("x_position", "x_velocity", "reward_forward", "reward_ctrl")
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.columns.episode import Columns, as_column
+from orlog.datasets.columns.episode import Columns, Episode, as_column
 from orlog.datasets.columns.options import options_to_text
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.reading.restoring import STATE
@@ -28,6 +28,12 @@ class OpenEpisode:
 
     Attributes:
         copied_action: Returns a copy of an action; raises SchemaError if it does not fit its space.
+        copied_observation: The same for observations.
+        observations: Copies of the observations, one more than steps at an episode's start.
+        actions: Copies of the actions.
+        rewards: The rewards.
+        flags: Termination and truncation of the last step.
+        wants_more: Whether anything else is recorded of a step.
         with_log_probs: Whether each action comes with its log-probability.
     """
 
@@ -39,6 +45,7 @@ class OpenEpisode:
         *,
         infos: Sequence[str] = (),
         action_log_probs: bool = False,
+        state: bool = False,
         keeps_options: bool = True,
     ) -> None:
         """Hold nothing yet.
@@ -49,21 +56,23 @@ class OpenEpisode:
             action_space: Space of actions.
             infos: Names in the info of each step that are kept.
             action_log_probs: Whether each action comes with its log-probability.
+            state: Whether each step comes with the simulator's state.
             keeps_options: Whether the options of resets are kept.
         """
         self._writer = writer
         self._spaces = observation_space, action_space
         self._names = tuple(infos)
         self.with_log_probs = action_log_probs
+        self.wants_more = bool(infos) or action_log_probs or state
         self._keeps_options = keeps_options
-        self._copy_observation = _copier(observation_space, self._misfit("observation", 0, ""))
+        self.copied_observation = _copier(observation_space, self._misfit("observation", 0, ""))
         advice = "; convert it before the step, for example with .astype"
         self.copied_action = _copier(action_space, self._misfit("action", 1, advice))
         self._written = 0
-        self._flags: tuple[Any, Any] = False, False
+        self.flags: tuple[Any, Any] = False, False
         self._seed: int | None = None
         self._options = ""
-        self._observations: list[Any] = []
+        self.observations: list[Any] = []
         self._forget_steps()
 
     def another(self) -> OpenEpisode:
@@ -73,6 +82,7 @@ class OpenEpisode:
             *self._spaces,
             infos=self._names,
             action_log_probs=self.with_log_probs,
+            state=self.wants_more,
             keeps_options=self._keeps_options,
         )
 
@@ -90,7 +100,7 @@ class OpenEpisode:
                 f"{self._writer.name}: the version to append to has no column episodes/options, so "
                 "options of reset cannot be kept; reset without them, or record a new dataset."
             )
-        self._observations = [self._copy_observation(observation)]
+        self.observations = [self.copied_observation(observation)]
         self._seed, self._options = seed, text
 
     def add(
@@ -106,21 +116,31 @@ class OpenEpisode:
             SchemaError: something does not fit; nothing is added.
         """
         observation, reward, terminated, truncated, info = result
-        after = self._copy_observation(observation)
+        after = self.copied_observation(observation)
+        if self.wants_more:
+            self.add_more(info, state, log_prob)
+        self.observations.append(after)
+        self.actions.append(action)
+        self.rewards.append(reward)
+        self.flags = terminated, truncated
+
+    def add_more(
+        self,
+        info: Mapping[str, Any],
+        state: Mapping[str, np.ndarray] | None,
+        log_prob: float | None,
+    ) -> None:
+        """Add what is recorded of a step on request.
+
+        Raises:
+            SchemaError: the info lacks a value; nothing is added.
+        """
         if self._names:
             self._infos.append(self._picked(info))
         if state is not None:
             self._states.append(state)
         if log_prob is not None:
             self._log_probs.append(log_prob)
-        self._observations.append(after)
-        self._actions.append(action)
-        self._rewards.append(reward)
-        self._flags = terminated, truncated
-
-    def __len__(self) -> int:
-        """Return the number of steps that it holds."""
-        return len(self._rewards)
 
     def end(self) -> None:
         """Write the steps and end the episode; an episode without steps is forgotten.
@@ -129,11 +149,16 @@ class OpenEpisode:
             SchemaError: the steps do not fit those of earlier episodes.
             StorageError: the disk is full; finished episodes are kept.
         """
+        metadata = {"options": self._options} if self._keeps_options else {}
+        if self._written == 0 and self.rewards:
+            columns = self._take_columns()
+            self.observations = []
+            self._writer.add_episode(Episode(seed=self._seed, metadata=metadata, **columns))
+            return
         self.write_steps()
-        self._observations = []
+        self.observations = []
         if self._written > 0:
             self._written = 0
-            metadata = {"options": self._options} if self._keeps_options else {}
             self._writer.end_episode(seed=self._seed, metadata=metadata)
 
     def write_steps(self) -> None:
@@ -143,24 +168,26 @@ class OpenEpisode:
             SchemaError: the steps do not fit those of earlier episodes.
             StorageError: the disk is full; finished episodes are kept.
         """
-        steps = len(self)
-        if steps == 0:
-            return
-        terminations, truncations = np.zeros((2, steps), np.bool_)
-        terminations[-1], truncations[-1] = map(bool, self._flags)
+        steps = len(self.rewards)
+        if steps > 0:
+            self._writer.add_steps(**self._take_columns())
+            self._written += steps
+
+    def _take_columns(self) -> dict[str, Any]:
+        """Return the steps as columns; they are forgotten, so that an error is not met twice."""
+        terminations, truncations = np.zeros((2, len(self.rewards)), np.bool_)
+        terminations[-1], truncations[-1] = map(bool, self.flags)
         columns = {
-            "observations": _stack(self._spaces[0], self._observations),
-            "actions": _stack(self._spaces[1], self._actions),
-            "rewards": _column("rewards", self._rewards),
+            "observations": _stack(self._spaces[0], self.observations),
+            "actions": _stack(self._spaces[1], self.actions),
+            "rewards": _column("rewards", self.rewards),
             "terminations": terminations,
             "truncations": truncations,
             "infos": self._info_columns(),
         }
-        # They are forgotten whether or not they fit, so that an error is not met twice.
-        self._observations = []
+        self.observations = []
         self._forget_steps()
-        self._writer.add_steps(**columns)
-        self._written += steps
+        return columns
 
     def wrong_log_prob(self) -> SchemaError:
         """Return the error for a log-probability that is missing, or is not recorded."""
@@ -172,7 +199,7 @@ class OpenEpisode:
 
     def where(self) -> str:
         """Return dataset, episode and step in words."""
-        step = self._written + len(self)
+        step = self._written + len(self.rewards)
         return f"{self._writer.name}, episode {self._writer.total_episodes}, step {step}"
 
     def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:
@@ -183,12 +210,12 @@ class OpenEpisode:
         )
 
     def _forget_steps(self) -> None:
-        self._actions: list[Any] = []
-        self._rewards: list[Any] = []
+        self.actions: list[Any] = []
+        self.rewards: list[Any] = []
         self._infos: list[list[Any]] = []
         self._states: list[Mapping[str, np.ndarray]] = []
         self._log_probs: list[float] = []
-        self._flags = False, False
+        self.flags = False, False
 
     def _picked(self, info: Mapping[str, Any]) -> list[Any]:
         try:
@@ -278,5 +305,5 @@ def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:
 def _column(name: str, values: list[Any]) -> Columns:
     """Return a value of each step as a column."""
     if {type(value) for value in values} <= {float, np.float64}:
-        return np.array(values, np.float64)
+        return np.fromiter(values, np.float64, len(values))
     return as_column(name, values)

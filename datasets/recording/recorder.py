@@ -139,19 +139,29 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._running:
             raise SchemaError(f"{episode.where()}: no episode is running; call env.reset() first.")
         kept = episode.copied_action(action)
+        state = None
         if (action_log_prob is None) is episode.with_log_probs:
             raise episode.wrong_log_prob()
-        state = None if self._simulator is None else self._simulator.read()
+        if self._simulator is not None:
+            state = self._simulator.read()
         # After an error, nobody knows whether the action was taken: the episode ends before it.
         self._running = False
         result = self.env.step(action)
-        episode.add(kept, result, state, action_log_prob)
-        if result[2] or result[3]:
+        # This is `episode.add`, written out: calls would cost a good part of what recording costs.
+        observation, reward, terminated, truncated, info = result
+        after = episode.copied_observation(observation)
+        if episode.wants_more:
+            episode.add_more(info, state, action_log_prob)
+        episode.observations.append(after)
+        episode.actions.append(kept)
+        episode.rewards.append(reward)
+        if terminated or truncated:
+            episode.flags = terminated, truncated
             episode.end()
-        else:
-            if len(episode) >= self._block_steps:
-                episode.write_steps()
-            self._running = True
+            return result
+        if len(episode.rewards) >= self._block_steps:
+            episode.write_steps()
+        self._running = True
         return result
 
     def episode_starts_from(self, observation: Any) -> None:
@@ -238,6 +248,7 @@ def start_recording(
         action_space,
         infos=infos,
         action_log_probs=action_log_probs,
+        state=state,
         keeps_options=keeps_options,
     )
     return writer, episode
