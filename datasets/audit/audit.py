@@ -13,12 +13,12 @@ import numpy as np
 
 from orlog.datasets.audit.duplicates import check_duplicates, check_splits
 from orlog.datasets.audit.episodes import (
-    check_final_observations,
     check_flags,
     check_lengths,
     check_returns,
     check_times,
 )
+from orlog.datasets.audit.finals import check_final_observations, check_next_observations
 from orlog.datasets.audit.findings import GRAVITIES, Audit, Check, Facts, Finding
 from orlog.datasets.audit.jumps import check_jumps
 from orlog.datasets.audit.partial import Part, open_part
@@ -35,7 +35,7 @@ from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.operations import episode_column
-from orlog.errors import IntegrityError, LockError, clause
+from orlog.errors import IntegrityError, LockError, SchemaError, clause
 
 __all__ = ["CHECKS", "audit"]
 
@@ -51,6 +51,7 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "unused actions": check_unused_actions,
     "flags": check_flags,
     "final observations": check_final_observations,
+    "next observations": check_next_observations,
     "returns": check_returns,
     "lengths": check_lengths,
     "times": check_times,
@@ -85,13 +86,15 @@ def audit(
 
     Raises:
         NotFoundError: it is not on this machine.
-        SchemaError: datasets of other columns cannot be compared.
+        SchemaError: it has no episodes, or datasets of other columns cannot be compared.
         FormatVersionError: it was written by a newer orlog.
     """
     opened: Dataset | None = None
     try:
         part = open_part(dataset)
         opened = as_dataset(dataset) if part is None else part.dataset
+        if not opened.total_episodes:
+            raise SchemaError(f"{opened.name}: there is no episode to audit; choose others.")
         facts = _facts(opened, trust_environment)
         if against:
             others = [as_dataset(one, "against") for one in against]

@@ -11,9 +11,9 @@ import re
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
+from orlog.datasets.audit.hashing import ODD, OTHER, mixed
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.thresholds import limit
-from orlog.manifests.columns import is_offsets, offsets_of
 
 __all__ = ["check_duplicates", "check_splits", "is_held_out"]
 
@@ -22,8 +22,6 @@ _HELD_OUT = re.compile(
     re.IGNORECASE,
 )
 _TRAIN = re.compile(r"(^|[^a-z])train(ing)?($|[^a-z])", re.IGNORECASE)
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_OTHER = np.uint64(0xD1B54A32D192ED03)
 
 
 def is_held_out(split: str) -> bool:
@@ -106,7 +104,7 @@ def check_duplicates(facts: Facts) -> Check:
         hashes, is_moving = _transitions(piece)
         steps = np.arange(piece.steps) - np.repeat(piece.ends - piece.lengths, piece.lengths)
         steps[: piece.lengths[0]] += piece.first_step
-        each = _mixed(hashes + _ODD * (steps.astype(np.uint64) + np.uint64(1)))
+        each = mixed(hashes + ODD * (steps.astype(np.uint64) + np.uint64(1)))
         sums = np.add.reduceat(each, piece.ends - piece.lengths)
         np.add.at(episode_hashes, piece.episodes, sums)
         chosen = is_moving & piece.has_next
@@ -267,61 +265,7 @@ class _Sample:
 
 def _transitions(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     """Return the hash of each step's transition, and whether its observation changes in it."""
-    observed = _hash_of(piece, "observations")
-    before, after = (piece.steps_of(observed, after=after) for after in (False, True))
-    taken, rewards = _hash_of(piece, "actions"), _hash_of(piece, "rewards")
-    return _mixed(_mixed(before + _ODD * taken) + _OTHER * after + rewards), before != after
-
-
-def _hash_of(piece: Piece, root: str) -> np.ndarray:
-    """Return a hash of each row of all columns under a root."""
-    names = sorted(name for name in piece.columns if re.split("[/@]", name)[0] == root)
-    total = np.zeros(1, np.uint64)
-    with np.errstate(over="ignore"):
-        for number, name in enumerate(names):
-            hashes = _row_hashes(piece.columns[name])
-            offsets = offsets_of(name)
-            while offsets is not None:
-                hashes = _sums(hashes, piece.columns[offsets])
-                offsets = offsets_of(offsets)
-            if not is_offsets(name):
-                total = total + _mixed(hashes + _ODD * np.uint64(2 * number + 1))
-    return total
-
-
-def _sums(hashes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return a hash for each run of hashes, which depends on their order; `ends` are theirs."""
-    starts = np.concatenate([[0], ends[:-1]])
-    positions = np.arange(len(hashes)) - np.repeat(starts, ends - starts)
-    placed = _mixed(hashes + _OTHER * (positions.astype(np.uint64) + np.uint64(1)))
-    sums = np.concatenate([np.zeros(1, np.uint64), placed.cumsum(dtype=np.uint64)])
-    hashed: np.ndarray = sums[ends] - sums[starts] + (ends - starts).astype(np.uint64)
-    return hashed
-
-
-def _row_hashes(values: np.ndarray) -> np.ndarray:
-    """Return a hash of the bytes of each row."""
-    rows = np.ascontiguousarray(values).reshape(len(values), -1)
-    size = rows.shape[1] * rows.itemsize
-    if size == 0 or len(rows) == 0:
-        return np.zeros(len(rows), np.uint64)
-    data = rows.view(np.uint8).reshape(len(rows), size)
-    if size % 8:
-        data = np.pad(data, ((0, 0), (0, -size % 8)))
-    words = np.ascontiguousarray(data).view(np.uint64)
-    places = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _ODD | np.uint64(1)
-    with np.errstate(over="ignore"):
-        mixed = words ^ (words >> np.uint64(29))
-        mixed *= places
-        mixed ^= mixed >> np.uint64(32)
-        mixed *= _OTHER
-        return _mixed(np.add.reduce(mixed, axis=1))
-
-
-def _mixed(hashes: np.ndarray) -> np.ndarray:
-    """Return hashes whose bits depend on all bits (the finalizer of SplitMix64)."""
-    with np.errstate(over="ignore"):
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: np.ndarray = hashes ^ (hashes >> np.uint64(31))
-    return mixed
+    observed = piece.hashes("observations")
+    before, after = observed[piece.before], observed[piece.before + 1]
+    taken, rewards = piece.hashes("actions"), piece.hashes("rewards")
+    return mixed(mixed(before + ODD * taken) + OTHER * after + rewards), before != after

@@ -11,7 +11,16 @@ import numpy as np
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["GRAVITIES", "Audit", "Check", "Facts", "Finding", "Gravity", "place_text"]
+__all__ = [
+    "GRAVITIES",
+    "Audit",
+    "Check",
+    "Facts",
+    "Finding",
+    "Gravity",
+    "about_episodes",
+    "place_text",
+]
 
 Gravity = Literal["error", "warning", "note"]
 
@@ -118,3 +127,27 @@ def place_text(finding: Finding) -> str:
     if finding.step is None:
         return f"episode {finding.episode}"
     return f"episode {finding.episode}, step {finding.step}"
+
+
+def about_episodes(
+    check: str,
+    gravity: Gravity,
+    column: str,
+    text: str,
+    episodes: np.ndarray,
+    *,
+    step: int | None = None,
+) -> Finding:
+    """Return a finding about episodes; `{}` in the text stands for their number."""
+    distinct = np.unique(episodes)
+    one = len(distinct) == 1
+    subject = "1 episode" if one else f"each of {len(distinct):,} episodes"
+    return Finding(
+        check=check,
+        gravity=gravity,
+        column=column,
+        text=text.format(subject),
+        episode=int(distinct[0]),
+        step=step,
+        count=len(distinct),
+    )

@@ -69,11 +69,13 @@ def _jumps(largest: _Largest, usual: float, steps: int) -> dict[tuple[int, int],
     count = count_outliers(largest.sizes, steps)
     sizes = largest.sizes[:count].tolist()
     return {
-        largest.places[row]: _Jump(
-            largest.changes[row], size / max(usual, 1e-300), size / float(largest.sizes[count])
+        (int(largest.episodes[row]), int(largest.steps[row])): _Jump(
+            float(largest.changes[row]),
+            size / max(usual, 1e-300),
+            size / float(largest.sizes[count]),
         )
         for row, size in enumerate(sizes)
-        if size > limit("jump size") * usual and not _is_turn(largest.changes[row])
+        if size > limit("jump size") * usual and not _is_turn(float(largest.changes[row]))
     }
 
 
@@ -166,27 +168,25 @@ class _Largest:
 
     def __init__(self) -> None:
         self.sizes = np.empty(0)
-        self.changes: list[float] = []
-        self.places: list[tuple[int, int]] = []
+        self.changes = np.empty(0)
+        self.episodes = np.empty(0, np.int64)
+        self.steps = np.empty(0, np.int64)
 
     def add(self, piece: Piece, residuals: np.ndarray, changes: np.ndarray) -> None:
         """Take in the residuals and changes of the steps of a piece; NaN is left out."""
         least = self.sizes[-1] if len(self.sizes) == KEPT else -1.0
         rows = np.flatnonzero(residuals > least)
+        if not len(rows):
+            return
         if len(rows) > KEPT:
             rows = rows[np.argpartition(residuals[rows], -KEPT)[-KEPT:]]
+        episodes, steps = piece.places(rows)
         sizes = np.concatenate([self.sizes, residuals[rows]])
         kept = np.argsort(-sizes, kind="stable")[:KEPT]
-        known = len(self.sizes)
-        self.places = [
-            self.places[one] if one < known else piece.place(int(rows[one - known]))
-            for one in kept.tolist()
-        ]
-        self.changes = [
-            self.changes[one] if one < known else float(changes[rows[one - known]])
-            for one in kept.tolist()
-        ]
         self.sizes = sizes[kept]
+        self.changes = np.concatenate([self.changes, changes[rows]])[kept]
+        self.episodes = np.concatenate([self.episodes, episodes])[kept]
+        self.steps = np.concatenate([self.steps, steps])[kept]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +227,7 @@ class _Model:
 
     def inputs(self, piece: Piece) -> np.ndarray:
         """Return observations and actions, (inputs, steps) float64."""
-        before = [piece.steps_of(piece.numbers(name), after=False) for name in self.numbers]
+        before = [piece.numbers(name).take(piece.before, axis=1) for name in self.numbers]
         taken = [piece.numbers(name) for name in self.actions]
         return np.concatenate([*before, *taken]).astype(np.float64, copy=False)
 

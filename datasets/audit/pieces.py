@@ -12,17 +12,20 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
-from orlog.datasets.columns.blocks import Block
+from orlog.datasets.audit.hashing import ODD, mixed, row_hashes, sums_of
+from orlog.datasets.columns.blocks import Block, episode_blocks, slice_block
 from orlog.datasets.reading.dataset import Dataset
-from orlog.manifests.columns import axis_of, has_offsets, is_part
+from orlog.manifests.columns import axis_of, has_offsets, is_offsets, is_part, offsets_of
 
 __all__ = ["Piece", "dimension", "pieces", "plain_columns"]
 
 LONG_EPISODE_BYTES = 2**26
+PIECE_BYTES = 2**21  # so that most of what checks compute stays in the CPU's cache
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +48,7 @@ class Piece:
     is_end: bool
     missing_finals: np.ndarray
     _numbers: Block = dataclasses.field(default_factory=dict)
+    _hashes: Block = dataclasses.field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -74,6 +78,12 @@ class Piece:
         known[self.lasts[self.missing_finals[self.ending]]] = False
         return known
 
+    def places(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the episodes and the steps of rows of steps."""
+        index = np.searchsorted(self.ends, rows, "right")
+        steps = rows - (self.ends - self.lengths)[index] + np.where(index == 0, self.first_step, 0)
+        return self.episodes[index], steps
+
     def place(self, row: int, *, of_observations: bool = False) -> tuple[int, int]:
         """Return the episode and the step of a row of steps or of observations."""
         ends = self.ends + np.arange(1, len(self.ends) + 1) if of_observations else self.ends
@@ -81,15 +91,13 @@ class Piece:
         step = row - (int(ends[index - 1]) if index else 0)
         return int(self.episodes[index]), step + (self.first_step if index == 0 else 0)
 
-    def steps_of(self, values: np.ndarray, *, after: bool) -> np.ndarray:
-        """Return the observation before, or after, each step, given values of all observations.
-
-        The last axis of `values` counts observations.
-        """
-        kept = np.ones(values.shape[-1], np.bool_)
-        firsts = self.ends - self.lengths + np.arange(len(self.ends))
-        kept[firsts if after else firsts + self.lengths] = False
-        return values[..., kept]
+    @functools.cached_property
+    def before(self) -> np.ndarray:
+        """The row of the observation before each step, (steps,) int64; the one after it follows."""
+        rows: np.ndarray = np.arange(self.steps) + np.repeat(
+            np.arange(len(self.lengths)), self.lengths
+        )
+        return rows
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a column with one row for each number of its rows, (numbers, rows), contiguous."""
@@ -99,11 +107,30 @@ class Piece:
             self._numbers[name] = np.ascontiguousarray(rows.T)
         return self._numbers[name]
 
+    def hashes(self, root: str) -> np.ndarray:
+        """Return a hash of each row of all columns under a root, such as `observations`."""
+        if root in self._hashes:
+            return self._hashes[root]
+        names = sorted(name for name in self.columns if re.split("[/@]", name)[0] == root)
+        rows = self.steps + len(self.lengths) * (root == "observations")
+        total = np.zeros(rows, np.uint64)
+        for number, name in enumerate(names):
+            if is_offsets(name):
+                continue  # what it counts is hashed with its count
+            hashes, offsets = row_hashes(self.columns[name]), offsets_of(name)
+            while offsets is not None:
+                hashes = sums_of(hashes, self.columns[offsets])
+                offsets = offsets_of(offsets)
+            with np.errstate(over="ignore"):
+                total = total + mixed(hashes + ODD * np.uint64(2 * number + 1))
+        self._hashes[root] = total
+        return total
+
     def changes(self, name: str) -> np.ndarray:
         """Return how much each number of an observation changes in each step, (numbers, steps)."""
         numbers = self.numbers(name)
         changed = np.diff(numbers.astype(np.float64, copy=False), axis=1)
-        return np.delete(changed, self.ends[:-1] + np.arange(len(self.ends) - 1), axis=1)
+        return changed.take(self.before, axis=1)
 
     def counted(self, name: str) -> int:
         """Return how many rows of a column are here and not in the next piece too."""
@@ -142,9 +169,12 @@ def pieces(dataset: Dataset, missing_finals: np.ndarray) -> Iterator[Piece]:
             continue
         done = first
         for block, counts in dataset.blocks(np.arange(first, last)):
-            episodes = np.arange(done, done + len(counts))
             columns = {name: block[name] for name in names}
-            yield Piece(columns, episodes, counts, 0, True, missing_finals[episodes])
+            edges = episode_blocks(counts.cumsum(), max(1, PIECE_BYTES // max(1, row_bytes)))
+            for begin, end in itertools.pairwise(edges.tolist()):
+                episodes = np.arange(done + begin, done + end)
+                part = slice_block(columns, counts, begin, end)
+                yield Piece(part, episodes, counts[begin:end], 0, True, missing_finals[episodes])
             done += len(counts)
 
 

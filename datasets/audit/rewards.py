@@ -32,7 +32,7 @@ def _always(reward: float) -> Formula:
 
 
 def _pendulum(piece: Piece) -> np.ndarray:
-    cosine, sine, speed = piece.steps_of(piece.numbers("observations"), after=False).astype(float)
+    cosine, sine, speed = piece.numbers("observations").take(piece.before, axis=1).astype(float)
     torque = np.clip(piece.numbers("actions")[0].astype(float), -2, 2)
     rewards: np.ndarray = -(np.arctan2(sine, cosine) ** 2 + 0.1 * speed**2 + 0.001 * torque**2)
     return rewards
@@ -153,7 +153,7 @@ def _of_goals(facts: Facts) -> Formula | str:
     def of_goals(piece: Piece) -> np.ndarray | None:
         # The goal that counts is the one observed with the result of the step.
         achieved, desired = (
-            piece.steps_of(piece.columns[f"observations/{key}"].T, after=True).T
+            piece.columns[f"observations/{key}"].take(piece.before + 1, axis=0)
             for key in ("achieved_goal", "desired_goal")
         )
         try:

@@ -81,7 +81,7 @@ THRESHOLDS = {
         5, "Transitions of real numbers that occur more than once, from which they are reported."
     ),
     "remembered transitions": Threshold(
-        2**22, "Transitions that are compared at most; of more, an even sample is."
+        2**21, "Transitions that are compared at most; of more, an even sample is."
     ),
     "reward error": Threshold(
         1e-3, "Relative and absolute difference up to which a recomputed reward counts as equal."

@@ -44,7 +44,7 @@ def check_finite(facts: Facts) -> Check:
     for name in plain_columns(facts.dataset, "episodes"):
         values = facts.dataset.column(name)
         if values.dtype.kind == "f" and name != "episodes/returns":  # which follow from rewards
-            rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+            rows = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
             if len(rows):
                 counts[name], firsts[name] = len(rows), (int(rows[0]), 0)
     while (piece := (yield)) is not None:
@@ -299,7 +299,7 @@ def check_stuck(facts: Facts) -> Check:
             numbers = piece.numbers(name)
             same = numbers[:, 1:] == numbers[:, :-1]
             if axis_of(name) == "observation":
-                same = np.delete(same, piece.ends[:-1] + np.arange(len(firsts) - 1), axis=1)
+                same = same.take(piece.before, axis=1)
             else:  # an episode's first action follows none
                 same = np.concatenate([np.zeros((len(same), 1), np.bool_), same], axis=1)
                 same[:, firsts] = False

@@ -19,6 +19,8 @@ from orlog.datasets.audit import pieces as audit_pieces
 from orlog.datasets.audit.findings import Finding
 from orlog.datasets.audit.thresholds import THRESHOLDS
 from orlog.datasets.home.presence import PartialRecord, partial_folder, write_partial
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
 from orlog.manifests.manifest import read_manifest
 from tests.command_line import orlog as run
 
@@ -398,3 +400,50 @@ def test_long_episodes_are_read_in_pieces(
     whole = orlog.audit(write(drafts))
     monkeypatch.setattr(audit_pieces, "LONG_EPISODE_BYTES", 2**11)
     assert orlog.audit(NAME).findings == whole.findings
+
+
+def test_of_a_maze_only_what_is_true_is_said(mini: Dataset) -> None:
+    audit = orlog.audit(mini)
+    assert {one.gravity for one in audit.findings} == {"note"}
+    assert {one.check for one in audit.findings} == {"saturated", "flags", "jumps"}
+    assert list(audit.not_checked) == ["splits"]  # so its rewards were computed again
+
+
+def test_a_reward_that_a_maze_would_not_give_is_found(mini: Dataset) -> None:
+    with orlog.DatasetWriter("lab/maze-v1", environment=mini.recover_environment()) as writer:
+        for episode in mini.iterate_episodes(range(3)):
+            rewards = episode.rewards.copy()
+            rewards[7] += episode.index == 1
+            writer.add_episode(dataclasses.replace(episode, rewards=rewards))
+    found = [one for one in orlog.audit("lab/maze-v1").findings if one.check == "rewards"]
+    assert [(one.gravity, one.episode, one.step, one.count) for one in found] == [
+        ("error", 1, 7, 1)
+    ]
+
+
+def test_values_of_every_shape_are_audited() -> None:
+    spaces = gymnasium.spaces
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    nested = spaces.Dict(
+        {
+            "empty": spaces.Box(-1, 1, (0,)),
+            "graph": spaces.Graph(box, None),
+            "some": spaces.Sequence(box),
+        }
+    )
+    action_space = spaces.Tuple((box, spaces.Discrete(2)))
+    with orlog.DatasetWriter(
+        "lab/nested-v1", observation_space=nested, action_space=action_space
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=[nested.sample() for _ in range(5)],
+                actions=[action_space.sample() for _ in range(4)],
+                rewards=np.arange(4.0),
+                terminations=np.arange(4) == 3,
+                truncations=np.zeros(4, bool),
+            )
+        )
+    assert orlog.audit("lab/nested-v1").findings == []
+    with pytest.raises(SchemaError, match="there is no episode"):
+        orlog.audit(orlog.load_dataset("lab/nested-v1")[:0])

@@ -1,0 +1,103 @@
+"""Checks of the last of an episode's T + 1 observations, and of next observations in the infos."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from orlog.datasets.audit.findings import Check, Facts, Finding, about_episodes
+from orlog.datasets.audit.pieces import Piece, plain_columns
+from orlog.datasets.audit.thresholds import limit
+
+__all__ = ["check_final_observations", "check_next_observations"]
+
+CHECK = "final observations"
+
+
+def check_final_observations(facts: Facts) -> Check:
+    """Find final observations that were not recorded as such."""
+    names = plain_columns(facts.dataset, "observations")
+    if not any(facts.dataset.schema.columns()[name].dtype.kind == "f" for name in names):
+        return "observations are no real numbers, so equal ones are no sign of a mistake"
+    count = facts.dataset.total_episodes
+    first, final, before_final = (np.zeros(count, np.uint64) for _ in range(3))  # hashes
+    starts_at_zero, ends_at_zero = (np.zeros(count, np.bool_) for _ in range(2))
+    repeats = steps = 0
+    while (piece := (yield)) is not None:
+        hashes = piece.hashes("observations")
+        same = hashes[piece.before] == hashes[piece.before + 1]
+        others = np.delete(same, piece.lasts)
+        repeats, steps = repeats + int(others.sum()), steps + len(others)
+        ended, lasts = piece.episodes[piece.ending], piece.before[piece.lasts]
+        before_final[ended], final[ended] = hashes[lasts], hashes[lasts + 1]
+        ends_at_zero[ended] = _are_zero(piece, names, lasts + 1)
+        goes_on = bool(piece.first_step)
+        begun = piece.episodes[goes_on:]
+        firsts = piece.before[piece.ends - piece.lengths][goes_on:]
+        first[begun] = hashes[firsts]
+        starts_at_zero[begun] = _are_zero(piece, names, firsts)
+    known = ~facts.missing_finals
+    repeated = np.flatnonzero((final == before_final) & known)
+    shifted = np.flatnonzero((final[:-1] == first[1:]) & known[:-1])
+    zero = np.flatnonzero(ends_at_zero & ~starts_at_zero & known)
+    findings = []
+    if facts.missing_finals.any():
+        text = "the final observation of {} was never recorded, as the data say"
+        missing = np.flatnonzero(facts.missing_finals)
+        findings.append(about_episodes(CHECK, "note", "observations", text, missing))
+    moves = repeats <= limit("copied steps") * max(1, steps)
+    few = max(limit("fewest episodes"), limit("copied finals") * known.sum())
+    if moves and len(repeated) >= few:
+        text = "the final observation of {} repeats the one before it: perhaps T observations for T actions"
+        findings.append(about_episodes(CHECK, "warning", "observations", text, repeated))
+    if (first != first[0]).any() and len(shifted) >= max(2, limit("shifted finals") * count):
+        text = "the final observation of {} is the first one of the next episode"
+        findings.append(about_episodes(CHECK, "error", "observations", text, shifted))
+    if len(zero):
+        text = "the final observation of {} is zero: it was probably never recorded"
+        findings.append(about_episodes(CHECK, "warning", "observations", text, zero))
+    return findings
+
+
+def check_next_observations(facts: Facts) -> Check:
+    """Find next observations among the infos that differ from the observation after the step."""
+    names = {
+        name: other
+        for other in plain_columns(facts.dataset, "observations")
+        for name in (
+            other.replace("observations", "infos/next_observations", 1),
+            other.replace("observations", "infos/next_observation", 1),
+        )
+        if name in facts.dataset.columns
+    }
+    found: dict[str, tuple[int, tuple[int, int]]] = {}
+    while (piece := (yield)) is not None:
+        for name, other in names.items():
+            following = _rows(piece, other).take(piece.before + 1, axis=0)
+            wrong = (_rows(piece, name) != following).any(axis=1) & piece.has_next
+            if wrong.any():
+                count, place = found.get(name, (0, piece.place(int(wrong.argmax()))))
+                found[name] = count + int(wrong.sum()), place
+    return [
+        Finding(
+            check=CHECK,
+            gravity="error",
+            column=name,
+            text=f"{count:,} rows differ from the observation of the following row",
+            episode=place[0],
+            step=place[1],
+            count=count,
+        )
+        for name, (count, place) in found.items()
+    ]
+
+
+def _are_zero(piece: Piece, names: list[str], rows: np.ndarray) -> np.ndarray:
+    empty: np.ndarray = np.all([~_rows(piece, name)[rows].any(axis=1) for name in names], axis=0)
+    return empty
+
+
+def _rows(piece: Piece, name: str) -> np.ndarray:
+    values = piece.columns[name]
+    return values.reshape(len(values), math.prod(values.shape[1:]))
