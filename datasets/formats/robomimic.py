@@ -151,23 +151,23 @@ class _Reader:
         columns = {
             key: self._column(name, key) for key in ("actions", "rewards", *self._infos.values())
         }
-        befores = {part: self._column(name, f"obs/{part}") for part in self._parts}
-        afters = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
-        for key, column in (*columns.items(), *befores.items(), *afters.items()):
+        now = {part: self._column(name, f"obs/{part}") for part in self._parts}
+        then = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
+        for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
                 raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")
         for part in self._parts:
-            wanted = befores[part].dtype, befores[part].shape[1:]
-            if (afters[part].dtype, afters[part].shape[1:]) != wanted:
+            wanted = now[part].dtype, now[part].shape[1:]
+            if (then[part].dtype, then[part].shape[1:]) != wanted:
                 raise SchemaError(f"{where}, next_obs/{part}: differs from obs in dtype or shape.")
-        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in befores.values())
+        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in now.values())
         block = max(1, BLOCK_BYTES // (2 * row_bytes))
         for start in range(0, length, block):
             stop = min(length, start + block)
             is_last = stop == length
             observations = {}
             for part in self._parts:
-                before, after = befores[part][start:stop], afters[part][start:stop]
+                before, after = now[part][start:stop], then[part][start:stop]
                 _check_follow(before, after, f"{where}, next_obs/{part}", start)
                 observations[part] = after if start else np.concatenate((before[:1], after))
             ended = is_last and bool(columns["dones"][length - 1])
