@@ -20,7 +20,9 @@ def test_the_python_of_each_page_runs_from_top_to_bottom(
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     # The small dataset stands in for the large one, which takes a minute to build.
     code = "\n".join(blocks).replace("umaze-v1", "umaze-mini-v1")
-    exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+    names = {"__name__": "__main__"}
+    exec(compile(code, page.name, "exec"), names)
+    names.clear()  # functions of the page would keep all its datasets until garbage is collected
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
