@@ -29,9 +29,11 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.interchange.flat_rows import MISSING, unbounded_space
-from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.known_lengths import EpisodeCutter
+from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
 __all__ = ["FORMAT"]
@@ -86,7 +88,7 @@ class _Table:
         self.names: list[str] = []
         self._sorted: Any = None
         for file, where in zip(self._files, self._sources, strict=True):
-            with _reading(where):
+            with reading_arrow(where):
                 names = _names(file)
             if len(set(names)) != len(names):
                 raise SchemaError(f"{where}: two columns have the same name.")
@@ -106,11 +108,12 @@ class _Table:
             return
         for file, where in zip(self._files, self._sources, strict=True):
             first = 0
-            with _reading(where):
+            with reading_arrow(where):
                 for batch in _batches(file, columns):
                     if batch.num_rows:
                         yield {
-                            name: _array(batch.column(name), name, where, first) for name in columns
+                            name: array_of(batch.column(name), name, where, first)
+                            for name in columns
                         }
                     first += batch.num_rows
 
@@ -120,16 +123,16 @@ class _Table:
         if self._sorted is None:
             batches = []
             for file, where in zip(self._files, self._sources, strict=True):
-                with _reading(where):
+                with reading_arrow(where):
                     batches += list(_batches(file, self.names))
                 if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
                     raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
-            with _reading(self.where):
+            with reading_arrow(self.where):
                 table = pa.Table.from_batches(batches)
                 self._sorted = table.sort_by([(name, "ascending") for name in self.sort_by])
         for start in range(0, self._sorted.num_rows, BLOCK_ROWS):
             part = self._sorted.slice(start, BLOCK_ROWS).combine_chunks()
-            yield {name: _array(part.column(name), name, self.where, start) for name in columns}
+            yield {name: array_of(part.column(name), name, self.where, start) for name in columns}
 
 
 class _Layout:
@@ -300,136 +303,23 @@ def _action_space(checked: _Checked) -> gymnasium.Space[Any]:
 
 
 def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
-    """Yield all steps; a row is held back until it is known what follows it."""
-    cutter = _Cutter(layout, checked, table.where)
+    cutter = EpisodeCutter(checked.lengths.tolist(), table.where)
     names = [name for found in layout.columns.values() for name in found]
+    first = 0
     for block in table.blocks(list(dict.fromkeys(names))):
-        yield from cutter.add(block)
-    if cutter.left_out:
-        doubts.append(
-            f"{cutter.left_out:,} last rows of episodes were left out, since what followed them was not "
-            "recorded."
-        )
-    if cutter.missing:
-        doubts.append(
-            f"{cutter.missing:,} episodes that ended have no final observation; zeros stand for it, and "
-            f"episodes/{MISSING} is true."
-        )
-
-
-class _Cutter:
-    """Cuts rows into episodes of known lengths as they come.
-
-    Attributes:
-        left_out: Rows that were left out.
-        missing: Episodes without a final observation.
-    """
-
-    def __init__(self, layout: _Layout, checked: _Checked, where: str) -> None:
-        self.left_out = self.missing = 0
-        self._columns, self._checked, self._where = layout.columns, checked, where
-        self._held: dict[str, np.ndarray] = {}
-        self._rows = 0  # rows that were given before those held
-        self._episode = 0
-        self._inside = 0  # rows of the open episode that were given
-
-    def add(self, block: dict[str, np.ndarray]) -> Iterator[Steps]:
-        """Yield what the next rows complete."""
         rows = {
-            role: _stacked(block, names, role, self._where, self._rows)
-            for role, names in self._columns.items()
+            role: _stacked(block, found, role, table.where, first)
+            for role, found in layout.columns.items()
         }
-        if self._held:
-            rows = {role: _joined(self._held[role], values) for role, values in rows.items()}
-        count, start = len(rows["action"]), 0
-        while self._episode < len(self._checked.lengths):
-            stop = start + int(self._checked.lengths[self._episode]) - self._inside
-            if stop > count:
-                break
-            piece = self._end(rows, start, stop)
-            if piece is not None:
-                yield piece
-            start, self._inside, self._episode = stop, 0, self._episode + 1
-        # Two rows stay: the last one may be an episode's end, and the one before its last step.
-        keep = max(start, count - 2)
-        if keep > start:
-            self._check_inside(rows, start, keep)
-            yield self._piece(rows, start, keep, rows["observation"][keep])
-            self._inside += keep - start
-        self._held = {role: values[keep:] for role, values in rows.items()}
-        self._rows += keep
-
-    def _end(self, rows: dict[str, np.ndarray], start: int, stop: int) -> Steps | None:
-        """Return the rest of an episode; None if nothing is left of one without an outcome."""
-        terminated, truncated = (
-            bool(_flags(rows, role, stop, self._where, self._rows))
-            for role in ("terminated", "truncated")
-        )
-        self._check_inside(rows, start, stop - 1)
-        has_next = "next_observation" in rows
-        is_missing = terminated and not has_next
-        if has_next:
-            final = rows["next_observation"][stop - 1]
-        elif terminated:
-            final = np.zeros_like(rows["observation"][0])
-            self.missing += 1
-        else:
-            stop -= 1
-            final = rows["observation"][stop]
-            self.left_out += 1
-            if start == stop:
-                return None
-        return dataclasses.replace(
-            self._piece(rows, start, stop, final),
-            ends=True,
-            terminated=terminated,
-            truncated=truncated or not terminated,
-            metadata={} if has_next else {MISSING: is_missing},
-        )
-
-    def _check_inside(self, rows: dict[str, np.ndarray], start: int, stop: int) -> None:
-        """Refuse rows that end an episode whose rows go on."""
-        for role in ("terminated", "truncated"):
-            flags = rows[role][start:stop] if role in rows else np.zeros(0)
-            odd = np.flatnonzero(flags != 0)
-            if len(odd):
-                raise SchemaError(
-                    f"{self._where}: {role} is {rows[role][start + odd[0]]} at row "
-                    f"{self._rows + start + odd[0]}, and the episode goes on after it."
-                )
-
-    def _piece(
-        self, rows: dict[str, np.ndarray], start: int, stop: int, after: np.ndarray
-    ) -> Steps:
-        first = start + 1 if self._inside else start
-        count = stop - start
-        dtypes = {role: kind[0] for role, kind in self._checked.kinds.items()}
-        observations = np.concatenate((rows["observation"][first:stop], after[None]))
-        actions = rows["action"][start:stop]
-        is_choice = dtypes["action"].kind in "iu"
-        return Steps(
-            observations=observations.astype(dtypes["observation"]),
-            actions=actions.astype(np.int64 if is_choice else dtypes["action"]),
-            rewards=rows["reward"][start:stop].astype(np.float64)
-            if "reward" in rows
-            else np.zeros(count),
-            ends=False,
-            infos={
-                role.removeprefix("infos/"): _plain(values[start:stop])
-                for role, values in rows.items()
-                if role.startswith("infos/")
-            },
-        )
-
-
-def _flags(rows: dict[str, np.ndarray], role: str, stop: int, where: str, first: int) -> Any:
-    """Return the flag of a row; those of the rows before it were of the same episode."""
-    if role not in rows:
-        return False
-    flag = rows[role][stop - 1]
-    if flag not in (0, 1):
-        raise SchemaError(f"{where}: {role} is {flag} at row {first + stop - 1}, expected 0 or 1.")
-    return flag
+        count = len(rows["action"])
+        for role in ("observation", "next_observation", "action"):
+            if role in rows:
+                dtype = checked.kinds[role.removeprefix("next_")][0]
+                rows[role] = rows[role].astype(np.int64 if dtype.kind in "iu" else dtype)
+        rows["reward"] = rows.get("reward", np.zeros(count)).astype(np.float64)
+        yield from cutter.add(rows)
+        first += count
+    doubts += cutter.doubts()
 
 
 def _stacked(
@@ -452,15 +342,6 @@ def _stacked(
     if role in ("reward", "terminated", "truncated") and values.ndim != 1:
         raise SchemaError(f"{where}: {role} holds lists, expected one number a row.")
     return values
-
-
-def _joined(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    return np.concatenate((before, after))
-
-
-def _plain(values: np.ndarray) -> Any:
-    """Return texts as a list of them."""
-    return values.tolist() if values.dtype.kind in "OU" else values
 
 
 def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
@@ -512,7 +393,7 @@ def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    _check_installed()
+    check_pyarrow()
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -526,65 +407,10 @@ def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
             yield reader
 
 
-def _array(column: Any, name: str, where: str, first: int) -> np.ndarray:
-    """Return a column as an array: numbers, lists of numbers of equal length, or texts."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if column.null_count:
-        row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise SchemaError(f"{where}: {name} has no value at row {row}.")
-    kind = column.type
-    if types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return np.asarray(column)
-    if types.is_string(kind) or types.is_large_string(kind):
-        return np.array(column.to_pylist(), object)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        parts = _array(column.flatten(), name, where, first)
-        sizes = np.asarray(column.value_lengths())
-        if parts.dtype.kind not in "biuf" or (sizes != sizes[0]).any():
-            raise SchemaError(
-                f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
-                f"after row {first}."
-            )
-        return parts.reshape(len(column), *parts.shape[1:-1], int(sizes[0]))
-    raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
-
-
-@contextlib.contextmanager
-def _reading(where: str) -> Iterator[None]:
-    """Turn errors of pyarrow into one that names the file."""
-    _check_installed()
-    import pyarrow as pa
-
-    try:
-        yield
-    except OrlogError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        text = str(error.args[0] if error.args else error).partition("\n")[0]
-        raise IntegrityError(f"{where}: cannot be read as a table: {text}.", file=where) from error
-
-
-def _check_installed() -> None:
-    try:
-        import pyarrow as pa  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            'tables need pyarrow, which is not installed; run: pip install "orlog[tables]"',
-            extra="tables",
-        ) from error
-
-
 FORMAT = Format(
     name="table",
     open=_open,
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort"),
-    check=_check_installed,
+    check=check_pyarrow,
 )

@@ -1,0 +1,83 @@
+"""Columns of Arrow, as Parquet and CSV files give them, as arrays of NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+
+__all__ = ["array_of", "check_pyarrow", "reading_arrow"]
+
+
+def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
+    """Return a column as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
+
+    Args:
+        column: An array of Arrow.
+        name: Its name, for errors.
+        where: What errors call the file.
+        first: Which row of the file its first one is.
+
+    Raises:
+        SchemaError: it holds something else, lists of different lengths, or misses a value.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        raise SchemaError(f"{where}: {name} has no value at row {row}.")
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return np.asarray(column)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return np.array(column.to_pylist(), object)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        parts = array_of(column.flatten(), name, where, first)
+        sizes = np.asarray(column.value_lengths())
+        if parts.dtype.kind not in "biuf" or (sizes != sizes[0]).any():
+            raise SchemaError(
+                f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
+                f"after row {first}."
+            )
+        return parts.reshape(len(column), int(sizes[0]), *parts.shape[1:])
+    raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+@contextlib.contextmanager
+def reading_arrow(where: str) -> Iterator[None]:
+    """Turn errors of pyarrow into one that names the file."""
+    check_pyarrow()
+    import pyarrow as pa
+
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        text = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as a table: {text}.", file=where) from error
+
+
+def check_pyarrow() -> None:
+    """Refuse to go on without pyarrow.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import pyarrow as pa  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'tables need pyarrow, which is not installed; run: pip install "orlog[tables]"',
+            extra="tables",
+        ) from error

@@ -1,0 +1,187 @@
+"""Rows of episodes whose lengths are known, a row for each step, as logs and robots' datasets have them.
+
+What followed the last row of an episode is not among them, unless there are next observations. A row that
+ends the task keeps its step with a final observation of zeros, and `episodes/final_observation_missing`
+is true; any other last row is left out, and its observation is the final one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.interchange.episodes import Steps
+from orlog.datasets.interchange.flat_rows import MISSING
+from orlog.errors import SchemaError
+
+__all__ = ["EpisodeCutter", "Rows"]
+
+Rows = dict[str, np.ndarray]
+"""Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,
+`action`, `reward`, and where they are known `terminated`, `truncated`, `next_observation` and `infos/NAME`."""
+
+
+class EpisodeCutter:
+    """Cuts rows into episodes as they come.
+
+    Attributes:
+        left_out: Rows that were left out.
+        missing: Episodes without a final observation.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        where: str,
+        *,
+        metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
+    ) -> None:
+        """Take what is known of the episodes.
+
+        Args:
+            lengths: Rows of each episode, in their order.
+            where: What errors call the files.
+            metadata: Gives the values of an episode by its position.
+        """
+        self.left_out = self.missing = 0
+        self._lengths, self._where, self._metadata = lengths, where, metadata
+        self._held: Rows = {}
+        self._first = 0  # place of the first row that is held
+        self._episode = 0
+        self._given = 0  # rows of the open episode that were given
+
+    def add(self, rows: Rows) -> Iterator[Steps]:
+        """Yield what the next rows complete; all calls have the same columns.
+
+        Raises:
+            SchemaError: a flag is neither 0 nor 1, or ends an episode whose rows go on.
+        """
+        if self._held:
+            rows = {role: np.concatenate((self._held[role], one)) for role, one in rows.items()}
+        count, start = len(rows["action"]), 0
+        while self._episode < len(self._lengths):
+            stop = start + int(self._lengths[self._episode]) - self._given
+            if stop > count:
+                break
+            last = self._end(rows, start, stop)
+            if last is not None:
+                yield last
+            start, self._given, self._episode = stop, 0, self._episode + 1
+        # Two rows stay: the last one may be left out, and the one before it then ends the episode.
+        keep = max(start, count - 2)
+        if keep > start:
+            self._check_inside(rows, start, keep)
+            yield self._piece(rows, start, keep, _observation(rows, slice(keep, keep + 1)))
+            self._given += keep - start
+        self._held = {role: values[keep:] for role, values in rows.items()}
+        self._first += keep
+
+    def doubts(self) -> list[str]:
+        """Return what was left out or is missing, a sentence each."""
+        said = []
+        if self.left_out:
+            said.append(
+                f"{self.left_out:,} last rows of episodes were left out, since what followed them was "
+                "not recorded."
+            )
+        if self.missing:
+            said.append(
+                f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
+                f"and episodes/{MISSING} is true."
+            )
+        return said
+
+    def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
+        """Return the rest of an episode; None where nothing is left of it."""
+        terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
+        self._check_inside(rows, start, stop - 1)
+        last = slice(stop - 1, stop)
+        has_next = any(role.split("/")[0] == "next_observation" for role in rows)
+        is_missing = terminated and not has_next
+        if has_next:
+            final = _observation(rows, last, "next_observation")
+        elif terminated:
+            final = _changed(_observation(rows, last), np.zeros_like)
+            self.missing += 1
+        else:
+            final = _observation(rows, last)
+            stop -= 1
+            self.left_out += 1
+            if start == stop:
+                return None
+        return dataclasses.replace(
+            self._piece(rows, start, stop, final),
+            ends=True,
+            terminated=terminated,
+            truncated=truncated or not terminated,
+            metadata={
+                **self._metadata(self._episode),
+                **({} if has_next else {MISSING: is_missing}),
+            },
+        )
+
+    def _flag(self, rows: Rows, role: str, stop: int) -> bool:
+        flag = rows[role][stop - 1] if role in rows else False
+        if flag not in (0, 1):
+            raise SchemaError(
+                f"{self._where}: {role} is {flag} at row {self._first + stop - 1}, expected 0 or 1."
+            )
+        return bool(flag)
+
+    def _check_inside(self, rows: Rows, start: int, stop: int) -> None:
+        """Refuse rows that end an episode whose rows go on."""
+        for role in ("terminated", "truncated"):
+            flags = rows[role][start:stop] if role in rows else np.zeros(0)
+            odd = np.flatnonzero(flags != 0)
+            if len(odd):
+                raise SchemaError(
+                    f"{self._where}: {role} is {flags[odd[0]]} at row {self._first + start + odd[0]}, and "
+                    "the episode goes on after it."
+                )
+
+    def _piece(self, rows: Rows, start: int, stop: int, after: Any) -> Steps:
+        """Return some steps of an episode, and the observation after the last one."""
+        before = _observation(rows, slice(start + (self._given > 0), stop))
+        return Steps(
+            observations=_joined(before, after),
+            actions=rows["action"][start:stop],
+            rewards=rows["reward"][start:stop],
+            ends=False,
+            infos={
+                role.removeprefix("infos/"): _plain(values[start:stop])
+                for role, values in rows.items()
+                if role.startswith("infos/")
+            },
+        )
+
+
+def _observation(rows: Rows, chosen: slice, role: str = "observation") -> Any:
+    """Return rows of the observation, a dict where it has parts."""
+    if role in rows:
+        return rows[role][chosen]
+    start = f"{role}/"
+    return {
+        name.removeprefix(start): values[chosen]
+        for name, values in rows.items()
+        if name.startswith(start)
+    }
+
+
+def _changed(values: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
+    if isinstance(values, dict):
+        return {key: change(one) for key, one in values.items()}
+    return change(values)
+
+
+def _joined(before: Any, after: Any) -> Any:
+    if isinstance(before, dict):
+        return {key: np.concatenate((one, after[key])) for key, one in before.items()}
+    return np.concatenate((before, after))
+
+
+def _plain(values: np.ndarray) -> Any:
+    """Return texts as a list of them."""
+    return values.tolist() if values.dtype.kind in "OU" else values
