@@ -1,0 +1,357 @@
+"""Reads LeRobotDataset folders, versions 2.0, 2.1 and 3.0: Parquet tables, a row for each frame.
+
+    meta/info.json                            features, fps, templates of paths
+    meta/episodes/chunk-*/file-*.parquet      episode_index, length, tasks          (3.0)
+    meta/episodes.jsonl  meta/tasks.jsonl     the same                              (2.0, 2.1)
+    meta/tasks.parquet                        tasks by task_index                   (3.0)
+    data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature
+
+`observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
+`next.reward` the reward, which is 0 where there is none. `next.done` says which episodes ended the task;
+without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
+cut off gives it, and its action is left out. Images (PNG in the tables) are decoded without loss;
+features that are videos are left out. `episodes/task` holds the task in words. Other features become infos.
+Order, counts and lengths are compared with the metadata. https://github.com/huggingface/lerobot
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+
+__all__ = ["FORMAT"]
+
+INFO = Path("meta") / "info.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+BLOCK_BYTES = 2**24
+LARGEST_DOCUMENT = 2**26
+LARGEST_IMAGE = 2**26
+OBSERVATION = "observation."
+ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
+COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+FLOATS = ("float16", "float32", "float64")
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    root, where = asked.files[0], asked.sources[0]
+    info = _document(root / INFO, where)
+    version = info.get("codebase_version")
+    if version not in VERSIONS:
+        raise SchemaError(
+            f"{where}: LeRobotDataset {version!r:.20} is not read, only {', '.join(VERSIONS)}; LeRobot's "
+            "converters bring older ones to these."
+        )
+    features = _Features(info, where)
+    lengths, tasks = _episodes(root, where, version)
+    for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
+        if info.get(name) != found:
+            raise IntegrityError(
+                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {found}.",
+                file=where,
+            )
+    files = sorted((root / "data").glob("chunk-*/*.parquet"))
+    if any(file.is_symlink() for file in files):
+        raise SchemaError(f"{where}: a file in data is a link, which is not followed.")
+    fps = info.get("fps")
+    opened = Opened(
+        schema=features.schema,
+        steps=iter(()),
+        total_steps=sum(lengths),
+        description=f"LeRobotDataset {version}, {fps} frames per second, robot {info.get('robot_type')}.",
+        doubts=features.doubts(),
+    )
+    cutter = EpisodeCutter(lengths, where, metadata=lambda episode: {"task": tasks[episode]})
+    opened.steps = _steps(files, where, features, lengths, cutter, opened.doubts)
+    yield opened
+
+
+class _Features:
+    """What the columns of the tables are.
+
+    Attributes:
+        roles: What each column is here, by its name.
+        images: Columns that hold images, and the shape of one.
+        videos: Features that are videos.
+        schema: Spaces.
+    """
+
+    def __init__(self, info: dict[str, Any], where: str) -> None:
+        """Read the features.
+
+        Raises:
+            SchemaError: they are not those of LeRobot, or have no action or observation.
+        """
+        features = info.get("features")
+        if not isinstance(features, dict) or not all(
+            isinstance(one, dict) for one in features.values()
+        ):
+            raise SchemaError(f"{where}: info.json has no features.")
+        self.where = where
+        self.roles: dict[str, str] = {}
+        self.images: dict[str, tuple[int, ...]] = {}
+        self.videos: list[str] = []
+        self._has_done = "next.done" in features
+        parts: dict[str, Any] = {}
+        for name, feature in features.items():
+            kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
+            if name in COUNTERS:
+                continue
+            if kind == "video":
+                self.videos.append(name)
+                continue
+            if kind == "image":
+                self.images[name] = shape = _image_shape(feature, shape)
+                kind = "uint8"
+            elif kind not in (*NUMBERS, *FLOATS, "string"):
+                raise SchemaError(
+                    f"{where}, {name}: expected numbers, images or texts, found {kind!r:.20}."
+                )
+            if name.startswith(OBSERVATION) or name == "observation":
+                if kind == "string":
+                    raise SchemaError(f"{where}, {name}: observations that are texts are not read.")
+                part = name.removeprefix(OBSERVATION)
+                self.roles[name] = f"observation/{part}"
+                parts[part] = unbounded_space(_float(kind), shape)
+            elif name in ROLES:
+                self.roles[name] = ROLES[name]
+            else:
+                self.roles[name] = f"infos/{name}"
+        if "action" not in self.roles or not parts:
+            raise SchemaError(
+                f"{where}: expected features action and observation.., found {list(features)}."
+            )
+        action = features["action"]
+        self.schema = Schema(
+            observation_space=spaces.Dict(parts),
+            action_space=unbounded_space(_float(action["dtype"]), _shape(action, where)),
+            reward_dtype=np.dtype(np.float32),
+        )
+
+    def doubts(self) -> list[str]:
+        """Return what is left out or not known."""
+        said = []
+        if self.videos:
+            said.append(f"Left out, videos: {', '.join(self.videos)}.")
+        if "reward" not in self.roles.values():
+            said.append("The dataset has no next.reward: rewards are zeros.")
+        if not self._has_done:
+            said.append("The dataset has no next.done: all episodes were taken to be cut off.")
+        return said
+
+    def row_bytes(self) -> int:
+        """Return about how many bytes a row takes."""
+        images = sum(math.prod(shape) for shape in self.images.values())
+        return images + 8 * (len(self.roles) + len(COUNTERS)) * 8
+
+    def rows(self, batch: Any, where: str, first: int) -> Rows:
+        """Return the columns of a block by what they are."""
+        rows: Rows = {}
+        space = self.schema.observation_space
+        for name, role in self.roles.items():
+            if name not in batch.schema.names:
+                raise SchemaError(f"{where}: has no column {name}, which info.json says.")
+            column = batch.column(name)
+            if name in self.images:
+                values = _images(column, self.images[name], f"{where}, {name}", first)
+            else:
+                values = array_of(column, name, where, first)
+            part = role.partition("/")[2]
+            if role.startswith("observation/") and isinstance(space, spaces.Dict):
+                values = _shaped(values, space[part], f"{where}, {name}")
+            elif role == "action":
+                values = _shaped(values, self.schema.action_space, f"{where}, {name}")
+            elif role in ("reward", "truncated"):
+                values = values.reshape(len(values))
+            rows[role] = values
+        rows["reward"] = rows.get("reward", np.zeros(batch.num_rows)).astype(np.float32)
+        if self._has_done:
+            rows["terminated"] = rows["infos/next.done"].reshape(batch.num_rows).astype(bool)
+            if "truncated" in rows:  # an episode that was cut off may be done too
+                rows["terminated"] &= ~rows["truncated"].astype(bool)
+        return rows
+
+
+def _steps(
+    files: Sequence[Path],
+    where: str,
+    features: _Features,
+    lengths: list[int],
+    cutter: EpisodeCutter,
+    doubts: list[str],
+) -> Iterator[Steps]:
+    import pyarrow.parquet
+
+    expected = np.repeat(np.arange(len(lengths)), lengths)
+    frames = np.concatenate([np.arange(length) for length in lengths])
+    done = 0
+    block_rows = max(1, BLOCK_BYTES // features.row_bytes())
+    for file in files:
+        name = f"{where}, {file.parent.name}/{file.name}"
+        with reading_arrow(name), pyarrow.parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(block_rows):
+                count = batch.num_rows
+                for column, wanted in (("episode_index", expected), ("frame_index", frames)):
+                    found = array_of(batch.column(column), column, name, done)
+                    rows = wanted[done : done + count]
+                    odd = np.flatnonzero(found[: len(rows)] != rows)
+                    if len(odd) or len(rows) < count:
+                        place = int(odd[0]) if len(odd) else len(rows)
+                        raise IntegrityError(
+                            f"{name}: {column} of row {done + place} is {found[place]}, and the lengths in "
+                            "the metadata say otherwise; frames are missing or in another order.",
+                            file=where,
+                        )
+                yield from cutter.add(features.rows(batch, name, done))
+                done += count
+    if done != len(expected):
+        raise IntegrityError(
+            f"{where}: the tables hold {done:,} frames, and the metadata says {len(expected):,}; it was "
+            "downloaded in part, or frames were lost.",
+            file=where,
+        )
+    doubts += cutter.doubts()
+
+
+def _episodes(root: Path, where: str, version: str) -> tuple[list[int], list[str]]:
+    """Return length and task of each episode."""
+    rows: list[Any] = []
+    if version == "v3.0":
+        import pyarrow.parquet
+
+        for file in sorted((root / "meta" / "episodes").glob("chunk-*/*.parquet")):
+            with reading_arrow(f"{where}, {file.name}"), pyarrow.parquet.ParquetFile(file) as table:
+                wanted = [
+                    one
+                    for one in ("episode_index", "length", "tasks")
+                    if one in table.schema_arrow.names
+                ]
+                rows += table.read(columns=wanted).to_pylist()
+    else:
+        file = root / "meta" / "episodes.jsonl"
+        if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
+            raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
+        try:
+            rows = [
+                json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()
+            ]
+        except (ValueError, RecursionError) as error:
+            raise IntegrityError(
+                f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
+            ) from error
+    lengths, tasks = [], []
+    for number, row in enumerate(rows):
+        length = row.get("length") if isinstance(row, dict) else None
+        if not isinstance(length, int) or length < 1 or row.get("episode_index") != number:
+            raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
+        lengths.append(length)
+        said = row.get("tasks")
+        tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
+    if not lengths:
+        raise SchemaError(f"{where}: the metadata names no episode.")
+    return lengths, tasks
+
+
+def _document(file: Path, where: str) -> dict[str, Any]:
+    if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
+        raise SchemaError(f"{where}: has no meta/info.json, so it is no LeRobotDataset.")
+    try:
+        body = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{where}: meta/info.json is no JSON: {error}.", file=where) from error
+    if not isinstance(body, dict):
+        raise SchemaError(f"{where}: meta/info.json holds no object.")
+    return body
+
+
+def _shape(feature: dict[str, Any], where: str) -> tuple[int, ...]:
+    shape = feature.get("shape")
+    if not isinstance(shape, list) or not all(isinstance(one, int) and one > 0 for one in shape):
+        raise SchemaError(f"{where}: expected a shape, found {shape!r:.50}.")
+    if math.prod(shape) > LARGEST_IMAGE:
+        raise SchemaError(f"{where}: the shape {shape} is too large.")
+    return tuple(shape)
+
+
+def _image_shape(feature: dict[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return height, width and channels; some datasets say the channels first."""
+    names = feature.get("names")
+    first = (isinstance(names, list) and names[:1] == ["channels"]) or (
+        len(shape) == 3 and shape[0] in (1, 3)
+    )
+    return (*shape[1:], shape[0]) if first and len(shape) == 3 else shape
+
+
+def _float(kind: str) -> np.dtype[Any]:
+    """Return the dtype of a space: numbers that are no floats become float64, but for bytes."""
+    return np.dtype(kind) if kind in (*FLOATS, "uint8") else np.dtype(np.float64)
+
+
+def _shaped(values: np.ndarray, space: Any, where: str) -> np.ndarray:
+    size = math.prod(space.shape)
+    if values.size != size * len(values) or values.dtype.kind not in "biuf":
+        raise SchemaError(
+            f"{where}: expected {space.shape} numbers a row, found {values.shape[1:]}."
+        )
+    return values.reshape(len(values), *space.shape).astype(space.dtype)
+
+
+def _images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
+    """Return decoded images; they lie in the table."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'{where}: holds images, which need Pillow; run: pip install "orlog[images]"',
+            extra="images",
+        ) from error
+    found = np.empty((len(column), *shape), np.uint8)
+    for row, item in enumerate(column.to_pylist()):
+        data = item.get("bytes") if isinstance(item, dict) else None
+        if not isinstance(data, bytes):
+            raise SchemaError(
+                f"{where}: row {first + row} holds no image; images in files are not read."
+            )
+        try:
+            with Image.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
+                size = (image.height, image.width, len(image.getbands()))
+                if size not in (shape, (*shape, 1)):
+                    raise SchemaError(
+                        f"{where}: expected images of {shape}, found {size} in row {first + row}."
+                    )
+                found[row] = np.asarray(image).reshape(shape)
+        except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
+            raise IntegrityError(
+                f"{where}: row {first + row} holds no image: {error}.", file=where
+            ) from error
+    return found
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    return (files[0] / INFO).is_file()
+
+
+FORMAT = Format(
+    name="lerobot",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=("",),
+    check=check_pyarrow,
+)
