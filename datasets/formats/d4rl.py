@@ -1,4 +1,4 @@
-"""Reads the HDF5 files of D4RL (Fu and others, 2020): one row for each step, flags where it ended.
+"""Reads and writes the HDF5 files of D4RL (Fu and others, 2020): one row for each step, flags where it ended.
 
     /observations /actions          (S, n) float        /rewards            (S,)
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
@@ -12,13 +12,14 @@ does, and without it the file is refused. The file is not trusted: see `intercha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
@@ -27,6 +28,7 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
@@ -88,6 +90,22 @@ def _recognizes(files: Sequence[Path]) -> bool:
         )
 
 
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
+    h5py = import_h5py()
+    name = dataset.name.rpartition("/")[2] or "dataset"
+    with h5py.File(folder / f"{name}.hdf5", "w") as file:
+        first = 0
+        for rows in flat_columns(dataset, progress):
+            count = len(rows["rewards"])
+            for key, values in rows.items():
+                if key not in file:
+                    shape = (dataset.total_steps, *values.shape[1:])
+                    file.create_dataset(key, shape, values.dtype, compression="gzip", chunks=True)
+                file[key][first : first + count] = values
+            first += count
+
+
 FORMAT = Format(
     name="d4rl-hdf5",
     open=_open,
@@ -96,5 +114,7 @@ FORMAT = Format(
     options=("horizon",),
     takes_benchmark=True,
     doubts_in_lineage=False,
+    write=_write,
+    losses=lambda dataset: flat_losses(dataset, "D4RL's files"),
     check=lambda: import_h5py(),
 )

@@ -1,4 +1,4 @@
-"""Reads npz files with a row for each step, as NeoRL-2, Stable-Baselines and many scripts write them.
+"""Reads and writes npz files with a row for each step, as NeoRL-2, Stable-Baselines and many scripts write them.
 
     observations  or obs                         (S, n)      actions  or action, acts     (S, m)
     rewards       or reward, rews                (S,)        terminals .. done, or episode_starts
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ import numpy as np
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
 __all__ = ["FORMAT"]
@@ -170,10 +172,39 @@ def _recognizes(files: Sequence[Path]) -> bool:
         return all(set(NAMES[name]) & set(file.names) for name in NEEDED)
 
 
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.npz` by the first of the names above; all arrays are in memory until then."""
+    name = dataset.name.rpartition("/")[2] or "dataset"
+    parts: dict[str, list[np.ndarray]] = {}
+    for rows in flat_columns(dataset, progress):
+        for key, values in rows.items():
+            parts.setdefault(key.removeprefix("infos/"), []).append(values)
+    arrays: dict[str, Any] = {key: np.concatenate(values) for key, values in parts.items()}
+    np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **arrays)
+
+
+def _losses(dataset: Dataset) -> list[str]:
+    """Say what the files cannot hold.
+
+    Raises:
+        SchemaError: observations or actions that they have no place for.
+    """
+    taken = {f"infos/{other}" for others in NAMES.values() for other in (*others, STARTS, INDEX)}
+    clash = sorted(taken & dataset.schema.extras.keys())
+    if clash:
+        raise SchemaError(
+            f"{dataset.name}: in an npz file {clash[0]} would mean something else; export a view without "
+            "it: select_columns."
+        )
+    return flat_losses(dataset, "npz files")
+
+
 FORMAT = Format(
     name="npz",
     open=_open,
     recognizes=_recognizes,
     extensions=(".npz",),
     options=("horizon",),
+    write=_write,
+    losses=_losses,
 )

@@ -1,4 +1,4 @@
-"""Reads logs in CSV and Parquet tables: a row for each step, columns that the user names.
+"""Reads logs in CSV and Parquet tables, and writes Parquet: a row for each step, columns that the user names.
 
     orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
 
@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
 from orlog.datasets.interchange.known_lengths import EpisodeCutter
+from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -43,6 +45,14 @@ BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+WRITTEN = {
+    "observations": "observation",
+    "next_observations": "next_observation",
+    "actions": "action",
+    "rewards": "reward",
+    "terminals": "terminated",
+    "timeouts": "truncated",
+}
 MOST_CHOICES = 2**16
 MOST_EPISODES = 2**26
 
@@ -407,10 +417,41 @@ def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
             yield reader
 
 
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.parquet`, whose columns have the names of the roles, and `episode` and `step`."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    name = dataset.name.rpartition("/")[2] or "dataset"
+    writer = None
+    with contextlib.ExitStack() as stack:
+        for number, rows in enumerate(flat_columns(dataset, progress)):
+            count = len(rows["rewards"])
+            columns = {"episode": np.full(count, number), "step": np.arange(count)}
+            columns |= {WRITTEN.get(key, key): values for key, values in rows.items()}
+            table = pa.table({key: _column(values) for key, values in columns.items()})
+            if writer is None:
+                file = folder / f"{name}.parquet"
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+            writer.write_table(table)
+
+
+def _column(values: np.ndarray) -> Any:
+    """Return numbers, or lists of them, as a column of Arrow."""
+    import pyarrow as pa
+
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in values.shape[:0:-1]:
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
 FORMAT = Format(
     name="table",
     open=_open,
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort"),
+    write=_write,
+    losses=lambda dataset: flat_losses(dataset, "tables"),
     check=check_pyarrow,
 )

@@ -1,0 +1,91 @@
+"""What is exported as flat columns comes back the same, from each format that holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.errors import SchemaError
+
+MAP = {
+    **{name: name for name in ("observation", "action", "reward", "terminated", "truncated")},
+    "next_observation": "next_observation",
+    "infos/place": "infos/place",
+}
+LENGTHS = (3, 1, 4)
+
+
+def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
+    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
+        for number, length in enumerate(LENGTHS):
+            ends = np.arange(length) == length - 1
+            observations.seed(number)
+            writer.add_episode(
+                orlog.Episode(
+                    observations=np.stack([observations.sample() for _ in range(length + 1)]),
+                    actions=np.stack([actions.sample() for _ in range(length)]),
+                    rewards=np.arange(length) / 4.0,
+                    terminations=ends & (number == 2),
+                    truncations=ends & (number == 0),
+                    infos={"place": np.arange(2.0 * length).reshape(-1, 2)},
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("to", "ending", "options"),
+    [
+        ("d4rl", "hdf5", {}),
+        ("npz", "npz", {}),
+        ("table", "parquet", {"columns": MAP, "episode": "episode", "step": "step"}),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2,), (4, 3, 3)])
+def test_it_comes_back(
+    tmp_path: Path, to: str, ending: str, options: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    is_image = len(shape) > 1
+    space = (
+        spaces.Box(0, 255, shape, np.uint8) if is_image else spaces.Box(-1, 1, shape, np.float32)
+    )
+    record("lab/flat-v1", space, spaces.Box(-1, 1, (2,), np.float32))
+    orlog.export_dataset("lab/flat-v1", tmp_path / "out", to=to)
+    orlog.import_dataset(tmp_path / "out" / f"flat-v1.{ending}", "lab/again-v1", **options)
+    first, again = orlog.load_dataset("lab/flat-v1"), orlog.load_dataset("lab/again-v1")
+    assert again.episode_lengths.tolist() == list(LENGTHS)
+    for one, other in zip(first, again, strict=True):
+        for name in ("observations", "actions", "rewards", "terminations"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        np.testing.assert_array_equal(one.infos["place"], other.infos["place"])
+        # One that just stopped is told from one that was cut off no longer.
+        assert other.truncations[-1] == (not other.terminations[-1])
+
+
+def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> None:
+    record("lab/pair-v1", spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(SchemaError, match="D4RL's files hold actions that are Box or Discrete"):
+        orlog.export_dataset("lab/pair-v1", tmp_path / "out", to="d4rl")
+    with orlog.DatasetWriter(
+        "lab/seeded-v1",
+        observation_space=spaces.Box(0, 1, (1,), np.float32),
+        action_space=spaces.Discrete(2),
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.zeros((2, 1), np.float32),
+                actions=np.zeros(1, int),
+                rewards=np.zeros(1),
+                terminations=np.array([True]),
+                truncations=np.array([False]),
+                seed=3,
+                metadata={"task": "left"},
+            )
+        )
+    with pytest.raises(SchemaError, match=r"lost: episodes/task\. Seeds of episodes are lost\."):
+        orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz")
+    orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz", lossy=True)
