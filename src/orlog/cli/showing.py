@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.terminal import console, print_json, table
+from orlog.terminal import console, errors, print_json, table
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
 
 
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1")
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(
+    name: Name,
+    as_json: AsJson = False,
+    as_croissant: Annotated[
+        bool,
+        typer.Option("--croissant", help="Print Croissant, which catalogues of datasets ask for."),
+    ] = False,
+) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines.
 
     Of a benchmark's dataset that is not here, it shows what the benchmark publishes.
     """
     from orlog.manifests.benchmarks import find_benchmark_dataset
 
+    if as_croissant:
+        _show_croissant(name)
+        return
     try:
         _show(name, as_json=as_json)
     except (NotFoundError, InvalidNameError) as error:
@@ -33,6 +44,19 @@ def show(name: Name, as_json: AsJson = False) -> None:
             raise
         missing = str(error) if isinstance(error, NotFoundError) else ""
         _show_benchmark(benchmark, missing, as_json=as_json)
+
+
+def _show_croissant(name: str) -> None:
+    from orlog.datasets.loading import load_dataset
+    from orlog.manifests.croissant import UNKNOWN, croissant
+
+    dataset = load_dataset(name)
+    if dataset.operation is not None:
+        raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
+    print_json(croissant(dataset.manifest))
+    errors.print(
+        f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}", soft_wrap=True
+    )
 
 
 def _show_benchmark(dataset: BenchmarkDataset, missing: str, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ MAP = {"observation": "obs_*", "action": "u", "reward": "r", "terminated": "done
 OPTIONS = Options(columns=MAP, episode="run", step="t", length="n")
 
 
-def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> pd.DataFrame:
+def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> Any:
     """Return logs of runs; every other one ended."""
     rng = np.random.default_rng(seed)
     count = sum(lengths)
@@ -46,7 +47,7 @@ def logs(lengths: list[int], *, seed: int = 0, terminated: bool = True) -> pd.Da
     )
 
 
-def write(frame: pd.DataFrame, path: Path) -> Path:
+def write(frame: Any, path: Path) -> Path:
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
     else:
@@ -145,7 +146,7 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
     early.loc[1, "done"] = True
     empty.loc[4, "u"] = None
     text["u"] = "left"
-    cases: list[tuple[pd.DataFrame, Options, str]] = [
+    cases: list[tuple[Any, Options, str]] = [
         (skipped, OPTIONS, "t goes from 1 to 7 at row 5, inside episode run-1"),
         (longer, OPTIONS, "n of episode run-1 says 5 rows, and it has 4"),
         (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),

@@ -1,0 +1,58 @@
+"""Croissant of a version, as mlcroissant reads it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import mlcroissant
+import numpy as np
+from gymnasium import spaces
+
+import orlog
+from orlog.files import hash_file
+from tests.command_line import orlog as run
+
+
+def record() -> None:
+    with orlog.DatasetWriter(
+        "lab/arm-v1",
+        observation_space=spaces.Box(-1, 1, (2,), np.float32),
+        action_space=spaces.Discrete(2),
+        description="An arm.",
+        license="CC-BY-4.0",
+        behavior_policy="a person",
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.array([[0, np.nan], [0, 2]], np.float32),
+                actions=np.zeros(1, int),
+                rewards=np.zeros(1),
+                terminations=np.array([True]),
+                truncations=np.array([False]),
+            )
+        )
+
+
+def test_mlcroissant_reads_it_without_errors_and_finds_each_object(tmp_path: Path) -> None:
+    record()
+    done = run("show", "lab/arm-v1", "--croissant")
+    assert "rai:dataBiases" in done.stderr
+    body: dict[str, Any] = json.loads(done.stdout)
+    dataset = orlog.load_dataset("lab/arm-v1")
+    for item in body["distribution"]:
+        assert hash_file(dataset.folder / item["contentUrl"]) == item["sha256"]
+    assert len(body["distribution"]) == len(dataset.manifest.objects)
+    assert len(body["rai:dataLimitations"]) == 2
+    file = tmp_path / "croissant.json"
+    file.write_text(done.stdout, "utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        read = mlcroissant.Dataset(jsonld=file)
+    assert not read.metadata.ctx.issues.errors
+    assert (read.metadata.name, str(read.metadata.version)) == ("lab-arm-v1", "1.0.0")
+    assert {one.sha256 for one in read.metadata.file_objects} == {
+        item["sha256"] for item in body["distribution"]
+    }
