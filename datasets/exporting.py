@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orlog.datasets.formats.formats import formats
+from orlog.datasets.formats.formats import formats, own_format
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
 from orlog.files import absolute_path, put_new, storage_errors, sync_folders, unfinished_folder
@@ -31,7 +31,8 @@ def export_dataset(
     Args:
         dataset: What to write.
         folder: The new folder, which must not exist.
-        to: Name of the format, such as `minari`; `orlog formats` lists them.
+        to: Name of the format, such as `minari` (`orlog formats` lists them), or the path of a file of
+            your own that declares one.
         lossy: Whether to leave out what the format cannot hold, such as final observations in D4RL's.
         progress: Called with steps done and in all.
         on_losses: Called with what the format cannot hold, a sentence each, before anything is
@@ -46,7 +47,7 @@ def export_dataset(
     """
     dataset = as_dataset(dataset)
     writable = {name: one for name, one in formats().items() if one.write is not None}
-    found = writable.get(to)
+    found = writable.get(to) or own_format(to)
     if found is None or found.write is None:
         raise FormatVersionError(
             f"{dataset.name}: orlog writes no format {to!r}{did_you_mean(to, writable)}; it writes "

@@ -48,7 +48,8 @@ def import_dataset(
     Args:
         paths: The file, the files of one dataset in their order, or one folder.
         name: Name of the dataset, or name and version (`lab/arm-v1@1.1.0`); 1.0.0 by default.
-        format: Format of the files, such as `d4rl`; by default the one that they look like.
+        format: Format of the files, such as `d4rl`, or the path of a file of your own that declares one
+            (`./my_format.py`); by default the one that they look like.
         horizon: Steps after which the environment truncates an episode, for files that do not say
             where that happened.
         columns: For tables: names of their columns, or patterns such as `obs_*`, by `observation`,

@@ -1,4 +1,4 @@
-"""Writes the code of docs/your-own-algorithm.md from the example that it explains.
+"""Writes the code of the pages `your-own-..` from the examples that they explain.
 
 A comment names the file and the part of it, a class, function or method, that stands below it:
 
@@ -13,13 +13,13 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "your-own-algorithm.md"
+PAGES = sorted((ROOT / "docs").glob("your-own-*.md"))
 BLOCK = re.compile(r"(<!-- (\w+\.py): ([\w.]+) -->\n```py\n)(.*?)(```)", re.DOTALL)
 
 
-def page_with_code() -> str:
-    """Return the page with the code as the examples have it now."""
-    text = PAGE.read_text("utf-8")
+def page_with_code(page: Path) -> str:
+    """Return a page with the code as the examples have it now."""
+    text = page.read_text("utf-8")
     return BLOCK.sub(lambda found: found[1] + part_of(found[2], found[3]) + found[5], text)
 
 
@@ -37,4 +37,5 @@ def part_of(file: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_with_code(), "utf-8")
+    for one in PAGES:
+        one.write_text(page_with_code(one), "utf-8")

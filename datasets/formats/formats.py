@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import runpy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,7 +29,7 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["Format", "choose_format", "find_format", "formats", "read_version"]
+__all__ = ["Format", "choose_format", "find_format", "formats", "own_format", "read_version"]
 
 NO_OPTIONS = Options()
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
@@ -98,13 +99,35 @@ def find_format(wanted: str, dataset: str) -> Format:
     return known[wanted]
 
 
+def own_format(wanted: str) -> Format | None:
+    """Return the format that a file of the user's own declares; None if it is no path of one.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ValueError: it cannot be run, or declares no format.
+    """
+    path = Path(wanted)
+    if path.suffix != ".py":
+        return None
+    if not path.is_file():
+        raise NotFoundError(f"{wanted}: there is no such file.")
+    try:
+        declared = runpy.run_path(str(path), run_name=path.stem)
+    except Exception as error:  # a user's code raises anything
+        raise ValueError(f"{wanted}: {type(error).__name__} when it was run: {error}.") from error
+    found = declared.get("FORMAT")
+    if type(found) is not Format:
+        raise ValueError(f"{wanted}: declares no FORMAT; docs/your-own-format.md shows one.")
+    return found
+
+
 def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Format:
     """Return the format to read files with.
 
     Args:
         files: The files, or one folder.
-        wanted: Name of the format or of its module, such as `d4rl`; None for the only one that the
-            files look like.
+        wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
+            user's own (`./my_format.py`); None for the only one that the files look like.
         dataset: What the error calls the dataset.
 
     Raises:
@@ -113,7 +136,7 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     if wanted is not None:
-        return known.get(wanted) or find_format(wanted, dataset)
+        return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
     if endings & set(PICKLES):
         raise ValueError(_about_pickles(dataset, files))

@@ -29,7 +29,7 @@ def import_files(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="Format of the files, such as d4rl.",
+            help="Format of the files, such as d4rl, or a file of your own that declares one.",
             show_default="what the files look like",
         ),
     ] = None,
@@ -161,7 +161,11 @@ def export(
     ],
     to: Annotated[
         str,
-        typer.Option("--to", metavar="FORMAT", help="Format to write; orlog formats lists them."),
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="Format to write, of `orlog formats`, or a file of yours.",
+        ),
     ],
     lossy: Annotated[
         bool, typer.Option("--lossy", help="Leave out what the format cannot hold.")
