@@ -124,9 +124,9 @@ def open_view(path: Path, find: Callable[[str], SourceT]) -> SourceT:
         raise ManifestError(f"{path}: {clause(error)}.") from error
     if dataset.digest != stated:
         raise ManifestError(
-            f"{path}: the view was edited or damaged: it says its digest is {stated}, its content "
-            f"has {dataset.digest}.",
-            expected=str(stated),
+            f"{path}: the view was edited or damaged: it says its digest is {stated!s:.99}, its "
+            f"content has {dataset.digest}.",
+            expected=f"{stated!s:.99}",
             found=dataset.digest,
         )
     dataset.view_file = path

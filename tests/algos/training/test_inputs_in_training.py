@@ -74,22 +74,29 @@ class Dot(gymnasium.Env[Any, Any]):
         return {"count": np.int64(self._steps), "eye": frame, "speed": np.zeros(2, np.float32)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    """Register the environments."""
-    made: dict[str, dict[str, Any]] = {
-        "orlog-tests/Dot-v0": {"continuous": False},
-        "orlog-tests/PushedDot-v0": {"continuous": True},
-        "orlog-tests/MixedDot-v0": {"continuous": True, "mixed": True},
-        "orlog-tests/PlaceDot-v0": {"continuous": True, "goal": "place"},
-        "orlog-tests/FrameDot-v0": {"continuous": True, "goal": "frame"},
-    }
-    for name, arguments in made.items():
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "orlog-tests/Dot-v0": {"continuous": False},
+    "orlog-tests/PushedDot-v0": {"continuous": True},
+    "orlog-tests/MixedDot-v0": {"continuous": True, "mixed": True},
+    "orlog-tests/PlaceDot-v0": {"continuous": True, "goal": "place"},
+    "orlog-tests/FrameDot-v0": {"continuous": True, "goal": "frame"},
+}
+
+
+def register() -> None:
+    """Register the environments in this process."""
+    for name, arguments in ENVIRONMENTS.items():
         gymnasium.register(
             name, entry_point=lambda **one: Dot(**one), kwargs=arguments, max_episode_steps=10
         )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    """Register the environments while these tests run."""
+    register()
     yield
-    for name in made:
+    for name in ENVIRONMENTS:
         del gymnasium.registry[name]
 
 

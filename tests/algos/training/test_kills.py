@@ -30,7 +30,7 @@ from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
 from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from tests.algos import plain
-from tests.algos.training.test_inputs_in_training import record
+from tests.algos.training.test_inputs_in_training import record, register
 from tests.algos.training.test_inputs_in_training import registered as registered
 from tests.front.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
@@ -114,6 +114,8 @@ def settings_of(kind: str, name: str) -> dict[str, Any]:
         found["chunk_length"] = 3
     if kind.startswith("frames"):
         found |= {"encoder": "impala", "random_shift": 1}
+        if name == "dt":
+            found["length"] = 3
     return found
 
 
@@ -122,6 +124,7 @@ def train(home: str, folder: Path, offline: Path | None, options: Mapping[str, A
     os.environ["ORLOG_HOME"] = home
     torch.set_num_threads(1)
     shorten(gymnasium.registry)
+    register()
     if offline is None:
         train_run(folder=folder, resume=True, **options)
     else:
