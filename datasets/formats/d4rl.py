@@ -19,7 +19,7 @@ from typing import Any
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
+from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
@@ -40,12 +40,7 @@ LAYOUT = "D4RL's layout"
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    source, where = asked.files[0], asked.sources[0]
-    if len(asked.files) != 1:
-        raise SchemaError(
-            f"{where}: a dataset in D4RL's layout is one file, but {len(asked.files)} are given; import "
-            "each as a dataset of its own."
-        )
+    source, where = asked.only_file(LAYOUT)
     with open_hdf5(source, where) as file:
         with reading(where):
             rows = _rows(file, asked, source.stat().st_size)
@@ -93,7 +88,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
     h5py = import_h5py()
-    name = dataset.name.rpartition("/")[2] or "dataset"
+    name = file_stem(dataset)
     with h5py.File(folder / f"{name}.hdf5", "w") as file:
         first = 0
         for rows in flat_columns(dataset, progress):

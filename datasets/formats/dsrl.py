@@ -25,7 +25,6 @@ from orlog.datasets.interchange.hdf5_files import (
     reading,
 )
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import SchemaError
 
 __all__ = ["FORMAT"]
 
@@ -35,12 +34,7 @@ KEYS = ("observations", "next_observations", "actions", "rewards", "terminals", 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    source, where = asked.files[0], asked.sources[0]
-    if len(asked.files) != 1:
-        raise SchemaError(
-            f"{where}: a dataset in DSRL's layout is one file, but {len(asked.files)} are given; import "
-            "each as a dataset of its own."
-        )
+    source, where = asked.only_file(LAYOUT)
     with open_hdf5(source, where) as file:
         with reading(where):
             size = source.stat().st_size

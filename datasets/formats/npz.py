@@ -25,7 +25,7 @@ import numpy as np
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
+from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -174,7 +174,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.npz` by the first of the names above; all arrays are in memory until then."""
-    name = dataset.name.rpartition("/")[2] or "dataset"
+    name = file_stem(dataset)
     parts: dict[str, list[np.ndarray]] = {}
     for rows in flat_columns(dataset, progress):
         for key, values in rows.items():

@@ -24,6 +24,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
@@ -154,7 +155,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.npz`, and `NAME-val.npz` where episodes are of the split `val`."""
-    name = dataset.name.rpartition("/")[2] or "dataset"
+    name = file_stem(dataset)
     files: dict[str, dict[str, list[np.ndarray]]] = {}
     done = 0
     for episode in dataset:

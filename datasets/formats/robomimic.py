@@ -32,6 +32,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
@@ -59,11 +60,7 @@ MEANING = (
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    source, where = asked.files[0], asked.sources[0]
-    if len(asked.files) != 1:
-        raise SchemaError(
-            f"{where}: robomimic's datasets are one file each; import each on its own."
-        )
+    source, where = asked.only_file(LAYOUT)
     with open_hdf5(source, where) as file:
         with reading(where):
             data = child(file, "data", where, LAYOUT)
@@ -231,7 +228,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`."""
     h5py = import_h5py()
-    name = dataset.name.rpartition("/")[2] or "dataset"
+    name = file_stem(dataset)
     masks: dict[str, list[str]] = {}
     done = 0
     with h5py.File(folder / f"{name}.hdf5", "w") as file:

@@ -32,7 +32,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.flat_writing import flat_columns, flat_losses
+from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.known_lengths import EpisodeCutter
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
@@ -422,7 +422,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     import pyarrow as pa
     import pyarrow.parquet
 
-    name = dataset.name.rpartition("/")[2] or "dataset"
+    name = file_stem(dataset)
     writer = None
     with contextlib.ExitStack() as stack:
         for number, rows in enumerate(flat_columns(dataset, progress)):

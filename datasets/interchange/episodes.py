@@ -23,6 +23,7 @@ from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
+from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.manifest import EnvironmentRecord
 
@@ -75,6 +76,22 @@ class Asked:
     sources: Sequence[str]
     options: Options = Options()
     benchmark: BenchmarkEnvironment | None = None
+
+    def only_file(self, layout: str) -> tuple[Path, str]:
+        """Return the one file of a dataset, and what errors call it.
+
+        Args:
+            layout: What the files have, such as "D4RL's layout".
+
+        Raises:
+            SchemaError: there are several.
+        """
+        if len(self.files) != 1:
+            raise SchemaError(
+                f"{self.sources[0]}: a dataset in {layout} is one file, but {len(self.files)} are given; "
+                "import each as a dataset of its own."
+            )
+        return self.files[0], self.sources[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)

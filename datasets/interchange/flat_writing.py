@@ -11,7 +11,12 @@ import numpy as np
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
-__all__ = ["flat_columns", "flat_losses"]
+__all__ = ["file_stem", "flat_columns", "flat_losses"]
+
+
+def file_stem(dataset: Dataset) -> str:
+    """Return what a file of the dataset is called: the last part of its name."""
+    return dataset.name.rpartition("/")[2] or "dataset"
 
 
 def flat_columns(
