@@ -285,8 +285,12 @@ def record_poles(tell: int | None = None) -> None:
     env.close()
 
 
-def killed_recording(seconds: float | None) -> tuple[bool, int]:
-    """Record in a fork and kill it; return whether it had ended, and how many episodes it told."""
+def killed_recording(after: int, seconds: float) -> tuple[bool, int]:
+    """Record in a fork and kill it some seconds after it told that many episodes.
+
+    Returns:
+        Whether it had ended before, and how many episodes it told.
+    """
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
@@ -300,14 +304,17 @@ def killed_recording(seconds: float | None) -> tuple[bool, int]:
             os._exit(1)
         os._exit(0)
     os.close(write_end)
-    if seconds is not None:
+    told = 0
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        while told < after and (line := pipe.readline()):
+            told = int(line)
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
-    with os.fdopen(read_end) as pipe:
-        told = [int(line) for line in pipe]
+        for line in pipe:
+            told = int(line)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, -signal.SIGKILL)
-    return code == 0, max(told, default=0)
+    return code == 0, told
 
 
 @pytest.mark.slow
@@ -322,7 +329,7 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
     monkeypatch.setattr(encoding, "SHARD_BYTES", 2**12)
     monkeypatch.setattr(log, "LARGEST_LOG", 2**14)
     started = time.monotonic()
-    assert killed_recording(None) == (True, 16)
+    record_poles()
     longest = time.monotonic() - started
     expected = orlog.load_dataset(NAME).digest
     rng = np.random.default_rng(0)
@@ -331,7 +338,8 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
         shutil.rmtree(home)
         finished, told = False, 0
         while not finished and kills < KILLS:  # what goes on is killed as well
-            finished, count = killed_recording(rng.uniform(0, longest))
+            after = int(rng.integers(told, 17))
+            finished, count = killed_recording(after, rng.uniform(0, longest / 16))
             kills += not finished
             told = max(told, count)
             if finished or orlog_has(NAME):
@@ -339,6 +347,7 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
             env = orlog.record(gymnasium.make("CartPole-v1"), NAME, resume=True, state=True)
             goes_on += 0 < env.writer.total_episodes < 16
             assert env.writer.total_episodes >= told
+            told = env.writer.total_episodes
             env.writer.close()
         if not orlog_has(NAME):
             record_poles()
