@@ -18,7 +18,7 @@ from typing import Any
 
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened
-from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.hdf5_files import (
     child,
@@ -73,7 +73,15 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 columns[key], infos[name] = column(key, node), key
             else:
                 left_out.append(key)
-    return FlatRows(columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark)
+    choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
+    return FlatRows(
+        columns,
+        where,
+        infos=infos,
+        left_out=left_out,
+        benchmark=asked.benchmark,
+        choices=choices,
+    )
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
 from orlog.datasets.reading.dataset import Dataset
@@ -129,7 +129,9 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
             infos[name] = f"infos/{name}"
         else:
             left_out.append(name)
-    return FlatRows(found, file.where, infos=infos, left_out=left_out)
+    actions = next(other for other in NAMES["actions"] if other in file.names)
+    choices = count_choices(file.column(actions), file.where)
+    return FlatRows(found, file.where, infos=infos, left_out=left_out, choices=choices)
 
 
 def _small(file: NpzFile, name: str, most: int) -> np.ndarray:

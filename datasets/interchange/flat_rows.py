@@ -26,12 +26,13 @@ from orlog.datasets.interchange.episodes import Opened, Steps
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 
-__all__ = ["MISSING", "FlatRows", "open_flat_rows", "unbounded_space"]
+__all__ = ["MISSING", "FlatRows", "count_choices", "open_flat_rows", "unbounded_space"]
 
 BLOCK_BYTES = 2**24
 LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
+MOST_CHOICES = 2**20
 MISSING = "final_observation_missing"
 FLOATS = ("float16", "float32", "float64")
 
@@ -108,6 +109,11 @@ def _remarks(cutter: _Cutter, rows: FlatRows) -> list[str]:
             f"In {cutter.joints:,} places next_observations is not the observation that follows, and "
             "no flag ends the episode: it was taken to be truncated there."
         )
+    if rows.choices and rows.benchmark is None:
+        said.append(
+            f"The file does not say how many actions there are: taken to be {rows.choices}, since the "
+            f"largest is {rows.choices - 1}."
+        )
     if rows.left_out:
         said.append(f"Left out, not one row a step: {', '.join(rows.left_out)}.")
     return said
@@ -134,6 +140,7 @@ class FlatRows:
         infos: Mapping[str, str],
         left_out: Sequence[str] = (),
         benchmark: BenchmarkEnvironment | None = None,
+        choices: int = 0,
     ) -> None:
         """Check that the columns belong together.
 
@@ -145,13 +152,14 @@ class FlatRows:
             infos: Keys of more columns, by the name of the column here.
             left_out: Keys that are not read, to be told.
             benchmark: The environment whose space the actions have, since files tell no bounds.
+            choices: What `count_choices` found among the actions.
 
         Raises:
             SchemaError: they do not, or do not fit the benchmark's environment.
         """
         self.where, self.infos, self.left_out = where, dict(infos), list(left_out)
         self.benchmark = benchmark
-        self.choices = 0 if benchmark is None else benchmark.actions.choices
+        self.choices = choices if benchmark is None else benchmark.actions.choices
         self._columns = dict(columns)
         self.count = len(columns["observations"])
         self.dtypes = {
@@ -380,6 +388,32 @@ class _Cutter:
         )
 
 
+def count_choices(actions: Any, where: str) -> int:
+    """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
+
+    Args:
+        actions: What can be sliced by rows; all rows are read.
+        where: What errors call the file.
+
+    Raises:
+        SchemaError: a number is negative, or too large for a choice.
+    """
+    if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
+        return 0
+    most = 0
+    block = BLOCK_BYTES // 8
+    for start in range(0, actions.shape[0], block):
+        values = np.asarray(actions[start : min(actions.shape[0], start + block)])
+        for odd in (int(values.min()), int(values.max())):
+            if not 0 <= odd < MOST_CHOICES:
+                raise SchemaError(
+                    f"{where}, actions: expected numbers of choices, from 0 to {MOST_CHOICES - 1}, found "
+                    f"{odd}."
+                )
+            most = max(most, odd + 1)
+    return most
+
+
 def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of numbers of a file that tells no bounds."""
     kind: Any = dtype.type
@@ -393,7 +427,11 @@ def _action_space(rows: FlatRows) -> gymnasium.Space[Any]:
     benchmark = rows.benchmark
     dtype, shape = rows.dtypes["actions"], rows.shapes["actions"]
     if benchmark is None:
-        return unbounded_space(dtype, shape)
+        return (
+            gymnasium.spaces.Discrete(rows.choices)
+            if rows.choices
+            else unbounded_space(dtype, shape)
+        )
     if rows.choices:
         return benchmark.actions.space
     kind: Any = dtype.type

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import orlog
 from orlog.datasets.formats import dsrl, npz
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.interchange.episodes import Found, Options
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
@@ -53,6 +54,25 @@ def test_neorl_files_are_read_as_one_dataset_with_splits(tmp_path: Path) -> None
     np.testing.assert_array_equal(dataset[1].rewards, columns["reward"][4:, 0])
     ends = [(bool(e.terminations[-1]), bool(e.truncations[-1])) for e in dataset]
     assert ends == [(True, False), (False, True), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize("to", ["npz", "d4rl"])
+def test_actions_that_are_choices_come_back(tmp_path: Path, to: str) -> None:
+    columns = flat(9, [3, 8]) | {"action": np.array([[0], [2], [1]] * 3)}
+    np.savez(tmp_path / "a.npz", **columns)
+    found: list[Found] = []
+    orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", on_found=found.append)
+    assert "taken to be 3, since the largest is 2" in " ".join(found[0].doubts)
+    orlog.export_dataset("lab/a-v1", tmp_path / "out", to=to)
+    (file,) = (tmp_path / "out").iterdir()
+    orlog.import_dataset(file, "lab/b-v1", format=to)
+    for name in ("lab/a-v1", "lab/b-v1"):
+        dataset = orlog.load_dataset(name)
+        assert dataset.action_space == gymnasium.spaces.Discrete(3)
+        np.testing.assert_array_equal(dataset.column("actions"), columns["action"][:, 0])
+    np.savez(tmp_path / "c.npz", **columns | {"action": columns["action"] - 1})
+    with pytest.raises(SchemaError, match=r"c\.npz, actions: expected numbers of choices"):
+        orlog.import_dataset(tmp_path / "c.npz", "lab/c-v1")
 
 
 def test_an_index_that_disagrees_with_the_flags_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Other people's tools, in virtual environments of their own, for tests that ask what they make of our files.
+
+An environment is made once and kept in the user's cache folder, under a name that tells what is in it. Where
+no package registry answers, the test that asks for one is skipped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+
+__all__ = ["run_tool", "tool_python"]
+
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+UNREACHABLE = ("Retrying (", "No network", "ConnectionError", "Temporary failure")
+
+
+@functools.cache
+def tool_python(*requirements: str, alone: bool = False, dependencies: bool = True) -> Path:
+    """Return the Python of an environment that holds these packages; skip the test without a registry.
+
+    Args:
+        requirements: Pinned packages, such as `torchrl==0.14.1`.
+        alone: Whether it has nothing but these; by default it sees all that the tests have, orlog and
+            its pins included.
+        dependencies: Whether pip installs what the packages ask for; without, `requirements` names
+            all that is needed.
+    """
+    said = [*requirements, str(alone), str(dependencies), sys.version, sys.prefix]
+    if not alone:
+        said.append(CONSTRAINTS.read_text("utf-8"))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orlog-tests"
+    folder = cache / hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+    python = folder / "bin" / "python"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "ready").exists():
+            venv.create(folder, clear=True, symlinks=True)
+            if not alone:
+                ours = repr(sysconfig.get_path("purelib"))
+                theirs = sysconfig.get_path("purelib", vars={"base": str(folder)})
+                line = f"import site; site.addsitedir({ours})\n"
+                Path(theirs, "ours.pth").write_text(line, "utf-8")
+            _install(python, requirements, alone=alone, dependencies=dependencies)
+            (folder / "ready").touch()
+    return python
+
+
+def _install(
+    python: Path, requirements: tuple[str, ...], *, alone: bool, dependencies: bool
+) -> None:
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    command += ["--disable-pip-version-check", "--no-input"]
+    if not dependencies:
+        command.append("--no-deps")
+    elif not alone:
+        command += ["--constraint", str(CONSTRAINTS)]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, check=False)
+    if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
+        pytest.skip(f"no package registry answers for {', '.join(requirements)}")
+    assert done.returncode == 0, done.stderr
+
+
+def run_tool(python: Path, code: str, *arguments: str | os.PathLike[str], folder: Path) -> str:
+    """Run a program there, in a folder, and return what it prints.
+
+    Args:
+        python: What `tool_python` returned.
+        code: The program; it is dedented.
+        arguments: Its `sys.argv[1:]`.
+        folder: Where it runs.
+    """
+    command = [python, "-c", textwrap.dedent(code), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return done.stdout
