@@ -1,7 +1,8 @@
 """The index of a registry: which versions of which datasets it holds.
 
     index.json = {"index_version": 1, "serial": 7, "datasets": {NAME: {VERSION: {"digest": ..}}},
-                  "foreign": {NAME: {VERSION: {"url": .., "format": "d4rl-hdf5", "sha256": ..}}}}
+                  "foreign": {NAME: {VERSION: {"url": .., "format": "d4rl-hdf5", "sha256": ..},
+                                     VERSION: {"files": [{"path": .., "url": ..}], "format": ..}}}}
 
 Foreign versions are third-party files that stay where they are, in their own formats. The serial
 grows by one with each change, so older indexes are recognized. Reading is strict: unknown,
@@ -10,6 +11,7 @@ missing or repeated keys, wrong types and invalid names are errors.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
@@ -26,6 +28,7 @@ __all__ = [
     "INDEX_FILE",
     "LARGEST_INDEX",
     "ForeignEntry",
+    "ForeignFile",
     "Index",
     "IndexEntry",
     "index_from_json",
@@ -35,59 +38,138 @@ INDEX_FILE = "index.json"
 INDEX_VERSION = 1
 LARGEST_INDEX = 64 * 2**20
 LONGEST_URL = 2000
+LONGEST_PATH = 1000
 SCHEMES = frozenset({"http", "https", "s3", "s3a", "gs", "gcs", "hf", "file", "memory"})
+
+
+_Url = Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
+_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Md5 = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+class ForeignFile(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """One of the third-party files of a dataset; None means unknown.
+
+    Attributes:
+        path: Its place in the folder that the dataset is read from, such as `data/main_data.hdf5`.
+        url: A URL, or a path inside the registry.
+        mirrors: Other URLs of the same bytes, in the order in which they are tried.
+        size_bytes: Its size.
+        sha256: Hex SHA-256 of its bytes.
+        md5: Hex MD5 of its bytes, where upstream publishes no better checksum.
+    """
+
+    path: Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
+    url: _Url
+    mirrors: tuple[_Url, ...] = ()
+    size_bytes: Count | None = None
+    sha256: _Sha256 | None = None
+    md5: _Md5 | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the types alone let through.
+
+        Raises:
+            ManifestError: a URL is not one that orlog reads, or a path leaves its folder.
+        """
+        if not _is_safe_path(self.path) or not self.path.isprintable():
+            raise ManifestError(
+                f"{self.path[:200]!r}: expected a path inside the dataset's folder, such as data/a.npz."
+            )
+        for url in (self.url, *self.mirrors):
+            _check_url(url)
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether upstream says a checksum."""
+        return self.sha256 is not None or self.md5 is not None
 
 
 class ForeignEntry(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """A third-party file that becomes a version of a dataset when it is read; None means unknown.
+    """Third-party files that become a version of a dataset when they are read; None means unknown.
+
+    It has either `url`, for one file, or `files`.
 
     Attributes:
-        url: A URL, or a path inside the registry.
+        url: A URL, or a path inside the registry; empty if it has `files`.
+        mirrors: Other URLs of the same bytes, in the order in which they are tried.
+        files: The files of a dataset that has several, or whose format asks for their names.
         format: The format that reads it, for example `d4rl-hdf5`.
-        size_bytes: Its size.
+        size_bytes: The size of the file at `url`.
         sha256: Hex SHA-256 of its bytes.
         md5: Hex MD5 of its bytes, where upstream publishes no better checksum.
         description: What the data are.
         license: SPDX identifier of the data.
         horizon: Steps after which the environment truncates an episode, for files that do not flag
             truncations themselves.
+        task: Name of one of several tasks that the files have rewards for.
     """
 
-    url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
+    url: _Url = ""
+    mirrors: tuple[_Url, ...] = ()
+    files: tuple[ForeignFile, ...] = ()
     format: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,39}\Z")]
     size_bytes: Count | None = None
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
-    md5: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] | None = None
+    sha256: _Sha256 | None = None
+    md5: _Md5 | None = None
     description: Annotated[str, Meta(max_length=10_000)] | None = None
     license: Annotated[str, Meta(max_length=1000)] | None = None
     horizon: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    task: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
 
         Raises:
-            ManifestError: the URL is not one that orlog reads, or a path leaves the registry.
+            ManifestError: it has neither `url` nor `files`, or both; a URL is not one that orlog
+                reads, or two files have the same path.
         """
-        scheme, separator, rest = self.url.partition("://")
-        if not separator:
-            is_good = _is_safe_path(self.url) and not set(self.url) & set("?#%")
-        else:
-            # Chained URLs such as simplecache::https://.. make fsspec do more than read a file.
-            is_good = scheme in SCHEMES and bool(rest.strip("/")) and "::" not in self.url
-            is_web = scheme in ("http", "https")
-            is_good = is_good and not (is_web and ("@" in rest.split("/")[0] or " " in rest))
-        if not is_good or not self.url.isprintable():
+        if bool(self.url) == bool(self.files):
+            raise ManifestError("a third-party dataset has either a url or files.")
+        of_one_file = (self.mirrors, self.size_bytes, self.sha256, self.md5)
+        if self.files and of_one_file != ((), None, None, None):
             raise ManifestError(
-                f"{self.url[:200]!r}: expected a URL of {', '.join(sorted(SCHEMES))} without a "
-                "password, or a path inside the registry."
+                "with files, each of them has its own mirrors, size_bytes, sha256 and md5."
             )
+        for url in (self.url, *self.mirrors) if self.url else ():
+            _check_url(url)
+        # A file system may take a and A for one name, and a name is a file or a folder.
+        taken = [f"{file.path.casefold()}/" for file in self.files]
+        for one, other in itertools.pairwise(sorted(taken)):
+            if other.startswith(one):
+                raise ManifestError(f"two files cannot be at {other[:-1]!r} and {one[:-1]!r}.")
 
     @property
-    def is_relative(self) -> bool:
-        """Whether the URL is a path inside the registry."""
-        return "://" not in self.url
+    def each(self) -> tuple[ForeignFile, ...]:
+        """Its files; the one at `url` has the path `file`."""
+        if self.files:
+            return self.files
+        return (
+            ForeignFile(
+                path="file",
+                url=self.url,
+                mirrors=self.mirrors,
+                size_bytes=self.size_bytes,
+                sha256=self.sha256,
+                md5=self.md5,
+            ),
+        )
+
+    @property
+    def place(self) -> str:
+        """What messages and lineages call it: its URL, or that of the folder of its files."""
+        folders = {file.url.removesuffix(f"/{file.path}") for file in self.files}
+        return self.url or (folders.pop() if len(folders) == 1 else self.files[0].url)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Size of all its files; None if that of one is unknown."""
+        sizes = [file.size_bytes for file in self.each if file.size_bytes is not None]
+        return sum(sizes) if len(sizes) == len(self.each) else None
 
 
 class IndexEntry(
@@ -193,7 +275,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             ManifestError: name, version or entry is invalid, or the serial cannot grow any more.
         """
         try:
-            # The constructor checks only the URL; reading the entry as JSON checks all of it.
+            # The constructor checks only URLs and paths; reading the entry as JSON checks all of it.
             convert_json(msgspec.to_builtins(entry), ForeignEntry)
         except ValueError as error:
             raise ManifestError(f"{name}@{version}: {clause(error)}.") from error
@@ -221,6 +303,23 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if not self.foreign:
             del body["foreign"]
         return (json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _check_url(url: str) -> None:
+    """Refuse a URL that orlog does not read, and a path that leaves the registry."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        is_good = _is_safe_path(url) and not set(url) & set("?#%")
+    else:
+        # Chained URLs such as simplecache::https://.. make fsspec do more than read a file.
+        is_good = scheme in SCHEMES and bool(rest.strip("/")) and "::" not in url
+        is_web = scheme in ("http", "https")
+        is_good = is_good and not (is_web and ("@" in rest.split("/")[0] or " " in rest))
+    if not is_good or not url.isprintable():
+        raise ManifestError(
+            f"{url[:200]!r}: expected a URL of {', '.join(sorted(SCHEMES))} without a "
+            "password, or a path inside the registry."
+        )
 
 
 def _is_safe_path(path: str) -> bool:

@@ -272,7 +272,7 @@ def _read_again(
     problems = verify_folder(folder)[1]
     if problems and folder != datasets_folder() / source.name / source.version:
         raise NotFoundError(
-            f"{folder}: a version made from {source.entry.url} can only be repaired in ORLOG_HOME; "
+            f"{folder}: a version made from {source.entry.place} can only be repaired in ORLOG_HOME; "
             f"run: orlog download {source.name}@{source.version}"
         )
     if problems:

@@ -128,7 +128,7 @@ def _fetch(
         progress(done, max(done, entry.size_bytes or 0))
 
     return fetch_object(
-        [Mirror(url) for url in source.urls],
+        [Mirror(url) for url in source.urls[0]],
         Expected(size_bytes=entry.size_bytes, sha256=entry.sha256 or "", md5=entry.md5 or ""),
         file,
         progress=count,
@@ -165,7 +165,7 @@ def _convert(
 ) -> Manifest:
     """Write the objects of the version that the file holds, and return its manifest."""
     entry = source.entry
-    operation = f"read {entry.format} from {entry.url}"
+    operation = f"read {entry.format} from {entry.place}"
     trust = ""
     if not _has_checksum(source):
         operation += " (upstream publishes no checksum: first download trusted)"
@@ -176,9 +176,9 @@ def _convert(
         store,
         name=source.name,
         version=source.version,
-        sources=[entry.url],
+        sources=[entry.place],
         lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
-        options=Options(horizon=entry.horizon),
+        options=Options(horizon=entry.horizon, task=entry.task or ""),
         description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
     )
@@ -190,7 +190,7 @@ def _check_digest(source: ForeignFileSource, found: str) -> None:
     if not found.startswith(source.digest):
         raise IntegrityError(
             f"{source.name}@{source.version}: expected {source.digest}, but reading "
-            f"{source.entry.url} gives {found}; the digest was pinned with another version of orlog, "
+            f"{source.entry.place} gives {found}; the digest was pinned with another version of orlog, "
             "or the file has changed.",
             expected=source.digest,
             found=found,
@@ -209,7 +209,7 @@ def _remember_first(source: ForeignFileSource, file: Path, sha256: str) -> None:
     with sole_writer(path):
         files = _read_first_downloads()
         _refuse_another(source, sha256, files)
-        files = {**dict.fromkeys(source.urls, first), **files}
+        files = {**dict.fromkeys(source.urls[0], first), **files}
         body = _FirstDownloads(first_downloads_version=1, files=files)
         replace_json_file(path, msgspec.to_builtins(body))
 
@@ -218,7 +218,7 @@ def _refuse_another(
     source: ForeignFileSource, sha256: str, files: dict[str, _FirstDownload]
 ) -> None:
     """Refuse a file that differs from the one trusted at its first download."""
-    for url in source.urls:
+    for url in source.urls[0]:
         first = files.get(url)
         if first is not None and first.sha256 != sha256:
             raise IntegrityError(

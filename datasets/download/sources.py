@@ -60,13 +60,13 @@ WHOLE_DIGEST = len("sha256:") + 64
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFileSource:
-    """Where to download a third-party file that is imported as a version.
+    """Where to download the third-party files that are imported as a version.
 
     Attributes:
         name: Name of the dataset.
         version: Its version.
-        entry: What the registry says about the file.
-        urls: URLs of the file, in the order in which they are tried.
+        entry: What the registry says about the files.
+        urls: URLs of each file of `entry.each`, in the order in which they are tried.
         registry: Which registry lists it.
         signed_by: Key that signed the registry's index; empty if no signature is required.
         digest: Start of the digest that the version must have; empty if none was asked for.
@@ -75,7 +75,7 @@ class ForeignFileSource:
     name: str
     version: str
     entry: ForeignEntry
-    urls: tuple[str, ...]
+    urls: tuple[tuple[str, ...], ...]
     registry: str = ""
     signed_by: str = ""
     digest: str = ""
@@ -271,26 +271,30 @@ def _listed(
     index: Index,
     signed_by: str,
 ) -> ForeignFileSource:
-    """Return a third-party file that a registry with these roots lists.
+    """Return the third-party files that a registry with these roots lists under a name.
 
     Raises:
-        ManifestError: the file is on this machine, and the registry is not.
+        ManifestError: a file is on this machine, and the registry is not.
     """
     entry = index.foreign[wanted.name][version]
-    urls: tuple[str, ...] = (entry.url,)
-    if entry.is_relative:
-        urls = tuple(f"{root}/{_quoted(root, entry.url)}" for root in roots)
-    elif entry.url.startswith("file:") and not all(map(_is_local, roots)):
-        raise ManifestError(
-            f"{wanted.name}@{version}: the registry {registry} names {entry.url}, a file of this "
-            "machine, and is not on it itself; tell who publishes it.",
-            file=INDEX_FILE,
-        )
+    urls = []
+    for file in entry.each:
+        places: list[str] = []
+        for url in (file.url, *file.mirrors):
+            if url.startswith("file:") and not all(map(_is_local, roots)):
+                raise ManifestError(
+                    f"{wanted.name}@{version}: the registry {registry} names {url}, a file of this "
+                    "machine, and is not on it itself; tell who publishes it.",
+                    file=INDEX_FILE,
+                )
+            in_registry = (f"{root}/{_quoted(root, url)}" for root in roots)
+            places += (url,) if is_url(url) else in_registry
+        urls.append(tuple(places))
     return ForeignFileSource(
         name=wanted.name,
         version=version,
         entry=entry,
-        urls=urls,
+        urls=tuple(urls),
         registry=registry,
         signed_by=signed_by,
         digest=wanted.digest,

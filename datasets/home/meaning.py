@@ -62,7 +62,7 @@ def check_unused(name: str, version: str) -> None:
     entry = _shipped_file(name, version)
     if entry is not None:
         raise VersionExistsError(
-            f"{name}@{version} is already the file {entry.url}, which orlog lists, and a version "
+            f"{name}@{version} is already the file {entry.place}, which orlog lists, and a version "
             "never changes; give another name or version."
         )
 
@@ -110,21 +110,26 @@ def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
         VersionExistsError: they do.
     """
     file = _shipped_file(name, version)
-    if file is not None and (file.url, file.sha256) != (entry.url, entry.sha256):
+    if file is not None and _bytes_of(file) != _bytes_of(entry):
         raise VersionExistsError(
-            f"{name}@{version} is already the file {file.url}, which orlog lists, and a version "
+            f"{name}@{version} is already the file {file.place}, which orlog lists, and a version "
             "never changes; link the file under another name or version."
         )
     for where, known in known_manifests(name, version):
         origin = known.lineage[0] if known.lineage else None
         if origin is None or not (
             origin.digest == f"sha256:{entry.sha256}"
-            or origin.operation.startswith(f"read {entry.format} from {entry.url}")
+            or origin.operation.startswith(f"read {entry.format} from {entry.place}")
         ):
             raise VersionExistsError(
                 f"{name}@{version} is already {known.digest} ({where}), which was not read from "
-                f"{entry.url}, and a version never changes; link the file under another version."
+                f"{entry.place}, and a version never changes; link the file under another version."
             )
+
+
+def _bytes_of(entry: ForeignEntry) -> list[tuple[str, str | None]]:
+    """Return what says which files are meant."""
+    return [(file.url, file.sha256) for file in entry.each]
 
 
 def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
@@ -135,8 +140,8 @@ def _find_other(manifest: Manifest, *, shipped: bool) -> _Meaning | None:
             return _Meaning(where, known.digest)
     entry = _shipped_file(name, version)
     operation = manifest.lineage[0].operation if manifest.lineage else ""
-    if entry is not None and not operation.startswith(f"read {entry.format} from {entry.url}"):
-        return _Meaning("what ships with orlog", f"the file {entry.url}")
+    if entry is not None and not operation.startswith(f"read {entry.format} from {entry.place}"):
+        return _Meaning("what ships with orlog", f"the file {entry.place}")
     path = find_lock()
     pin = read_lock(path).get(name) if path is not None and path.exists() else None
     if pin is not None and pin.version == version and pin.digest != manifest.digest:
@@ -149,11 +154,10 @@ def _shipped_file(name: str, version: str) -> ForeignEntry | None:
 
     A file with a checksum was listed under earlier versions too, by earlier releases.
     """
+    listed: dict[str, ForeignEntry] = {}
     for one in SHIPPED:
-        listed = shipped_index(one).foreign.get(name, {})
-        if version in listed:
-            return listed[version]
-        newest = newest_first([*listed, version])[0]
-        if newest != version and listed[newest].sha256:
-            return listed[newest]
-    return None
+        listed |= shipped_index(one).foreign.get(name, {})
+    if version in listed:
+        return listed[version]
+    newest = newest_first([*listed, version])[0]
+    return listed[newest] if newest != version and listed[newest].sha256 else None

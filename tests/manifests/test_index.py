@@ -13,11 +13,13 @@ from orlog.errors import FormatVersionError, ManifestError, VersionExistsError
 from orlog.manifests.index import (
     LARGEST_INDEX,
     ForeignEntry,
+    ForeignFile,
     Index,
     IndexEntry,
     index_from_json,
 )
 from orlog.manifests.manifest import read_manifest
+from orlog.manifests.shipped import SHIPPED, records_folder
 
 DIGEST = "sha256:" + "a" * 64
 ENTRY = {"digest": DIGEST, "size_bytes": 10, "episodes": 2, "steps": 5}
@@ -109,7 +111,8 @@ def test_foreign_files_are_listed_beside_versions(built_mini: Path) -> None:
 )
 def test_urls_and_paths_inside_the_registry_are_taken(url: str) -> None:
     entry = ForeignEntry(url=url, format="d4rl-hdf5")
-    assert entry.is_relative == ("://" not in url)
+    (file,) = entry.each
+    assert (entry.place, file.url) == (url, url)
 
 
 FOREIGN: dict[str, Any] = {"url": "https://data.example/a.hdf5", "format": "d4rl-hdf5"}
@@ -151,6 +154,75 @@ def test_what_is_no_foreign_file_is_refused(change: dict[str, Any]) -> None:
     body = {**BODY, "foreign": {"lab/x-v1": {"1.0.0": {**FOREIGN, **change}}}}
     with pytest.raises(ManifestError, match=r"^https://there: "):
         index_from_json(json.dumps(body).encode(), "https://there")
+
+
+SEVERAL: dict[str, Any] = {
+    "files": [{"path": "data/a.npz", "url": "https://data.example/x/data/a.npz"}],
+    "format": "npz",
+}
+
+
+def test_a_dataset_of_several_files_is_listed_with_their_places() -> None:
+    files = (
+        ForeignFile(path="data/a.npz", url="https://data.example/x/data/a.npz", size_bytes=7),
+        ForeignFile(path="b.npz", url="https://data.example/x/b.npz", mirrors=("b.npz",)),
+    )
+    entry = ForeignEntry(files=files, format="npz", task="cube")
+    assert (entry.place, entry.total_bytes) == ("https://data.example/x", None)
+    index = Index().with_foreign("lab/x-v1", "1.0.0", entry)
+    assert index_from_json(index.to_json(), "here") == index
+    said = json.loads(index.to_json())["foreign"]["lab/x-v1"]["1.0.0"]
+    assert said["files"][1] == {"path": "b.npz", "url": files[1].url, "mirrors": ["b.npz"]}
+    whole = ForeignEntry(files=files[:1], format="npz")
+    assert (whole.total_bytes, whole.each) == (7, files[:1])
+    elsewhere = ForeignFile(path="b.npz", url="https://other.example/c")
+    assert ForeignEntry(files=(files[0], elsewhere), format="npz").place == files[0].url
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": []},
+        {"url": "https://data.example/a"},
+        {"size_bytes": 7},
+        {"sha256": "a" * 64},
+        {"md5": "a" * 32},
+        {"mirrors": ["https://data.example/a"]},
+        {"task": ""},
+        *(
+            {"files": [*SEVERAL["files"], {**SEVERAL["files"][0], **file}]}
+            for file in (
+                {},
+                {"path": "Data/A.npz"},
+                {"path": "data/a.npz/b"},
+                {"path": "data"},
+                {"path": ""},
+                {"path": "../a.npz"},
+                {"path": "/a.npz"},
+                {"path": "c:a.npz"},
+                {"path": "b\\a.npz"},
+                {"path": "a\x00"},
+                {"path": "b", "url": "ssh://data.example/b"},
+                {"path": "b", "mirrors": ["ssh://data.example/b"]},
+                {"path": "b", "mirrors": [""]},
+                {"path": "b", "more": 1},
+            )
+        ),
+    ],
+)
+def test_what_are_no_foreign_files_is_refused(change: dict[str, Any]) -> None:
+    body = {**BODY, "foreign": {"lab/x-v1": {"1.0.0": SEVERAL}}}
+    index_from_json(json.dumps(body).encode(), "there")
+    body["foreign"]["lab/x-v1"]["1.0.0"] = {**SEVERAL, **change}
+    with pytest.raises(ManifestError, match=r"^there: "):
+        index_from_json(json.dumps(body).encode(), "there")
+
+
+def test_shipped_indexes_are_written_the_same() -> None:
+    """Fields that were added later stay out of entries that do not have them."""
+    for name in SHIPPED:
+        data = (records_folder() / "foreign" / f"{name}.json").read_bytes()
+        assert index_from_json(data, name).to_json() == data
 
 
 @pytest.mark.parametrize(

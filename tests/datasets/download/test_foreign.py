@@ -103,7 +103,7 @@ def leftovers() -> list[str]:
 
 def test_a_file_with_a_checksum_becomes_a_version(upstream: Upstream) -> None:
     source = upstream.checked(description="Hops.", license="CC-BY-4.0")
-    assert (source.registry, source.urls) == ("lab", (upstream.url,))
+    assert (source.registry, source.urls) == ("lab", ((upstream.url,),))
     seen: list[tuple[int, int]] = []
     dataset = bring(source, progress=lambda done, total: seen.append((done, total)))
     check(dataset, BODY)
@@ -303,12 +303,12 @@ def test_a_path_inside_the_registry_is_tried_at_its_mirrors(upstream: Upstream) 
     source = upstream.link(url=FILE, sha256=sha256)
     found = find_source(parse_name(NAME), ["http://127.0.0.1:9/gone"])
     assert isinstance(found, ForeignFileSource)
-    assert found.urls == (f"http://127.0.0.1:9/gone/{FILE}", f"{upstream.server.url}/{FILE}")
+    assert found.urls == ((f"http://127.0.0.1:9/gone/{FILE}", f"{upstream.server.url}/{FILE}"),)
     dataset = bring(found)
     check(dataset, BODY)
     # The version does not depend on where the registry is.
     assert dataset.lineage[0].operation == f"read d4rl-hdf5 from {FILE}"
-    assert source.urls == (f"{upstream.server.url}/{FILE}",)
+    assert source.urls == ((f"{upstream.server.url}/{FILE}",),)
 
 
 def test_a_registry_elsewhere_may_not_name_files_of_this_machine(upstream: Upstream) -> None:
@@ -351,7 +351,7 @@ def test_d4rl_ships_with_orlog() -> None:
     source = find_source(parse_name("d4rl/hopper-medium-v2"))
     assert isinstance(source, ForeignFileSource)
     assert (source.registry, source.version) == ("d4rl", "1.0.1")
-    assert source.urls == (source.entry.url,)
+    assert source.urls == ((source.entry.url,),)
     with pytest.raises(NotFoundError, match="d4rl does not have it; did you mean"):
         find_source(parse_name("d4rl/hoper-medium-v2"))
     with pytest.raises(NotFoundError, match=r"d4rl has 1\.0\.1 of it"):
