@@ -27,6 +27,7 @@ from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
+from orlog.datasets.interchange.npz_writing import npz_writer
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
@@ -175,14 +176,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write `NAME.npz` by the first of the names above; all arrays are in memory until then."""
-    name = file_stem(dataset)
-    parts: dict[str, list[np.ndarray]] = {}
-    for rows in flat_columns(dataset, progress):
-        for key, values in rows.items():
-            parts.setdefault(key.removeprefix("infos/"), []).append(values)
-    arrays: dict[str, Any] = {key: np.concatenate(values) for key, values in parts.items()}
-    np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **arrays)
+    """Write `NAME.npz` by the first of the names above."""
+    with npz_writer(folder / f"{file_stem(dataset)}.npz") as writer:
+        for rows in flat_columns(dataset, progress):
+            writer.add({key.removeprefix("infos/"): values for key, values in rows.items()})
 
 
 def _losses(dataset: Dataset) -> list[str]:

@@ -26,6 +26,7 @@ from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz
+from orlog.datasets.interchange.npz_writing import NpzWriter, npz_writer
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 
@@ -155,26 +156,27 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.npz`, and `NAME-val.npz` where episodes are of the split `val`."""
-    name = file_stem(dataset)
-    files: dict[str, dict[str, list[np.ndarray]]] = {}
-    done = 0
-    for episode in dataset:
-        count = len(episode.rewards)
-        rows = {
-            "observations": episode.observations,
-            "actions": _padded(episode.actions),
-            "terminals": np.arange(count + 1) == count,
-        }
-        infos = episode.infos.items()
-        rows |= {key: _padded(values) for key, values in infos if isinstance(values, np.ndarray)}
-        ending = "-val" if episode.metadata.get("split") == "val" else ""
-        for key, values in rows.items():
-            files.setdefault(ending, {}).setdefault(key, []).append(values)
-        done += count
-        progress(done, dataset.total_steps)
-    for ending, columns in files.items():
-        arrays: dict[str, Any] = {key: np.concatenate(parts) for key, parts in columns.items()}
-        np.savez_compressed(folder / f"{name}{ending}.npz", allow_pickle=False, **arrays)
+    name, done = file_stem(dataset), 0
+    writers: dict[str, NpzWriter] = {}
+    with contextlib.ExitStack() as stack:
+        for episode in dataset:
+            count = len(episode.rewards)
+            rows = {
+                "observations": episode.observations,
+                "actions": _padded(episode.actions),
+                "terminals": np.arange(count + 1) == count,
+            }
+            infos = episode.infos.items()
+            rows |= {
+                key: _padded(values) for key, values in infos if isinstance(values, np.ndarray)
+            }
+            ending = "-val" if episode.metadata.get("split") == "val" else ""
+            if ending not in writers:
+                file = folder / f"{name}{ending}.npz"
+                writers[ending] = stack.enter_context(npz_writer(file))
+            writers[ending].add(rows)
+            done += count
+            progress(done, dataset.total_steps)
 
 
 def _padded(values: np.ndarray) -> np.ndarray:

@@ -43,6 +43,7 @@ __all__ = ["FORMAT"]
 ENDINGS = (".csv", ".parquet", ".pq")
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
+ROW_GROUP_BYTES = 2**25
 LARGEST_SORTED_BYTES = 2**33
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 WRITTEN = {
@@ -422,18 +423,21 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     import pyarrow as pa
     import pyarrow.parquet
 
-    name = file_stem(dataset)
-    writer = None
+    file, writer = folder / f"{file_stem(dataset)}.parquet", None
+    held: list[Any] = []
+    held_bytes = 0
     with contextlib.ExitStack() as stack:
         for number, rows in enumerate(flat_columns(dataset, progress)):
             count = len(rows["rewards"])
             columns = {"episode": np.full(count, number), "step": np.arange(count)}
             columns |= {WRITTEN.get(key, key): values for key, values in rows.items()}
-            table = pa.table({key: _column(values) for key, values in columns.items()})
-            if writer is None:
-                file = folder / f"{name}.parquet"
-                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
-            writer.write_table(table)
+            held.append(pa.table({key: _column(values) for key, values in columns.items()}))
+            held_bytes += held[-1].nbytes
+            if number == dataset.total_episodes - 1 or held_bytes >= ROW_GROUP_BYTES:
+                table, held, held_bytes = pa.concat_tables(held).combine_chunks(), [], 0
+                if writer is None:
+                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+                writer.write_table(table)
 
 
 def _column(values: np.ndarray) -> Any:
