@@ -12,6 +12,7 @@ does, and without it the file is refused. The file is not trusted: see `intercha
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from orlog.errors import SchemaError
 __all__ = ["FORMAT"]
 
 MOST_INFOS = 256
+CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
 
 
@@ -103,8 +105,16 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
             count = len(rows["rewards"])
             for key, values in rows.items():
                 if key not in file:
-                    shape = (dataset.total_steps, *values.shape[1:])
-                    file.create_dataset(key, shape, values.dtype, compression="gzip", chunks=True)
+                    row = values.shape[1:]
+                    row_bytes = max(1, values.dtype.itemsize * math.prod(row))
+                    rows_together = max(1, min(dataset.total_steps, CHUNK_BYTES // row_bytes))
+                    file.create_dataset(
+                        key,
+                        (dataset.total_steps, *row),
+                        values.dtype,
+                        compression="gzip",
+                        chunks=(rows_together, *row),
+                    )
                 file[key][first : first + count] = values
             first += count
 

@@ -43,8 +43,9 @@ class NpzWriter:
         """Add rows to each column; all rows of a column have one dtype and shape."""
         for name, values in rows.items():
             if name not in self._columns:
-                file = self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 (the stack closes it)
-                self._columns[name] = file, values.dtype, values.shape[1:]
+                unnamed = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (the stack does)
+                self._stack.enter_context(unnamed)
+                self._columns[name] = unnamed, values.dtype, values.shape[1:]
             file, dtype, shape = self._columns[name]
             assert (values.dtype, values.shape[1:]) == (dtype, shape)
             file.write(np.ascontiguousarray(values).tobytes())
