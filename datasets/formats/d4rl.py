@@ -24,7 +24,8 @@ from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, fla
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
-    is_hdf5,
+    look_inside,
+    names_in,
     numbers,
     open_hdf5,
     reading,
@@ -68,7 +69,7 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
             group = {}
         if len(group) > MOST_INFOS:
             raise SchemaError(f"{where}, infos: {len(group)} columns are too many.")
-        for name in sorted(group.keys()):
+        for name in names_in(group):
             key = f"infos/{name}"
             node = child(group, name, where, LAYOUT)
             if getattr(node, "shape", None) and node.shape[0] == len(columns["observations"]):
@@ -87,12 +88,11 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    if not all(is_hdf5(file) for file in files):
-        return False
-    with open_hdf5(files[0], str(files[0])) as file:
-        return all(has_child(file, key) for key in ("observations", "actions", "terminals")) and (
-            not has_child(file, "costs")
-        )
+    needed = ("observations", "actions", "terminals")
+    return look_inside(
+        files,
+        lambda file: all(has_child(file, key) for key in needed) and not has_child(file, "costs"),
+    )
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:

@@ -19,7 +19,8 @@ from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
-    is_hdf5,
+    look_inside,
+    names_in,
     numbers,
     open_hdf5,
     reading,
@@ -42,16 +43,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
                 key: numbers(child(file, key, where, LAYOUT), f"{where}, {key}", size)
                 for key in KEYS
             }
-            left_out = [key for key in file.keys() if key not in KEYS]  # noqa: SIM118
+            left_out = [key for key in names_in(file) if key not in KEYS]
             rows = FlatRows(columns, where, infos={"cost": "costs"}, left_out=left_out)
         yield open_flat_rows(rows, None, reading)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    if not all(is_hdf5(file) for file in files):
-        return False
-    with open_hdf5(files[0], str(files[0])) as file:
-        return all(has_child(file, key) for key in KEYS)
+    return look_inside(files, lambda file: all(has_child(file, key) for key in KEYS))
 
 
 FORMAT = Format(

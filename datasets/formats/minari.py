@@ -13,7 +13,9 @@ that Minari stored as JPEG are decoded; JPEG had changed them. https://minari.fa
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,15 +31,10 @@ from orlog.datasets.interchange.hdf5_files import (
     check_stored,
     child,
     has_child,
-    is_hdf5,
+    look_inside,
+    names_in,
     open_hdf5,
     reading,
-)
-from orlog.datasets.interchange.minari_frames import (
-    decoded_frames,
-    is_jpeg,
-    row_bytes,
-    same_numbers,
 )
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
@@ -48,7 +45,7 @@ from orlog.datasets.interchange.minari_metadata import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError, MissingExtraError, SchemaError
 
 __all__ = ["FORMAT"]
 
@@ -56,6 +53,7 @@ MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
 BLOCK_BYTES = 2**24
 FLAGS = ("terminations", "truncations")
+JPEG_START = b"\xff\xd8"
 
 
 @contextlib.contextmanager
@@ -66,7 +64,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
         file_bytes = main.stat().st_size
         with reading(where):
             groups = _groups(file, where, metadata.total_episodes)
-            reward_dtype = child(groups[0], "rewards", f"{where}, episode_0", LAYOUT).dtype
+            rewards = child(groups[0], "rewards", f"{where}, episode_0", LAYOUT)
+            reward_dtype = getattr(rewards, "dtype", None)  # what is no dataset is refused below
         schema = Schema(
             observation_space=metadata.observation_space,
             action_space=metadata.action_space,
@@ -114,10 +113,12 @@ class _Reader:
             IntegrityError: HDF5 cannot read it.
         """
         with reading(self.where):
-            infos = _common([_info_names(group) for group in groups])
+            infos = _common([_info_names(group, self.where) for group in groups])
             details = _common([_detail_names(group) for group in groups])
             has_options = any(_options(group) for group in groups)
-        dropped = sorted({name for group in groups for name in _info_names(group)} - set(infos))
+        dropped = sorted(
+            {name for group in groups for name in _info_names(group, self.where)} - set(infos)
+        )
         if dropped:
             self.doubts.append(f"Left out, not in all episodes: infos {', '.join(dropped)}.")
         done = 0
@@ -200,7 +201,7 @@ class _Reader:
     def _block_rows(self, group: Any, where: str, count: int) -> int:
         """Return how many rows to read at once, so that memory is bounded."""
         total = sum(int(node.id.get_storage_size()) for node in _leaves(group, where))
-        frames = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
+        frames = _row_bytes(self.schema.observation_space) + _row_bytes(self.schema.action_space)
         return int(max(1, BLOCK_BYTES // max(1, total // max(count, 1), frames)))
 
     def _rows(self, group: Any, path: str, where: str) -> Any:
@@ -237,40 +238,47 @@ class _Reader:
         values = column[rows]
         if isinstance(space, spaces.Text):
             return _decoded(values)
-        if isinstance(space, spaces.Box) and is_jpeg(space, values):
+        if isinstance(space, spaces.Box) and _is_jpeg(space, values):
             self._had_jpeg = True
-            return decoded_frames(values, space.shape, f"{where}, {path}")
+            return _frames(values, space.shape, f"{where}, {path}")
         shape, dtype = space.shape or (), space.dtype
-        if values.dtype.kind == "O" or not same_numbers(values, dtype):
+        if values.dtype.kind == "O" or not _same_numbers(values, dtype):
             raise SchemaError(f"{where}, {path}: expected {dtype}, found {values.dtype}.")
         return values.astype(dtype).reshape(len(values), *shape)
+
+
+def _same_numbers(values: np.ndarray, dtype: Any) -> bool:
+    """Return whether values keep what they are in the dtype of a space."""
+    if np.can_cast(values.dtype, dtype, "same_kind"):
+        return True
+    return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
 
 
 def _leaves(group: Any, where: str) -> list[Any]:
     """Return all datasets in a group; links are refused."""
     h5py = import_h5py()
     found = []
-    for name in group.keys():  # noqa: SIM118
+    for name in names_in(group):
         node = child(group, name, where, LAYOUT)
         found += [node] if isinstance(node, h5py.Dataset) else _leaves(node, where)
     return found
 
 
-def _info_names(group: Any, prefix: str = "") -> list[str]:
+def _info_names(group: Any, where: str, prefix: str = "") -> list[str]:
     """Return the paths of all infos of an episode."""
     h5py = import_h5py()
     if not prefix:
         if not has_child(group, "infos"):
             return []
-        group = child(group, "infos", "infos", LAYOUT)
+        group = child(group, "infos", where, LAYOUT)
     names: list[str] = []
-    for name in sorted(group.keys()):
-        node = child(group, name, prefix + name, LAYOUT)
+    for name in names_in(group):
         path = f"{prefix}{name}"
+        node = child(group, name, f"{where}, infos/{path}", LAYOUT)
         if isinstance(node, h5py.Dataset):
             names += [path] if node.shape else []
         else:
-            names += _info_names(node, f"{path}/")
+            names += _info_names(node, where, f"{path}/")
     return names
 
 
@@ -324,12 +332,58 @@ def _decoded(values: np.ndarray) -> Any:
     return values
 
 
+def _row_bytes(space: Any) -> int:
+    """Return the bytes of a row of a space, as far as its parts have a shape."""
+    if isinstance(space, spaces.Dict):
+        return sum(map(_row_bytes, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return sum(map(_row_bytes, space.spaces))
+    if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "biuf":
+        return 1
+    return int(math.prod(space.shape) * np.dtype(space.dtype).itemsize)
+
+
+def _is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
+    """Return whether rows hold JPEG files in place of frames."""
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
+        return False
+    if values.dtype.kind == "O":
+        return True
+    is_row = values.ndim == 2 and values.dtype == np.uint8 and values.shape[1:] != space.shape
+    return is_row and values[0, :2].tobytes() == JPEG_START
+
+
+def _frames(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return decoded frames of the shape that the space says."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'{where}: holds JPEG, which needs Pillow; run: pip install "orlog[images]"',
+            extra="images",
+        ) from error
+    frames = np.empty((len(values), *shape), np.uint8)
+    for number, row in enumerate(values):
+        try:
+            with Image.open(
+                io.BytesIO(np.asarray(row, np.uint8).tobytes()), formats=["JPEG"]
+            ) as image:
+                found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
+                if found != shape:
+                    raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
+                frames[number] = np.asarray(image)
+        except (OSError, UnidentifiedImageError, ValueError) as error:
+            raise IntegrityError(
+                f"{where}, frame {number}: no JPEG: {error}.", file=where
+            ) from error
+    return frames
+
+
 def _recognizes(files: Sequence[Path]) -> bool:
     main = _main_file(files)
-    if not is_hdf5(main) or not main.with_name(METADATA_FILE).is_file():
-        return False
-    with open_hdf5(main, str(main)) as file:
-        return has_child(file, "episode_0")
+    return main.with_name(METADATA_FILE).is_file() and look_inside(
+        [main], lambda file: has_child(file, "episode_0")
+    )
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:

@@ -44,7 +44,7 @@ NAMES = {
 NEEDED = ("observations", "actions", "rewards")
 STARTS = "episode_starts"
 INDEX = "index"
-MOST_STARTS = 2**24
+MOST_STARTS = 2**27
 SPLITS = ("train", "val")
 
 
@@ -106,6 +106,11 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
             f"{', '.join(file.names)}."
         )
     count = len(found["observations"])
+    if count > MOST_STARTS and (STARTS in file.names or INDEX in file.names):
+        raise SchemaError(
+            f"{file.where}: {count:,} rows are too many for files that say where episodes start; "
+            "flags of where they end can be read."
+        )
     if "terminals" not in found:
         if STARTS not in file.names:
             raise SchemaError(
@@ -151,12 +156,16 @@ def _ends(starts: np.ndarray) -> np.ndarray:
 def _check_index(file: NpzFile, found: dict[str, Any]) -> None:
     """Refuse flags that end episodes elsewhere than the first rows of the next ones say."""
     count = len(found["observations"])
-    first_rows = _small(file, INDEX, min(count, MOST_STARTS))
+    first_rows = _small(file, INDEX, count)
     ends = np.zeros(count, bool)
     for name in ("terminals", "timeouts"):
         if name in found:
             key = next(other for other in NAMES[name] if other in file.names)
             flags = _small(file, key, count) != 0  # a stream of its own, besides the one for steps
+            if len(flags) != count:
+                raise SchemaError(
+                    f"{file.where}, {key}: expected {count} rows as in observations, found {len(flags)}."
+                )
             ends |= flags
     starts = np.flatnonzero(np.append(True, ends[:-1]))
     if not np.array_equal(starts, first_rows):

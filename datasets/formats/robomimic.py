@@ -36,7 +36,8 @@ from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
-    is_hdf5,
+    look_inside,
+    names_in,
     numbers,
     open_hdf5,
     reading,
@@ -98,7 +99,11 @@ class _Reader:
             SchemaError: there is none, or it has no observations.
         """
         self._data, self._where, self._file_bytes = data, where, file_bytes
-        found = [(int(match[1]), match[0]) for match in map(DEMONSTRATION.fullmatch, data) if match]
+        found = [
+            (int(match[1]), match[0])
+            for match in map(DEMONSTRATION.fullmatch, names_in(data))
+            if match
+        ]
         self.names = [name for _, name in sorted(found)]
         if not self.names:
             raise SchemaError(f"{where}: data holds no demonstration, such as demo_0.")
@@ -110,7 +115,9 @@ class _Reader:
                 f"{where}, {first}: has no obs, only states; let robomimic's dataset_states_to_obs.py "
                 "make observations from them."
             )
-        self._parts = sorted(child(group, "obs", f"{where}, {first}", LAYOUT))
+        self._parts = names_in(child(group, "obs", f"{where}, {first}", LAYOUT))
+        if not self._parts:
+            raise SchemaError(f"{where}, {first}: obs holds no observations.")
         parts = {part: self._column(first, f"obs/{part}") for part in self._parts}
         actions = self._column(first, "actions")
         rewards = self._column(first, "rewards")
@@ -118,7 +125,7 @@ class _Reader:
             {"states": "states"} if has_child(group, "states") else {}
         )
         known = {"actions", "rewards", "obs", "next_obs", "dones", "states"}
-        self.left_out = sorted(set(group) - known)
+        self.left_out = sorted(set(names_in(group)) - known)
         self.schema = Schema(
             observation_space=spaces.Dict(
                 {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
@@ -208,7 +215,7 @@ def _masks(file: Any, where: str) -> dict[str, set[str]]:
         return {}
     masks = {}
     group = child(file, "mask", where, LAYOUT)
-    for name in sorted(group.keys()):
+    for name in names_in(group):
         node = child(group, name, f"{where}, mask", LAYOUT)
         if getattr(node, "dtype", None) is None or node.dtype.kind not in "SO" or node.ndim != 1:
             raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
@@ -217,12 +224,14 @@ def _masks(file: Any, where: str) -> dict[str, set[str]]:
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    if not all(is_hdf5(file) for file in files):
-        return False
-    with open_hdf5(files[0], str(files[0])) as file:
-        return has_child(file, "data") and any(
-            DEMONSTRATION.fullmatch(name) for name in child(file, "data", "data", LAYOUT)
-        )
+    where = str(files[0])
+    return look_inside(
+        files,
+        lambda file: (
+            has_child(file, "data")
+            and any(map(DEMONSTRATION.fullmatch, names_in(child(file, "data", where, LAYOUT))))
+        ),
+    )
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:

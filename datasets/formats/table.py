@@ -177,7 +177,7 @@ class _Layout:
             what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
             raise SchemaError(
                 f"{where}: a table does not say what its columns are; give {what}. Its columns are "
-                f"{', '.join(names)}."
+                f"{_listed(names)}."
             )
         for option, name in (
             ("episode", self.episode),
@@ -236,7 +236,7 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
             if len(odd):
                 raise SchemaError(
                     f"{table.where}: {layout.step} goes from {before[odd[0]]} to {steps[odd[0]]} at row "
-                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]}; --sort puts rows in "
+                    f"{checked.rows + odd[0]}, inside episode {episodes[odd[0]]!s:.100}; --sort puts rows in "
                     "order."
                 )
             last_step = int(steps[-1])
@@ -260,7 +260,7 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
         odd = np.flatnonzero(np.array(said) != checked.lengths)
         if len(odd):
             raise SchemaError(
-                f"{table.where}: {layout.length} of episode {names[odd[0]]} says {said[odd[0]]} rows, and "
+                f"{table.where}: {layout.length} of episode {names[odd[0]]!s:.100} says {said[odd[0]]} rows, and "
                 f"it has {checked.lengths[odd[0]]}; so it is with {len(odd):,} episodes."
             )
     return checked
@@ -272,7 +272,7 @@ def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
     for name, start in zip(names, (np.cumsum(lengths) - lengths).tolist(), strict=True):
         if name in seen:
             raise SchemaError(
-                f"{where}: episode {name} goes on at row {start}, after rows of others; --sort puts rows "
+                f"{where}: episode {name!s:.100} goes on at row {start}, after rows of others; --sort puts rows "
                 "in order."
             )
         seen.add(name)
@@ -361,7 +361,12 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     Raises:
         SchemaError: they are none.
     """
-    if values.dtype.kind not in "biuf" or values.ndim != 1 or (values != np.floor(values)).any():
+    if (
+        values.dtype.kind not in "biuf"
+        or values.ndim != 1
+        or (values != np.floor(values)).any()
+        or (abs(values.astype(np.float64)) >= 2.0**63).any()
+    ):
         raise SchemaError(f"{where}: {name} holds other things than integers after row {first}.")
     return values.astype(np.int64)
 
@@ -384,8 +389,14 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
 
 
 def _no_column(name: str, names: list[str]) -> str:
-    said = did_you_mean(name, names) or f"; the columns are {', '.join(names)}."
-    return f"there is no column {name!r}{said}"
+    said = did_you_mean(name, names) or f"; the columns are {_listed(names)}."
+    return f"there is no column {name!r:.100}{said}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return names for an error, which may be long and many."""
+    more = f" and {len(names) - 50} more" if len(names) > 50 else ""
+    return ", ".join(f"{name:.100}" for name in names[:50]) + more
 
 
 def _names(file: Path) -> list[str]:

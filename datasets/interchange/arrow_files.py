@@ -63,7 +63,7 @@ def reading_arrow(where: str) -> Iterator[None]:
         yield
     except OrlogError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
         text = str(error.args[0] if error.args else error).partition("\n")[0]
         raise IntegrityError(f"{where}: cannot be read as a table: {text}.", file=where) from error
 

@@ -229,7 +229,9 @@ def write_episodes(
                 truncations=flags[1],
                 infos=piece.infos,
             )
-            steps, total = steps + count, total + float(np.sum(piece.rewards, dtype=np.float64))
+            with np.errstate(over="ignore", invalid="ignore"):  # as of infinity less infinity
+                total += float(np.sum(piece.rewards, dtype=np.float64))
+            steps += count
             if piece.ends:
                 writer.end_episode(seed=piece.seed, metadata=piece.metadata)
                 found.count(steps, total, piece)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import math
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["check_stored", "child", "has_child", "is_hdf5", "numbers", "open_hdf5", "reading"]
+__all__ = [
+    "check_stored",
+    "child",
+    "has_child",
+    "is_hdf5",
+    "look_inside",
+    "names_in",
+    "numbers",
+    "open_hdf5",
+    "reading",
+]
 
 CACHE_BYTES = 2**26
 LARGEST_CHUNK = 2**28
@@ -64,9 +74,30 @@ def reading(where: str) -> Iterator[None]:
         raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
 
 
+def look_inside(files: Sequence[Path], test: Callable[[Any], bool]) -> bool:
+    """Return whether files are HDF5 and the first one passes a test, for `Format.recognizes`.
+
+    Raises:
+        IntegrityError: HDF5 cannot read it.
+    """
+    if not all(is_hdf5(file) for file in files):
+        return False
+    where = str(files[0])
+    with open_hdf5(files[0], where) as file, reading(where):
+        return test(file)
+
+
 def has_child(group: Any, name: str) -> bool:
     """Return whether something lies in a group by that name; links are not looked through."""
-    return name in group.keys()  # noqa: SIM118 (`in group` would look through links)
+    # `in group` would look through links. What is no group holds nothing.
+    return hasattr(group, "keys") and name in group.keys()  # noqa: SIM118
+
+
+def names_in(group: Any) -> list[str]:
+    """Return the names of what lies in a group, sorted; none of what is no group."""
+    names = group.keys() if hasattr(group, "keys") else ()
+    # A name that is no UTF-8 comes as bytes.
+    return sorted(n if isinstance(n, str) else n.decode(errors="backslashreplace") for n in names)
 
 
 def child(group: Any, name: str, where: str, layout: str) -> Any:

@@ -7,7 +7,9 @@ column is a stream of its own, which gives its rows from the first to the last.
 from __future__ import annotations
 
 import contextlib
+import lzma
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ LARGEST_ROW_BYTES = 2**26
 LARGEST_FORTRAN_BYTES = 2**30
 MOST_ROWS = 2**40
 MOST_ARRAYS = 1024
+LARGEST_RATIO = 1032  # of Deflate
 
 
 def is_npz(path: Path) -> bool:
@@ -46,10 +49,12 @@ def reading_npz(where: str) -> Iterator[None]:
     except (
         EOFError,
         KeyError,
+        lzma.LZMAError,
         NotImplementedError,  # compressed in another way, or encrypted
         OSError,
         RuntimeError,
         SyntaxError,  # a header that is no dictionary
+        tokenize.TokenError,
         TypeError,
         ValueError,
         zipfile.BadZipFile,
@@ -111,8 +116,25 @@ class NpzFile:
 
     def _described(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         where = f"{self.where}, {name}"
-        with reading_npz(where), self._archive.open(self._members[name]) as stream:
+        item = self._members[name]
+        self._check_stored(item, where)
+        with reading_npz(where), self._archive.open(item) as stream:
             return _header(stream, where)
+
+    def _check_stored(self, item: zipfile.ZipInfo, where: str) -> None:
+        """Refuse an array that NumPy would not pack so, or that claims more than it can hold."""
+        if item.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise SchemaError(
+                f"{where}: is packed in a way that NumPy does not use ({item.compress_type}), expected "
+                "stored or deflated."
+            )
+        most = 1 if item.compress_type == zipfile.ZIP_STORED else LARGEST_RATIO
+        if item.file_size > item.compress_size * most:
+            raise IntegrityError(
+                f"{where}: claims {item.file_size:,} bytes, and {item.compress_size:,} packed ones "
+                "cannot hold them.",
+                file=self.where,
+            )
 
     def column(self, name: str) -> NpzColumn:
         """Return an array of numbers with a row for each step, as a stream of its own.
@@ -125,6 +147,7 @@ class NpzFile:
         item = self._members.get(name)
         if item is None:
             raise SchemaError(f"{where}: there is no such array; found {', '.join(self.names)}.")
+        self._check_stored(item, where)
         with reading_npz(where):
             stream = self._stack.enter_context(self._archive.open(item))
             shape, is_fortran, dtype = _header(stream, where)

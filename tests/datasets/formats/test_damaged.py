@@ -1,0 +1,48 @@
+"""Damaged files of every format: a typed error that names the file, or a read that passes the checks.
+
+All are read in a child process, so that a crash, a hang or a large allocation is seen. A format joins by
+its sample in `tests/fuzz/samples.py`. `tests/fuzz/fuzz_files.py` looks for more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.readers import Reader
+from tests.fuzz.samples import READERS
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
+
+REFUSED = {"FormatVersionError", "IntegrityError", "SchemaError"}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Return a process that reads files."""
+    with Reader(tmp_path_factory.mktemp("reader")) as made:
+        yield made
+
+
+def check(reader: Reader, name: str, numbers: range) -> None:
+    """Read a format's files, damaged as the numbers say."""
+    counts, findings = reader.read_damaged(name, numbers)
+    sys.stdout.write(f"{name}: {counts}\n")
+    assert not findings, "\n".join(f"{name}, damage {one.number}: {one.text}" for one in findings)
+    assert sum(counts.values()) == len(numbers)
+    assert counts.keys() <= {"right", *REFUSED}
+
+
+def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
+    for name in READERS:
+        check(reader, name, range(12))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", READERS)
+def test_ten_thousand_damaged_files_of_a_format_are_refused_or_read(
+    reader: Reader, name: str
+) -> None:
+    check(reader, name, range(10_000))

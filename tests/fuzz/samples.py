@@ -1,0 +1,131 @@
+"""Small sound files of every format that orlog reads, to be damaged by tests and the fuzzer.
+
+A format that orlog writes has a sample by itself. Any other, and any layout that the writer does not
+write, takes one line in `HAND_MADE`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats.formats import formats
+from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.reading.dataset import Dataset
+from tests.datasets.formats import (
+    test_d4rl,
+    test_lerobot,
+    test_npz,
+    test_ogbench,
+    test_robomimic,
+    test_table,
+)
+from tests.datasets.formats.reading import read_files
+
+__all__ = ["READERS", "Sample", "write_samples"]
+
+READERS = tuple(name for name, one in formats().items() if one.open is not None)
+FLAGS = [False, False, True, False, False], [False, False, False, False, True]
+NO_OPTIONS = Options()
+WRITTEN_OPTIONS = {  # what users say about the files that orlog wrote
+    "table": Options(
+        columns={
+            "observation": "observation",
+            "action": "action",
+            "reward": "reward",
+            "terminated": "terminated",
+            "truncated": "truncated",
+            "next_observation": "next_observation",
+        },
+        episode="episode",
+        step="step",
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """Sound files.
+
+    Attributes:
+        format: Name of the module of their format.
+        root: Folder that holds nothing else.
+        given: What a user would name of it: the folder itself, or files in it.
+        options: What a user would say about them.
+    """
+
+    format: str
+    root: Path
+    given: tuple[Path, ...]
+    options: Options
+
+
+def _d4rl(root: Path, **options: Any) -> None:
+    body = test_d4rl.rows_of(*FLAGS, next_observations=True)
+    test_d4rl.write(root / "a.hdf5", body, **options)
+
+
+HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+    ("d4rl", _d4rl, NO_OPTIONS),
+    ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
+    ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
+    (
+        "npz",
+        lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
+        NO_OPTIONS,
+    ),
+    ("ogbench", lambda root: test_ogbench.write(root / "a.npz", [2, 3]), NO_OPTIONS),
+    ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
+    (
+        "table",
+        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.csv"),
+        test_table.OPTIONS,
+    ),
+    (
+        "table",
+        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"),
+        test_table.OPTIONS,
+    ),
+)
+
+
+def write_samples(folder: Path) -> dict[str, list[Sample]]:
+    """Write the samples of each format into new folders; return them by its module's name."""
+    samples: dict[str, list[Sample]] = {name: [] for name in READERS}
+    for number, (name, write, options) in enumerate(HAND_MADE):
+        root = folder / f"{name}-{number}"
+        root.mkdir(parents=True)
+        write(root)
+        samples[name].append(_sample(name, root, options))
+    small = _small_dataset(folder / "small")
+    for name, one in formats().items():
+        if one.open is not None and one.write is not None:
+            root = folder / f"{name}-written"
+            root.mkdir()
+            one.write(small, root, lambda _done, _total: None)
+            samples[name].append(_sample(name, root, WRITTEN_OPTIONS.get(name, NO_OPTIONS)))
+    return samples
+
+
+def _sample(name: str, root: Path, options: Options) -> Sample:
+    files = sorted(path for path in root.iterdir() if path.is_file())
+    place = root
+    while "" in formats()[name].extensions and not files:
+        (place,) = place.iterdir()  # the folder that holds all
+        files = [
+            path for path in place.iterdir() if path.is_file() or len(list(place.iterdir())) > 1
+        ]
+    given = (place,) if "" in formats()[name].extensions else tuple(files)
+    return Sample(name, root, given, options)
+
+
+def _small_dataset(folder: Path) -> Dataset:
+    """Return two episodes, one that ended and one that was cut off, which all formats can hold."""
+    folder.mkdir()
+    np.savez(folder / "small.npz", **test_npz.flat(5, [2, 4]), qpos=np.zeros((5, 2)))
+    return read_files(formats()["npz"], folder / "small.npz", folder / "store")[0]
