@@ -1,0 +1,432 @@
+"""RLDS datasets of TensorFlow Datasets: in the layout it writes, with the habits that others have, and damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.formats import rlds
+from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.interchange.episodes import Asked, Found
+from orlog.datasets.interchange.tf_examples import Values, example_bytes, read_example
+from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+
+STEPS = {
+    "observation": ("float32", [2]),
+    "action": ("float32", [1]),
+    "reward": ("float32", []),
+    "discount": ("float32", []),
+    "is_first": ("bool", []),
+    "is_last": ("bool", []),
+    "is_terminal": ("bool", []),
+}
+
+
+def tensor(dtype: str, shape: Sequence[int]) -> dict[str, Any]:
+    dimensions = {"dimensions": [str(one) for one in shape]} if shape else {}
+    return {
+        "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+        "tensor": {"dtype": dtype, "shape": dimensions, "encoding": "none"},
+    }
+
+
+def write(
+    folder: Path,
+    episodes: Sequence[Mapping[str, Any]],
+    steps: Mapping[str, Any] = STEPS,
+    **change: Any,
+) -> Path:
+    """Write episodes of named arrays in the layout of TensorFlow Datasets; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    features = {name: tensor(*one) for name, one in steps.items()}
+    inner = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": features}}
+    outer = {"pythonClassName": "x.Dataset", "sequence": {"feature": inner, "length": "-1"}}
+    tree = {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": {"steps": outer}}}
+    (folder / "features.json").write_text(json.dumps(tree), "utf-8")
+    info = {
+        "name": "arm",
+        "version": "1.0.0",
+        "splits": [{"name": "train", "shardLengths": [str(len(episodes))]}],
+        **change,
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info), "utf-8")
+    with (folder / f"{info['name']}-train.tfrecord-00000-of-00001").open("wb") as file:
+        for episode in episodes:
+            values = {f"steps/{name}": np.ravel(episode[name]) for name in steps}
+            write_record(file, example_bytes(values))
+    return folder
+
+
+def rows(count: int, *, seed: int = 0, terminal: bool = True, **change: Any) -> dict[str, Any]:
+    """Return `count` steps as RLDS says: those after the last action hold nothing."""
+    rng = np.random.default_rng(seed)
+    last = np.arange(count) == count - 1
+    return {
+        "observation": rng.normal(size=(count, 2)).astype("f4"),
+        "action": np.where(last, 0, rng.normal(size=count)).astype("f4")[:, None],
+        "reward": np.where(last, 0, np.arange(count) + 1.0).astype("f4"),
+        "discount": np.where(last, 0, 1).astype("f4"),
+        "is_first": np.arange(count) == 0,
+        "is_last": last,
+        "is_terminal": last & terminal,
+        **change,
+    }
+
+
+def read(folder: Path, store: Path) -> tuple[Dataset, Found]:
+    return read_files(rlds.FORMAT, folder, store)
+
+
+def recorded(name: str = "lab/odd-v1") -> Dataset:
+    """Record five episodes of everything that RLDS holds, of two splits."""
+    rng = np.random.default_rng(0)
+    space = spaces.Dict(
+        {
+            "frame": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+            "inner": spaces.Dict(
+                {
+                    "precise": spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
+                    "choice": spaces.Discrete(4),
+                }
+            ),
+            "lights": spaces.MultiBinary(3),
+            "bytes": spaces.Box(0, 255, (7,), np.uint8),
+            "large": spaces.Box(0, 2**64 - 1, (2,), np.uint64),
+            "counts": spaces.Box(-(2**31), 2**31 - 1, (2,), np.int32),
+        }
+    )
+    actions = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    with orlog.DatasetWriter(name, observation_space=space, action_space=actions) as writer:
+        for number, steps in enumerate((3, 1, 6, 2, 4)):
+            ends = np.arange(steps) == steps - 1
+            writer.add_episode(
+                orlog.Episode(
+                    observations={
+                        "frame": rng.integers(0, 256, (steps + 1, 6, 5, 3)).astype("u1"),
+                        "inner": {
+                            "precise": rng.normal(size=(steps + 1, 2, 2)),
+                            "choice": rng.integers(0, 4, steps + 1),
+                        },
+                        "lights": rng.integers(0, 2, (steps + 1, 3)).astype("i1"),
+                        "bytes": rng.integers(0, 256, (steps + 1, 7)).astype("u1"),
+                        "large": rng.integers(0, 2**64, (steps + 1, 2), np.uint64),
+                        "counts": rng.integers(-(2**31), 2**31, (steps + 1, 2)).astype("i4"),
+                    },
+                    actions=rng.normal(size=(steps, 3)).astype("f4"),
+                    rewards=rng.normal(size=steps),
+                    terminations=ends & (number % 2 == 0),
+                    truncations=ends & (number % 2 == 1),
+                    infos={
+                        "force/left": rng.normal(size=(steps, 2)),
+                        "action": np.arange(steps),
+                        "said": [f"grün {step}" for step in range(steps)],
+                        "points": [
+                            rng.normal(size=(step, 2)).astype("f4") for step in range(steps)
+                        ],
+                    },
+                    seed=number or None,
+                    metadata={
+                        "split": "test" if number > 2 else "train",
+                        "goal": np.ones(2),
+                        "by": "me",
+                    },
+                )
+            )
+    return orlog.load_dataset(name)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+def test_what_is_exported_comes_back_in_every_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(rlds, "BLOCK_BYTES", block_bytes)
+    dataset = recorded()
+    said: list[str] = []
+    orlog.export_dataset(dataset, tmp_path / "out", to="rlds", on_losses=said.extend)
+    assert not said
+    assert choose_format([tmp_path / "out"], None, "lab/x").name == "rlds"
+    again, found = read(tmp_path / "out", tmp_path / "store")
+    assert not found.doubts
+    assert (again.observation_space, again.action_space) == (
+        dataset.observation_space,
+        dataset.action_space,
+    )
+    columns = {one.name: one.blake3 for one in dataset.manifest.columns}
+    assert {one.name: one.blake3 for one in again.manifest.columns} == columns
+
+
+def test_steps_become_transitions_as_rlds_defines_them(tmp_path: Path) -> None:
+    episodes = [rows(4, seed=1), rows(6, seed=2, terminal=False)]
+    dataset, found = read(write(tmp_path / "arm/1.0.0", episodes).parent, tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == [3, 5]
+    assert (found.terminated, found.truncated) == (1, 1)
+    assert not found.doubts
+    for ours, theirs in zip(dataset, episodes, strict=True):
+        np.testing.assert_array_equal(ours.observations, theirs["observation"])
+        np.testing.assert_array_equal(ours.actions, theirs["action"][:-1])
+        np.testing.assert_array_equal(ours.rewards, theirs["reward"][:-1])
+    assert "infos/discount" not in dataset.columns
+
+
+def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) -> None:
+    episodes = [
+        rows(4, seed=seed, terminal=seed != 1, reward=np.array([0, 0, 0, 1], "f4"))
+        for seed in range(3)
+    ]
+    for one in episodes:
+        one["action"] = np.ones((4, 1), "f4")
+    dataset, found = read(write(tmp_path / "arm", episodes), tmp_path / "store")
+    # The action that ended an episode is there, and what followed it is not.
+    assert dataset.episode_lengths.tolist() == [4, 3, 4]
+    assert [float(one.rewards[-1]) for one in dataset] == [1, 0, 1]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
+        True,
+        False,
+        True,
+    ]
+    np.testing.assert_array_equal(dataset[0].observations[:4], episodes[0]["observation"])
+    assert not dataset[0].observations[4].any()
+    np.testing.assert_array_equal(dataset[1].observations, episodes[1]["observation"])
+    assert "2 episodes whose task ended have a reward at their last step" in found.doubts[0]
+    assert "1 episodes have an action or a reward at their last step" in found.doubts[1]
+
+
+def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path) -> None:
+    episodes = [rows(4, seed=seed, terminal=seed != 1) for seed in range(3)]
+    episodes[0]["observation"][-1] = 0
+    dataset, found = read(write(tmp_path / "zeros", episodes), tmp_path / "store0")
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
+        True,
+        False,
+        False,
+    ]
+    assert any("1 episodes that ended have no final observation" in one for one in found.doubts)
+    for one in episodes:
+        one["observation"][-1] = (1, 2)
+    dataset, found = read(
+        write(tmp_path / "same", episodes, name="d4rl_mujoco_hopper"), tmp_path / "store1"
+    )
+    assert dataset.episode_lengths.tolist() == [3, 2, 3]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
+        True,
+        False,
+        True,
+    ]
+    assert "3 episodes have the same last observation" in found.doubts[0]
+    # Elsewhere, episodes may well end in the same place.
+    dataset, found = read(write(tmp_path / "other", episodes), tmp_path / "store2")
+    assert dataset.episode_lengths.tolist() == [3, 3, 3]
+    assert not found.doubts
+
+
+def test_what_steps_do_not_say_is_not_made_up(tmp_path: Path) -> None:
+    few = {name: STEPS[name] for name in ("observation", "action")}
+    dataset, found = read(write(tmp_path / "few", [rows(4)], few), tmp_path / "store0")
+    assert (found.terminated, found.truncated, len(dataset[0])) == (0, 0, 3)
+    assert found.doubts == [
+        "The steps have no reward: rewards are zeros.",
+        "The steps have no is_first and no is_last and no is_terminal: how episodes ended is not known.",
+    ]
+    open_end = rows(4, terminal=False, is_last=np.zeros(4, bool), is_first=np.zeros(4, bool))
+    _, found = read(write(tmp_path / "open", [rows(3), open_end, rows(1)]), tmp_path / "store1")
+    assert (found.terminated, found.truncated, found.episodes) == (1, 0, 2)
+    assert [one[:30] for one in found.doubts] == [
+        "1 records end without is_last:",
+        "1 records begin without is_fir",
+        "1 records with no action were ",
+    ]
+
+
+def test_discounts_and_terminal_steps_that_say_more_are_kept(tmp_path: Path) -> None:
+    half = np.array([1, 0.5, 1, 0], "f4")
+    done = np.array([False, True, True, True])
+    dataset, found = read(
+        write(tmp_path / "arm", [rows(4, discount=half, is_terminal=done)]), tmp_path / "store"
+    )
+    assert dataset[0].infos["discount"].tolist() == [1, 0.5, 1]
+    assert dataset[0].infos["is_terminal"].tolist() == [True, True, True]
+    assert any("go on after a step that is_terminal marks" in one for one in found.doubts)
+    usual = np.array([1, 1, 0, 0], "f4")
+    dataset, found = read(write(tmp_path / "usual", [rows(4, discount=usual)]), tmp_path / "store1")
+    assert "infos/discount" not in dataset.columns
+    cut = rows(4, discount=usual, terminal=False)
+    _, found = read(write(tmp_path / "cut", [cut]), tmp_path / "store2")
+    assert "1 episodes have a discount of 0 before a last step" in found.doubts[0]
+
+
+def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "arm"
+    number = 0
+
+    def refused(error: type[Exception], message: str, *episodes: Any, **change: Any) -> None:
+        nonlocal number
+        number += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        write(folder, episodes or [rows(4)], **change)
+        with pytest.raises(error, match=message):
+            read(folder, tmp_path / str(number))
+
+    twice = np.array([True, False, True, False])
+    refused(SchemaError, "is_first is true at step 2 of 4", rows(4, is_first=twice))
+    refused(SchemaError, "is_last is true at step 0 of 4", rows(4, is_last=twice))
+    refused(IntegrityError, "steps/reward: it holds more values", rows(4, reward=np.zeros(5, "f4")))
+    refused(IntegrityError, "steps/reward: it holds fewer", rows(4, reward=np.zeros(3, "f4")))
+    refused(
+        IntegrityError,
+        "holds 1 records, and dataset_info.json says 3",
+        splits=[{"name": "train", "shardLengths": ["3"]}],
+    )
+    refused(SchemaError, "expected letters", splits=[{"name": "../train", "shardLengths": ["1"]}])
+    refused(
+        SchemaError,
+        "expected letters",
+        splits=[{"name": "a", "shardLengths": ["1"], "filepathTemplate": "/etc/{SPLIT}"}],
+    )
+    refused(
+        SchemaError, "there is no file arm-test", splits=[{"name": "test", "shardLengths": ["1"]}]
+    )
+    refused(SchemaError, "only tfrecord is read", fileFormat="array_record")
+    refused(SchemaError, "expected features steps/observation", steps={"reward": STEPS["reward"]})
+    write(folder, [rows(4)])
+    shard = folder / "arm-train.tfrecord-00000-of-00001"
+    shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SchemaError, match="or it is a link"):
+        read(folder, tmp_path / "store")
+    write(tmp_path / "two/1.0.0", [rows(4)])
+    write(tmp_path / "two/1.1.0", [rows(4)])
+    with pytest.raises(
+        SchemaError, match=r"found 1\.0\.0, 1\.1\.0; import the folder of one version"
+    ):
+        read(tmp_path / "two", tmp_path / "store")
+
+
+def test_the_description_of_before_2022_is_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "arm", [rows(4)])
+    name = "tensorflow_datasets.core.features"
+    features = {
+        key: {"type": f"{name}.feature.Tensor", "content": {"shape": shape, "dtype": dtype}}
+        for key, (dtype, shape) in STEPS.items()
+    }
+    steps = {"type": f"{name}.features_dict.FeaturesDict", "content": features}
+    nested = {
+        "type": f"{name}.dataset_feature.Dataset",
+        "content": {"feature": steps, "length": None},
+    }
+    tree = {"type": f"{name}.features_dict.FeaturesDict", "content": {"steps": nested}}
+    (folder / "features.json").write_text(json.dumps(tree), "utf-8")
+    dataset, _ = read(folder, tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == [3]
+
+
+def test_every_flipped_bit_of_a_file_of_records_is_noticed() -> None:
+    file = io.BytesIO()
+    for data in (b"", b"one", bytes(range(40))):
+        write_record(file, data)
+    good = file.getvalue()
+    assert [stop - start for start, stop in spans(good)] == [0, 3, 40]
+    for place in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[place // 8] ^= 1 << place % 8
+        with pytest.raises(IntegrityError):
+            spans(bytes(bad))
+    for stop in set(range(1, len(good))) - {16, 35}:  # there a record ends
+        with pytest.raises(IntegrityError):
+            spans(good[:stop])
+
+
+def spans(data: bytes) -> list[tuple[int, int]]:
+    path = Path("records")
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        return list(record_spans(file, "records"))
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_damaged_messages_with_right_checksums_are_refused_or_read() -> None:
+    values: dict[str, Any] = {
+        "bytes": [b"", b"text", b"x" * 300],
+        "float": np.arange(9, dtype="f4"),
+        "int64": np.array([0, -1, 2**62, 300]),
+    }
+    good = example_bytes(values)
+
+    def read_all(data: bytes) -> None:
+        file = io.BytesIO(data)
+        for feature in read_example(file, (0, len(data)), values.keys(), "x").values():
+            reader = Values(file, feature, "x")
+            if feature.kind == "bytes":
+                reader.left_bytes()
+            else:
+                reader.all_numbers()
+            reader.check_end()
+
+    read_all(good)
+    for data in damaged(good, scaled(4000)):
+        refuses_or_reads(lambda one=data: read_all(one))  # type: ignore[misc]
+    tag = b"\x0a"
+    for hostile in (
+        tag + b"\xff" * 9 + b"\x01",  # 2**64 bytes
+        tag + b"\xff" * 30,  # a length without an end
+        tag * 1000,  # a message in a message in a message
+        b"\x0b" * 100,  # groups, which nothing ends
+        tag + b"\x80\x80\x80\x80\x04" + bytes(100),  # 2**30 bytes
+    ):
+        with pytest.raises(IntegrityError):
+            read_all(hostile)
+
+
+@pytest.mark.parametrize("name", ["record", "features.json", "dataset_info.json"])
+def test_damaged_datasets_are_refused_or_read(tmp_path: Path, name: str) -> None:
+    orlog.export_dataset(recorded(), tmp_path / "out", to="rlds")
+    (folder,) = (tmp_path / "out/odd_v1").iterdir()
+    shard = folder / "odd_v1-train.tfrecord-00000-of-00001"
+    whole = shard.read_bytes()
+    start, stop = spans(whole)[0]
+    good = whole[start:stop] if name == "record" else (folder / name).read_bytes()
+    for number, data in enumerate(damaged(good, scaled(40))):
+        if name == "record":
+            file = io.BytesIO()
+            write_record(file, data)
+            shard.write_bytes(file.getvalue() + whole[stop + 4 :])
+        else:
+            (folder / name).write_bytes(data)
+        store = tmp_path / str(number)
+        refuses_or_reads(lambda one=store: read(folder, one))  # type: ignore[misc]
+
+
+def test_memory_does_not_grow_with_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlds, "BLOCK_BYTES", 2**18)
+    count = 2**16
+    steps = {**STEPS, "observation": ("float32", [64])}
+    folder = write(tmp_path / "arm", [rows(count, observation=np.ones((count, 64), "f4"))], steps)
+    asked = Asked(files=[folder], sources=["arm"])
+    tracemalloc.start()
+    try:
+        with rlds.FORMAT.open(asked) as opened:  # type: ignore[misc]
+            done = sum(len(piece.rewards) for piece in opened.steps)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert done == count - 1
+    assert most < 2**23  # of an episode of 17 MiB
