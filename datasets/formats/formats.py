@@ -6,6 +6,7 @@ Listing the formats imports all of these modules, so libraries are imported insi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import pkgutil
@@ -132,14 +133,15 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
 
     Raises:
         FormatVersionError: there is none of that name.
-        ValueError: the files look like none, or like several.
+        ValueError: the files look like none, like several, or one is a pickle.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     if wanted is not None:
         return known.get(wanted) or own_format(wanted) or find_format(wanted, dataset)
     endings = {"" if file.is_dir() else file.suffix.lower() for file in files}
-    if endings & set(PICKLES):
-        raise ValueError(_about_pickles(dataset, files))
+    for file in files:
+        if _is_pickle(file):
+            raise ValueError(_about_pickles(dataset, file))
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
     fitting = [name for name, one in possible.items() if one.recognizes(files)]
     if len(fitting) != 1:
@@ -149,14 +151,29 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     return known[fitting[0]]
 
 
-def _about_pickles(dataset: str, files: Sequence[Path]) -> str:
+def _is_pickle(path: Path) -> bool:
+    """Return whether a file is called a pickle, or starts as one of protocol 2 or later does."""
+    if path.suffix.lower() in PICKLES:
+        return True
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(2)
+        return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+    return False
+
+
+def _about_pickles(dataset: str, file: Path) -> str:
     return (
-        f"{dataset}: {files[0].name} looks like a pickle, and reading a pickle runs the program in it. "
-        "Where you trust it, convert it yourself; for lists of steps:\n"
-        f"    import pickle, numpy\n"
-        f"    data = pickle.load(open({files[0].name!r}, 'rb'))\n"
-        "    columns = {key: numpy.asarray(data[key]) for key in data}   # observations, actions, ..\n"
-        "    numpy.savez('data.npz', **columns)\n"
+        f"{dataset}: {file.name} looks like a pickle, and reading a pickle runs the program in it. "
+        "Where you trust it, convert it yourself; here for a list with a dict of arrays for each "
+        "episode:\n"
+        "    import pickle, numpy as np\n"
+        f"    with open({file.name!r}, 'rb') as file: episodes = pickle.load(file)\n"
+        "    names = [name for name in episodes[0] if isinstance(episodes[0][name], np.ndarray)]\n"
+        "    columns = {name: np.concatenate([one[name] for one in episodes]) for name in names}\n"
+        "    ends = np.cumsum([len(one['rewards']) for one in episodes]) - 1\n"
+        "    timeouts = np.isin(np.arange(ends[-1] + 1), ends) & (columns.get('terminals', 0) == 0)\n"
+        "    np.savez('data.npz', **columns, timeouts=timeouts)\n"
+        "(One dict of arrays with a row for each step: np.savez('data.npz', **data).) "
         "Then: orlog import data.npz NAME"
     )
 

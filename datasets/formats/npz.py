@@ -111,7 +111,10 @@ def _rows(file: NpzFile, doubts: list[str]) -> FlatRows:
             f"{file.where}: {count:,} rows are too many for files that say where episodes start; "
             "flags of where they end can be read."
         )
-    if "terminals" not in found:
+    if "terminals" not in found and "timeouts" in found:
+        found["terminals"] = np.zeros(count, bool)
+        doubts.append("The file has no flag for the end of the task: all ends are time limits.")
+    elif "terminals" not in found:
         if STARTS not in file.names:
             raise SchemaError(
                 f"{file.where}: nothing says where episodes end: expected one of "

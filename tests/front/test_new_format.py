@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,12 +152,40 @@ def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
 
 def test_pickles_and_options_without_use_are_refused() -> None:
     Path("data.pkl").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*numpy\.savez"):
+    with pytest.raises(ValueError, match=r"(?s)looks like a pickle.*np\.savez"):
         orlog.import_dataset("data.pkl", "lab/x-v1")
     with pytest.raises(ValueError, match="no use for --map"):
         orlog.import_dataset("a.numbers", "lab/x-v1", columns={"action": "u"})
     with pytest.raises(ValueError, match="no use for --like"):
         orlog.import_dataset("a.numbers", "lab/x-v1", like="d4rl/hopper-medium-v2")
+
+
+@pytest.mark.parametrize("terminals", [True, False])
+def test_a_pickle_is_converted_by_the_lines_of_the_message(terminals: bool) -> None:
+    episodes = [
+        {
+            "observations": np.random.default_rng(count).normal(size=(count, 2)),
+            "actions": np.zeros((count, 1)),
+            "rewards": np.ones(count),
+            "agent_infos": {"mean": np.zeros(count)},
+            **(
+                {"terminals": np.arange(count) == (3 if count == 4 else -1)}
+                if terminals
+                else {"terminated": False}
+            ),
+        }
+        for count in (4, 6, 5)
+    ]
+    Path("relocate").write_bytes(pickle.dumps(episodes))
+    with pytest.raises(ValueError, match="looks like a pickle") as refused:
+        orlog.import_dataset("relocate", "lab/x-v1")
+    lines = [line[4:] for line in str(refused.value).splitlines() if line.startswith("    ")]
+    exec("\n".join(lines), {})
+    orlog.import_dataset("data.npz", "lab/x-v1")
+    dataset = orlog.load_dataset("lab/x-v1")
+    assert dataset.episode_lengths.tolist() == [4 if terminals else 3, 5, 4]
+    ends = [(bool(one.terminations[-1]), bool(one.truncations[-1])) for one in dataset]
+    assert ends == [(terminals, not terminals), (False, True), (False, True)]
 
 
 def test_a_folder_is_no_file() -> None:
