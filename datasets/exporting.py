@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from orlog.datasets.formats.formats import formats, own_format
+from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
 from orlog.files import absolute_path, put_new, storage_errors, sync_folders, unfinished_folder
@@ -54,7 +57,7 @@ def export_dataset(
             f"{', '.join(sorted(writable)) or 'none'}."
         )
     found.check()
-    losses = found.losses(dataset)
+    losses = found.losses(_without_empty_columns(dataset))
     if losses:
         on_losses(losses)
         if not lossy:
@@ -74,6 +77,22 @@ def export_dataset(
         sync_folders(written)
         put_new(written, target)
     return target
+
+
+def _without_empty_columns(dataset: Dataset) -> Dataset:
+    """Return a view without columns of episodes that say nothing: no text, no value, or never true."""
+    schema = dataset.schema
+    telling = []
+    for name, spec in schema.extras.items():
+        if name.startswith("episodes/"):
+            if name in schema.variable:
+                said = dataset.column(f"{name}@offsets")
+            else:
+                said = dataset.column(name) if spec.dtype == bool else np.ones(1, bool)
+            if not said.any():
+                continue
+        telling.append(name)
+    return dataset.select_columns(["observations", *telling])
 
 
 def _refuse_existing(target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
-from orlog.files import absolute_path, hash_file, unfinished_folder
+from orlog.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.manifests.manifest import Parent
 from orlog.manifests.names import parse_name
 
@@ -147,8 +146,9 @@ def _hash(path: Path) -> str:
     """Return the SHA-256 of a file, or of a list of the files of a folder."""
     if not path.is_dir():
         return hash_file(path)
-    lines = [f"{hash_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    return hash_of_sums(
+        {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
+    )
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import urllib.parse
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
@@ -145,12 +146,12 @@ class ForeignEntry(
 
     @property
     def each(self) -> tuple[ForeignFile, ...]:
-        """Its files; the one at `url` has the path `file`."""
+        """Its files; the one at `url` has the last part of that as its path."""
         if self.files:
             return self.files
         return (
             ForeignFile(
-                path="file",
+                path=_last_part(self.url),
                 url=self.url,
                 mirrors=self.mirrors,
                 size_bytes=self.size_bytes,
@@ -303,6 +304,13 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if not self.foreign:
             del body["foreign"]
         return (json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _last_part(url: str) -> str:
+    """Return the name of the file at a URL, or `file` where that is no good name."""
+    path = url.partition("?")[0].partition("#")[0]
+    name = urllib.parse.unquote(path.rpartition("/")[2])
+    return name if _is_safe_path(name) and name.isprintable() and len(name) <= 100 else "file"
 
 
 def _check_url(url: str) -> None:

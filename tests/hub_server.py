@@ -19,6 +19,8 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+import yaml
+
 __all__ = ["READ_TOKEN", "WRITE_TOKEN", "HubServer"]
 
 REPOSITORY = "lab/data"
@@ -100,6 +102,16 @@ def _error(status: int, message: str, code: str = "") -> _Answer:
     return _Answer(status, json.dumps({"error": message}).encode(), headers)
 
 
+def _validated(card: str) -> _Answer:
+    """Answer whether the header of a card is YAML."""
+    _, header, _ = card.split("---\n", 2)
+    try:
+        yaml.safe_load(header)
+    except yaml.YAMLError as error:
+        return _Answer(400, json.dumps({"errors": [{"message": str(error)}]}).encode())
+    return _json({"errors": [], "warnings": []})
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     owner: HubServer
     protocol_version = "HTTP/1.1"
@@ -154,6 +166,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._resolve(found[1], urllib.parse.unquote(found[2]))
         if found := re.fullmatch(rf"/cache/{REPOSITORY}/([^/]+)/(.+)", path):
             return self._ranged(self.owner.commits[found[1]][urllib.parse.unquote(found[2])])
+        if path == "/api/validate-yaml":
+            return _validated(json.loads(body)["content"])
         found = re.fullmatch(rf"/api/datasets/{REPOSITORY}(?:/([a-z-]+)/([^/]+)(?:/(.+))?)?", path)
         if found is None:
             return _error(404, "Repository not found", "RepoNotFound")

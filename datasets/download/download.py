@@ -149,13 +149,14 @@ def download_dataset(
     on_objects: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
+    on_mirror: Callable[[str], None] = lambda _text: None,
 ) -> Path:
     """Download what this machine lacks of a version, and return its folder.
 
     With `episodes` or `columns`, only the objects that hold these are downloaded, unless the whole
     version is here; `load_dataset` with the same choice opens them. Without, everything missing is
-    downloaded, and a part that then holds every object becomes the version. A third-party file that a
-    registry lists is downloaded whole and imported as a version.
+    downloaded, and a part that then holds every object becomes the version. Third-party files that a
+    registry lists are downloaded whole and imported as a version.
 
     Args:
         name: A dataset's name to look up in the registries (`orlog registry add`), optionally with
@@ -169,7 +170,9 @@ def download_dataset(
         progress: Called with bytes done and bytes in all, from one thread at a time.
         on_objects: Called with objects done and objects in all, from one thread at a time.
         on_wait: Called once if another process is downloading it.
-        on_read: Called once after a third-party file has arrived, before it is read.
+        on_read: Called after third-party files have arrived, before they are read.
+        on_mirror: Called with a sentence about each third-party file that its first mirror did not
+            give.
 
     Raises:
         InvalidNameError, NotFoundError, LockError: as `load_dataset`; no registry has it.
@@ -194,7 +197,13 @@ def download_dataset(
         found = find_source(wanted, mirrors)
         if isinstance(found, ForeignFileSource):
             imported = download_foreign_file(
-                found, limiter=limiter, progress=progress, on_wait=on_wait, on_read=on_read
+                found,
+                limiter=limiter,
+                progress=progress,
+                on_objects=on_objects,
+                on_wait=on_wait,
+                on_read=on_read,
+                on_mirror=on_mirror,
             )
             return _checked(imported, choice)
         source = found

@@ -1,40 +1,55 @@
 """Files of others that are read into versions: brought, checked, converted, and told where from.
 
+    NAME/.VERSION.download/files/PATH   each file of the version, as far as it has arrived
     $ORLOG_HOME/first-downloads.json    {"files": {URL: {"sha256", "size_bytes", "date"}}}
 
-A registry names such a file with what upstream says of it (`ForeignEntry`). Where that is no
+A registry names such files with what upstream says of them (`ForeignEntry`). Where that is no
 checksum, the first download is trusted: its SHA-256 is kept, a file that differs later is refused,
-and the version says so. The lineage of a version names the SHA-256 of the file it was read from.
-What formats there are is known in `datasets/formats/` only.
+and the version says so. A file may have mirrors: where one does not give it, or gives other bytes,
+the next is asked. The lineage of a version names the SHA-256 of the files it was read from. What
+formats there are is known in `datasets/formats/` only.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from orlog.datasets.download.objects import download_folder
+from orlog.datasets.download.objects import (
+    Progress,
+    TransferOptions,
+    TransferProgress,
+    check_room,
+    download_folder,
+    fetch_at_once,
+)
 from orlog.datasets.download.sources import ForeignFileSource
-from orlog.datasets.download.transfer import Expected, Limiter, Mirror, Patience, fetch_object
+from orlog.datasets.download.transfer import (
+    Expected,
+    Fetched,
+    Limiter,
+    Mirror,
+    Patience,
+    fetch_object,
+)
 from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import IntegrityError
-from orlog.files import unfinished_folder
+from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.files import hash_of_sums, list_files, storage_errors, unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
+from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 
 __all__ = ["download_foreign_file", "first_downloads_file"]
-
-SOURCE_FILE = "source.part"
 
 
 class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,35 +67,40 @@ def download_foreign_file(
     source: ForeignFileSource,
     *,
     limiter: Limiter | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = lambda _done, _total: None,
+    on_objects: Progress = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
     on_read: Callable[[], None] = lambda: None,
+    on_mirror: Callable[[str], None] = lambda _text: None,
     patience: Patience = Patience(),
     replace: bool = False,
 ) -> Path:
-    """Return the folder of a version made from a third-party file, downloading that if necessary.
+    """Return the folder of a version made from third-party files, downloading them if necessary.
 
-    The file is removed once it was read. An interruption at any instant leaves nothing that looks
-    finished, and the download of a file with a checksum is resumed. Several processes may ask for
-    the same version: one makes it, the others wait for that.
+    The files are removed once they were read. An interruption at any instant leaves nothing that
+    looks finished, and the download of files with a checksum is resumed. Several processes may ask
+    for the same version: one makes it, the others wait for that.
 
     Args:
-        source: Where to download the file.
-        limiter: Bounds the rate of the transfer.
-        progress: Called with the bytes downloaded and the file's size as far as it is known.
+        source: Where to download the files.
+        limiter: Bounds the rate of all transfers together.
+        progress: Called with the bytes downloaded and the size of all files as far as it is known,
+            from one thread at a time.
+        on_objects: Called with files downloaded and files in all, from one thread at a time.
         on_wait: Called once if another process is making the same version.
-        on_read: Called once when the file is downloaded and reading it starts.
+        on_read: Called when the files are downloaded and reading them starts.
+        on_mirror: Called with a sentence about each file that its first mirror did not give.
         patience: How long to retry a server.
-        replace: Download and read the file again though the version is here, as a repair does; the
+        replace: Download and read the files again though the version is here, as a repair does; the
             result must be the same version.
 
     Raises:
         FormatVersionError: this orlog reads no such format.
-        TransferError: the file cannot be downloaded, or its size or checksum is wrong.
-        SchemaError: it does not have its format.
-        IntegrityError: it is not the file that was first downloaded and trusted, or does not give
-            the requested version.
-        MissingExtraError: a package that reads it is not installed.
+        TransferError: a file cannot be downloaded, or its size or checksum is wrong.
+        SchemaError: the files do not have their format.
+        IntegrityError: a file is not the one that was first downloaded and trusted, or the files do
+            not give the requested version.
+        MissingExtraError: a package that reads them is not installed.
         StorageError: the disk is full.
     """
     file_format = find_format(source.entry.format, f"{source.name}@{source.version}")
@@ -90,18 +110,26 @@ def download_foreign_file(
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
         return here
     destination = datasets_folder() / source.name / source.version
+    options = TransferOptions(
+        limiter=limiter, progress=progress, on_objects=on_objects, patience=patience
+    )
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if replace or not (destination / MANIFEST_FILE).is_file():
-            file = download_folder(destination) / SOURCE_FILE
+            files = download_folder(destination) / "files"
             try:
-                sha256 = _fetch(source, file, limiter, progress, patience)
-                on_read()
-                _import_file(source, file_format, file, sha256, folder / "store", destination)
+                _make_version(
+                    source,
+                    file_format,
+                    files,
+                    folder / "store",
+                    destination,
+                    options,
+                    on_read=on_read,
+                    on_mirror=on_mirror,
+                )
             finally:
-                # Without a checksum, a partial download cannot be resumed.
-                if not _has_checksum(source):
-                    shutil.rmtree(file.parent, ignore_errors=True)
-            shutil.rmtree(file.parent, ignore_errors=True)
+                _discard_unproven(source, files)
+            shutil.rmtree(files.parent, ignore_errors=True)
     _check_digest(source, read_manifest(destination / MANIFEST_FILE).digest)
     return destination
 
@@ -111,78 +139,179 @@ def first_downloads_file() -> Path:
     return datasets_folder().parent / "first-downloads.json"
 
 
-def _fetch(
-    source: ForeignFileSource,
-    file: Path,
-    limiter: Limiter | None,
-    progress: Callable[[int, int], None],
-    patience: Patience,
-) -> str:
-    """Download the file and return its SHA-256."""
-    entry = source.entry
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(done, max(done, entry.size_bytes or 0))
-
-    return fetch_object(
-        [Mirror(url) for url in source.urls[0]],
-        Expected(size_bytes=entry.size_bytes, sha256=entry.sha256 or "", md5=entry.md5 or ""),
-        file,
-        progress=count,
-        limiter=limiter,
-        patience=patience,
-    )
-
-
-def _import_file(
+def _make_version(
     source: ForeignFileSource,
     file_format: Format,
-    file: Path,
-    sha256: str,
+    files: Path,
+    store: Path,
+    destination: Path,
+    options: TransferOptions,
+    *,
+    on_read: Callable[[], None],
+    on_mirror: Callable[[str], None],
+) -> None:
+    """Download the files and put the version that they hold in its place.
+
+    Bytes that no checksum proves may turn out to be bad when they are read, or to differ from those
+    that were trusted before. Then the mirrors that gave them are asked no more, as long as there are
+    others.
+    """
+    refused: set[str] = set()
+    while True:
+        fetched = _fetch(source, files, refused, options, on_mirror)
+        on_read()
+        try:
+            _import_files(source, file_format, files, fetched, store, destination)
+        except (SchemaError, IntegrityError) as error:
+            unproven = _unproven(source, fetched)
+            if not _has_others(source, refused | unproven):
+                raise
+            refused |= unproven
+            urls = ", ".join(sorted(unproven))
+            on_mirror(f"mirrors are asked, since {urls} gave no good files: {clause(error)}.")
+            shutil.rmtree(store, ignore_errors=True)
+        else:
+            return
+
+
+def _fetch(
+    source: ForeignFileSource,
+    folder: Path,
+    refused: Collection[str],
+    options: TransferOptions,
+    on_mirror: Callable[[str], None],
+) -> list[Fetched]:
+    """Download all files into a folder, but for mirrors that are refused; say what gave each."""
+    each = source.entry.each
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        sizes = {path: file.lstat().st_size for path, file in list_files(folder)}
+        for path in sizes.keys() - {file.path for file in each}:
+            (folder / path).unlink()  # of an entry that was listed here before
+        held = sum(sizes.get(file.path, 0) for file in each if file.size_bytes is not None)
+    known = sum(file.size_bytes or 0 for file in each)
+    check_room(folder, max(0, known - held))
+    progress = TransferProgress(options, total=known, done=0, objects=len(each), objects_done=0)
+
+    def fetch(task: tuple[ForeignFile, Sequence[str]]) -> Fetched:
+        file, urls = task
+        found = fetch_object(
+            [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
+            Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
+            folder / file.path,
+            progress=progress.add,
+            limiter=options.limiter,
+            patience=options.patience,
+            durable=False,  # bytes are hashed again before they are relied on
+        )
+        progress.finish_object()
+        return found
+
+    tasks = list(zip(each, source.urls, strict=True))
+    fetched = fetch_at_once(fetch, tasks, options.jobs, progress)
+    for one in fetched:
+        if one.failed and one.sources:
+            reasons = "; ".join(f"{url}: {reason}" for url, reason in one.failed.items())
+            on_mirror(f"downloaded from {', '.join(one.sources)}, since {reasons}.")
+    return fetched
+
+
+def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:
+    """Remove files without a checksum: a partial download of them cannot be resumed."""
+    for file in source.entry.each:
+        if not file.has_checksum:
+            (folder / file.path).unlink(missing_ok=True)
+    if not any(file.has_checksum for file in source.entry.each):
+        shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def _unproven(source: ForeignFileSource, fetched: Sequence[Fetched]) -> set[str]:
+    """Return the URLs that gave bytes which no checksum proves."""
+    each = zip(source.entry.each, fetched, strict=True)
+    return {url for file, one in each if not file.has_checksum for url in one.sources}
+
+
+def _has_others(source: ForeignFileSource, refused: Collection[str]) -> bool:
+    """Return whether a file without a checksum has a mirror that is not refused."""
+    each = zip(source.entry.each, source.urls, strict=True)
+    return any(set(urls) - set(refused) for file, urls in each if not file.has_checksum)
+
+
+def _import_files(
+    source: ForeignFileSource,
+    file_format: Format,
+    files: Path,
+    fetched: Sequence[Fetched],
     store: Path,
     destination: Path,
 ) -> None:
-    """Write the file's version and put it in its place."""
-    is_checked = _has_checksum(source)
-    if not is_checked:
-        _refuse_another(source, sha256, _read_first_downloads())
+    """Write the version of the files in a folder, and put it in its place."""
+    _refuse_others(source, fetched, _read_first_downloads())
 
     def accept(manifest: Manifest) -> None:
         _check_digest(source, manifest.digest)
         check_offered(manifest)
-        if not is_checked:  # not earlier: an error page sent instead must not be trusted
-            _remember_first(source, file, sha256)
+        _remember_first(source, files, fetched)  # not earlier: an error page must not be trusted
 
-    manifest = _convert(source, file_format, file, sha256, store)
+    manifest = _convert(source, file_format, files, fetched, store)
     finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
 
 
 def _convert(
-    source: ForeignFileSource, file_format: Format, file: Path, sha256: str, store: Path
+    source: ForeignFileSource,
+    file_format: Format,
+    files: Path,
+    fetched: Sequence[Fetched],
+    store: Path,
 ) -> Manifest:
-    """Write the objects of the version that the file holds, and return its manifest."""
+    """Write the objects of the version that the files hold, and return its manifest."""
     entry = source.entry
-    operation = f"read {entry.format} from {entry.place}"
+    sums = {file.path: one.sha256 for file, one in zip(entry.each, fetched, strict=True)}
+    trusted = [file.path for file in entry.each if not file.has_checksum]
     trust = ""
-    if not _has_checksum(source):
-        operation += " (upstream publishes no checksum: first download trusted)"
-        trust = f"Upstream publishes no checksum: the first download (sha256 {sha256}) was trusted."
+    if trusted and len(entry.each) == 1:
+        trust = f"first download (sha256 {sums[trusted[0]]}) was"
+    elif trusted:
+        trust = f"first download of {len(trusted)} of {len(entry.each)} files was"
+    if entry.files and "" in file_format.extensions:
+        operation = _operation(entry, entry.place, is_trusted=bool(trusted))
+        lineage = [Parent(digest=f"sha256:{hash_of_sums(sums)}", operation=operation)]
+        paths, sources = [files], [entry.place]
+    else:
+        lineage = [
+            Parent(
+                digest=f"sha256:{sums[file.path]}",
+                operation=_operation(entry, file.url, is_trusted=not file.has_checksum),
+            )
+            for file in entry.each
+        ]
+        paths, sources = [files / path for path in sums], [file.url for file in entry.each]
     manifest, _ = read_version(
         file_format,
-        [file],
+        paths,
         store,
         name=source.name,
         version=source.version,
-        sources=[entry.place],
-        lineage=[Parent(digest=f"sha256:{sha256}", operation=operation)],
+        sources=sources,
+        lineage=lineage,
         options=Options(horizon=entry.horizon, task=entry.task or ""),
-        description=" ".join(filter(None, (entry.description, trust))),
+        description=" ".join(
+            filter(
+                None,
+                (
+                    entry.description,
+                    trust and f"Upstream publishes no checksum: the {trust} trusted.",
+                ),
+            )
+        ),
         license=entry.license or "",
     )
     return manifest
+
+
+def _operation(entry: ForeignEntry, where: str, *, is_trusted: bool) -> str:
+    note = " (upstream publishes no checksum: first download trusted)" if is_trusted else ""
+    return f"read {entry.format} from {where}{note}"
 
 
 def _check_digest(source: ForeignFileSource, found: str) -> None:
@@ -197,39 +326,43 @@ def _check_digest(source: ForeignFileSource, found: str) -> None:
         )
 
 
-def _has_checksum(source: ForeignFileSource) -> bool:
-    return source.entry.sha256 is not None or source.entry.md5 is not None
-
-
-def _remember_first(source: ForeignFileSource, file: Path, sha256: str) -> None:
-    """Record a file as trusted, unless another process has recorded a different one."""
-    path = first_downloads_file()
+def _remember_first(source: ForeignFileSource, folder: Path, fetched: Sequence[Fetched]) -> None:
+    """Record files as trusted, unless another process has recorded a different one."""
     today = dt.datetime.now(dt.UTC).date().isoformat()
-    first = _FirstDownload(sha256=sha256, size_bytes=file.stat().st_size, date=today)
+    new: dict[str, _FirstDownload] = {}
+    for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
+        if not file.has_checksum:
+            size = (folder / file.path).stat().st_size
+            first = _FirstDownload(sha256=one.sha256, size_bytes=size, date=today)
+            new |= dict.fromkeys(urls, first)
+    if not new:
+        return
+    path = first_downloads_file()
     with sole_writer(path):
         files = _read_first_downloads()
-        _refuse_another(source, sha256, files)
-        files = {**dict.fromkeys(source.urls[0], first), **files}
-        body = _FirstDownloads(first_downloads_version=1, files=files)
+        _refuse_others(source, fetched, files)
+        body = _FirstDownloads(first_downloads_version=1, files={**new, **files})
         replace_json_file(path, msgspec.to_builtins(body))
 
 
-def _refuse_another(
-    source: ForeignFileSource, sha256: str, files: dict[str, _FirstDownload]
+def _refuse_others(
+    source: ForeignFileSource, fetched: Sequence[Fetched], known: dict[str, _FirstDownload]
 ) -> None:
-    """Refuse a file that differs from the one trusted at its first download."""
-    for url in source.urls[0]:
-        first = files.get(url)
-        if first is not None and first.sha256 != sha256:
-            raise IntegrityError(
-                f"{url}: upstream publishes no checksum, and the file is not the one that was first "
-                f"downloaded: on {first.date} it had sha256 {first.sha256} ({first.size_bytes:,} "
-                f"bytes), now it has {sha256}; nothing was kept. Ask who publishes it what changed; "
-                f"to trust the new file, remove this URL from {first_downloads_file()}.",
-                file=url,
-                expected=first.sha256,
-                found=sha256,
-            )
+    """Refuse files that differ from those trusted at their first download."""
+    for file, urls, one in zip(source.entry.each, source.urls, fetched, strict=True):
+        for url in () if file.has_checksum else urls:
+            first = known.get(url)
+            if first is not None and first.sha256 != one.sha256:
+                raise IntegrityError(
+                    f"{url}: upstream publishes no checksum, and the file is not the one that was first "
+                    f"downloaded: on {first.date} it had sha256 {first.sha256} ({first.size_bytes:,} "
+                    f"bytes), now it has {one.sha256}; nothing was kept. Ask who publishes it what "
+                    "changed; to trust the new file, remove this URL from "
+                    f"{first_downloads_file()}.",
+                    file=url,
+                    expected=first.sha256,
+                    found=one.sha256,
+                )
 
 
 def _read_first_downloads() -> dict[str, _FirstDownload]:

@@ -17,6 +17,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from orlog.datasets.download.transfer import Limiter, Mirror, Patience, fetch_object
 from orlog.datasets.home.folders import stored_objects
@@ -26,7 +27,16 @@ from orlog.errors import StorageError
 from orlog.files import hash_file, link_or_copy, storage_errors, sync, sync_all
 from orlog.manifests.manifest import StoredObject
 
-__all__ = ["JOBS", "Progress", "TransferOptions", "download_folder", "fetch_objects"]
+__all__ = [
+    "JOBS",
+    "Progress",
+    "TransferOptions",
+    "TransferProgress",
+    "check_room",
+    "download_folder",
+    "fetch_at_once",
+    "fetch_objects",
+]
 
 JOBS = 16  # at once: with slow responses, half as many take a fifth longer
 ROOM_LEFT = 2**26
@@ -34,6 +44,8 @@ SMALL_BYTES = 2**16
 BATCH_SIZE = 32
 
 Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,8 +107,17 @@ def fetch_objects(
             _take(here[sha256], items[sha256], folder / sha256)
         held = _file_sizes(folder) if here else held
         missing = [item for item in items.values() if item.sha256 not in held]
-        _check_room(folder, missing, held)
-    progress = _Progress(options, list(items.values()), missing)
+    check_room(
+        folder, sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
+    )
+    total = sum(item.size_bytes for item in items.values())
+    progress = TransferProgress(
+        options,
+        total=total,
+        done=total - sum(item.size_bytes for item in missing),
+        objects=len(items),
+        objects_done=len(items) - len(missing),
+    )
     mirrors = [Mirror(url) for url in source.mirrors]
 
     def fetch(batch: Sequence[StoredObject]) -> None:
@@ -117,8 +138,21 @@ def fetch_objects(
                     part.rename(folder / item.sha256)
             progress.finish_object()
 
-    with concurrent.futures.ThreadPoolExecutor(options.jobs, "orlog-download") as pool:
-        waiting = [pool.submit(fetch, batch) for batch in _batches(missing, options.jobs)]
+    fetch_at_once(fetch, _batches(missing, options.jobs), options.jobs, progress)
+    with storage_errors(folder):
+        small = [item.sha256 for item in missing if item.size_bytes < SMALL_BYTES]
+        sync_all([folder / f"{sha256}.part" for sha256 in small])
+        for sha256 in small:
+            (folder / f"{sha256}.part").rename(folder / sha256)
+        sync(folder)
+
+
+def fetch_at_once(
+    fetch: Callable[[Item], Result], items: Sequence[Item], jobs: int, progress: TransferProgress
+) -> list[Result]:
+    """Return what `fetch` gives for each item, several at once; the first error ends the others."""
+    with concurrent.futures.ThreadPoolExecutor(jobs, "orlog-download") as pool:
+        waiting = [pool.submit(fetch, item) for item in items]
         try:
             for done in concurrent.futures.as_completed(waiting):
                 done.result()
@@ -126,12 +160,7 @@ def fetch_objects(
             progress.stop()
             pool.shutdown(cancel_futures=True)
             raise
-    with storage_errors(folder):
-        small = [item.sha256 for item in missing if item.size_bytes < SMALL_BYTES]
-        sync_all([folder / f"{sha256}.part" for sha256 in small])
-        for sha256 in small:
-            (folder / f"{sha256}.part").rename(folder / sha256)
-        sync(folder)
+        return [done.result() for done in waiting]
 
 
 def _batches(missing: list[StoredObject], jobs: int) -> list[list[StoredObject]]:
@@ -149,21 +178,18 @@ def _file_sizes(folder: Path) -> dict[str, int]:
         return {entry.name: entry.stat().st_size for entry in entries}
 
 
-class _Progress:
+class TransferProgress:
     """Adds up what threads download; stops them when one has failed."""
 
     def __init__(
-        self,
-        options: TransferOptions,
-        items: Sequence[StoredObject],
-        missing: Sequence[StoredObject],
+        self, options: TransferOptions, *, total: int, done: int, objects: int, objects_done: int
     ) -> None:
         self._lock = threading.Lock()
         self._options = options
-        self._total = sum(item.size_bytes for item in items)
-        self._done = self._total - sum(item.size_bytes for item in missing)
-        self._objects = len(items)
-        self._objects_done = len(items) - len(missing)
+        self._total = total
+        self._done = done
+        self._objects = objects
+        self._objects_done = objects_done
         self._is_stopped = False
         options.on_objects(self._objects_done, self._objects)
         options.progress(self._done, self._total)
@@ -174,7 +200,7 @@ class _Progress:
             if self._is_stopped:
                 raise _StoppedError
             self._done += count
-            self._options.progress(self._done, self._total)
+            self._options.progress(self._done, max(self._done, self._total))
 
     def finish_object(self) -> None:
         """Count an object."""
@@ -210,11 +236,19 @@ def _take(path: Path, item: StoredObject, target: Path) -> None:
             link_or_copy(path, target)
 
 
-def _check_room(folder: Path, missing: Sequence[StoredObject], held: Mapping[str, int]) -> None:
-    """Refuse a download that cannot fit on the disk, before it starts."""
-    needed = sum(item.size_bytes - held.get(f"{item.sha256}.part", 0) for item in missing)
-    free = shutil.disk_usage(folder).free
-    if missing and needed + min(needed, ROOM_LEFT) > free:
+def check_room(folder: Path, needed: int) -> None:
+    """Refuse a download that cannot fit on the disk, before it starts.
+
+    Args:
+        folder: Where it will lie; it is there.
+        needed: Bytes that must still be downloaded.
+
+    Raises:
+        StorageError: there is not enough room.
+    """
+    with storage_errors(folder):
+        free = shutil.disk_usage(folder).free
+    if needed and needed + min(needed, ROOM_LEFT) > free:
         raise StorageError(
             f"{folder.parent}: {needed:,} bytes must still be downloaded, but {free:,} are free; free some "
             "space or set ORLOG_HOME to another disk, then run the same command again."

@@ -41,6 +41,7 @@ from orlog.manifests.manifest import StoredObject
 
 __all__ = [
     "Expected",
+    "Fetched",
     "Limiter",
     "Mirror",
     "Patience",
@@ -176,6 +177,21 @@ class Expected:
     md5: str = ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A file that was downloaded.
+
+    Attributes:
+        sha256: Hex SHA-256 of its bytes.
+        sources: URLs that gave its bytes; empty if all of them were here.
+        failed: Why a mirror did not give all of them, by URL; not for one that gave all in the end.
+    """
+
+    sha256: str
+    sources: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
 def fetch_object(
     mirrors: Sequence[Mirror],
     item: StoredObject | Expected,
@@ -185,13 +201,12 @@ def fetch_object(
     limiter: Limiter | None = None,
     patience: Patience = Patience(),
     durable: bool = True,
-) -> str:
+) -> Fetched:
     """Download one object into a file, resuming after the bytes that the file already holds.
 
     Asks the first mirror that is not pausing. One that fails pauses, and the next continues where
     it stopped. Afterwards the file has exactly the expected bytes and is durable on the disk (its
-    folder still needs `sync`). One caller at a time may use a part. Returns the hex SHA-256 of its
-    bytes.
+    folder still needs `sync`). One caller at a time may use a part.
 
     A file without a known checksum starts again with each call, and whenever a mirror does not
     confirm that its bytes are still the same.
@@ -224,6 +239,8 @@ def fetch_object(
             # Any mirror that gave some of the bytes may have given the wrong ones, so now each one
             # has to give all of them. Mirrors that gave none so far are asked first.
             again = sorted(left, key=target.sources.__contains__)
+            if not target.is_right and len(target.sources) == 1:
+                reasons[next(iter(target.sources))] = f"gave {target.difference}"
             while not target.is_right and again:
                 mirror = again.pop(0)
                 target.discard()
@@ -233,7 +250,12 @@ def fetch_object(
         if target.is_right:
             if durable:
                 target.sync()
-            return target.sha256
+            failed = [one for one in mirrors if one in reasons and target.sources != {one}]
+            return Fetched(
+                sha256=target.sha256,
+                sources=tuple(one.url_of(item.path) for one in mirrors if one in target.sources),
+                failed={one.url_of(item.path): reasons[one] for one in failed},
+            )
         if target.is_full:
             target.discard()
     attempts = [f"{one.url_of(item.path)}: {reasons[one]}" for one in mirrors]

@@ -1,24 +1,22 @@
 """Reads LeRobotDataset folders, versions 2.0, 2.1 and 3.0: Parquet tables, a row for each frame.
 
-    meta/info.json                            features, fps, templates of paths
-    meta/episodes/chunk-*/file-*.parquet      episode_index, length, tasks          (3.0)
-    meta/episodes.jsonl  meta/tasks.jsonl     the same                              (2.0, 2.1)
-    meta/tasks.parquet                        tasks by task_index                   (3.0)
+    meta/        features, frames per second, episodes: see `interchange/lerobot_metadata.py`
     data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature
+    videos/      frames of the features that are videos
 
 `observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
 `next.reward` the reward, which is 0 where there is none. `next.done` says which episodes ended the task;
 without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
-cut off gives it, and its action is left out. Images (PNG in the tables) are decoded without loss;
-features that are videos are left out. `episodes/task` holds the task in words. Other features become infos.
-Order, counts and lengths are compared with the metadata. https://github.com/huggingface/lerobot
+cut off gives it, and its action is left out. Images (PNG in the tables) are decoded without loss, and
+frames of videos as they were encoded, each found by its timestamp. `episodes/task` holds the task in
+words. Other features become infos. Order, counts and lengths are compared with the metadata.
+https://github.com/huggingface/lerobot
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,17 +31,24 @@ from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, read
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.interchange.lerobot_metadata import (
+    INFO,
+    Episodes,
+    Videos,
+    read_document,
+    read_episodes,
+    tables_in,
+)
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError
 
 __all__ = ["FORMAT"]
 
-INFO = Path("meta") / "info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 BLOCK_BYTES = 2**24
-LARGEST_DOCUMENT = 2**26
 LARGEST_IMAGE = 2**26
 OBSERVATION = "observation."
 ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
+PLACE = ("episode_index", "timestamp")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 FLOATS = ("float16", "float32", "float64")
@@ -52,35 +57,29 @@ FLOATS = ("float16", "float32", "float64")
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
-    info = _document(root / INFO, where)
-    version = info.get("codebase_version")
+    info = read_document(root, INFO, where)
+    version, fps = info.get("codebase_version"), info.get("fps")
     if version not in VERSIONS:
         raise SchemaError(
             f"{where}: LeRobotDataset {version!r:.20} is not read, only {', '.join(VERSIONS)}; LeRobot's "
             "converters bring older ones to these."
         )
+    if not isinstance(fps, int | float) or not 0 < fps < math.inf:
+        raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
     features = _Features(info, where)
-    lengths, tasks = _episodes(root, where, version)
-    for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
-        if info.get(name) != found:
-            raise IntegrityError(
-                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {found}.",
-                file=where,
-            )
-    files = sorted((root / "data").glob("chunk-*/*.parquet"))
-    if any(file.is_symlink() for file in files):
-        raise SchemaError(f"{where}: a file in data is a link, which is not followed.")
-    fps = info.get("fps")
+    episodes = read_episodes(root, info, features.videos, where)
     opened = Opened(
         schema=features.schema,
         steps=iter(()),
-        total_steps=sum(lengths),
+        total_steps=sum(episodes.lengths),
         description=f"LeRobotDataset {version}, {fps} frames per second, robot {info.get('robot_type')}.",
         doubts=features.doubts(),
     )
-    cutter = EpisodeCutter(lengths, where, metadata=lambda episode: {"task": tasks[episode]})
-    opened.steps = _steps(files, where, features, lengths, cutter, opened.doubts)
-    yield opened
+    with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
+        opened.steps = _steps(
+            tables_in(root, "data", where), where, features, episodes, videos, opened.doubts
+        )
+        yield opened
 
 
 class _Features:
@@ -89,7 +88,7 @@ class _Features:
     Attributes:
         roles: What each column is here, by its name.
         images: Columns that hold images, and the shape of one.
-        videos: Features that are videos.
+        videos: Features that are videos, and the shape of a frame.
         schema: Spaces.
     """
 
@@ -107,18 +106,16 @@ class _Features:
         self.where = where
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
-        self.videos: list[str] = []
+        self.videos: dict[str, tuple[int, ...]] = {}
         self._has_done = "next.done" in features
         parts: dict[str, Any] = {}
         for name, feature in features.items():
             kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
             if name in COUNTERS:
                 continue
-            if kind == "video":
-                self.videos.append(name)
-                continue
-            if kind == "image":
-                self.images[name] = shape = _image_shape(feature, shape)
+            if kind in ("image", "video"):
+                of_kind = self.images if kind == "image" else self.videos
+                of_kind[name] = shape = _image_shape(feature, shape)
                 kind = "uint8"
             elif kind not in (*NUMBERS, *FLOATS, "string"):
                 raise SchemaError(
@@ -149,7 +146,9 @@ class _Features:
         """Return what is left out or not known."""
         said = []
         if self.videos:
-            said.append(f"Left out, videos: {', '.join(self.videos)}.")
+            said.append(
+                f"Frames are what their videos show, not what was recorded: {', '.join(self.videos)}."
+            )
         if "reward" not in self.roles.values():
             said.append("The dataset has no next.reward: rewards are zeros.")
         if not self._has_done:
@@ -158,21 +157,22 @@ class _Features:
 
     def row_bytes(self) -> int:
         """Return about how many bytes a row takes."""
-        images = sum(math.prod(shape) for shape in self.images.values())
-        return images + 8 * (len(self.roles) + len(COUNTERS)) * 8
+        images = (*self.images.values(), *self.videos.values())
+        return sum(map(math.prod, images)) + 8 * (len(self.roles) + len(COUNTERS)) * 8
 
-    def rows(self, batch: Any, where: str, first: int) -> Rows:
+    def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
         rows: Rows = {}
         space = self.schema.observation_space
         for name, role in self.roles.items():
-            if name not in batch.schema.names:
-                raise SchemaError(f"{where}: has no column {name}, which info.json says.")
-            column = batch.column(name)
-            if name in self.images:
+            if name in self.videos:
+                numbers = [array_of(_column(batch, one, where), one, where, first) for one in PLACE]
+                values = videos.frames(name, *numbers)
+            elif name in self.images:
+                column = _column(batch, name, where)
                 values = _images(column, self.images[name], f"{where}, {name}", first)
             else:
-                values = array_of(column, name, where, first)
+                values = array_of(_column(batch, name, where), name, where, first)
             part = role.partition("/")[2]
             if role.startswith("observation/") and isinstance(space, spaces.Dict):
                 values = _shaped(values, space[part], f"{where}, {name}")
@@ -193,12 +193,16 @@ def _steps(
     files: Sequence[Path],
     where: str,
     features: _Features,
-    lengths: list[int],
-    cutter: EpisodeCutter,
+    episodes: Episodes,
+    videos: Videos,
     doubts: list[str],
 ) -> Iterator[Steps]:
     import pyarrow.parquet
 
+    lengths = episodes.lengths
+    cutter = EpisodeCutter(
+        lengths, where, metadata=lambda episode: {"task": episodes.tasks[episode]}
+    )
     expected = np.repeat(np.arange(len(lengths)), lengths)
     frames = np.concatenate([np.arange(length) for length in lengths])
     done = 0
@@ -209,7 +213,7 @@ def _steps(
             for batch in table.iter_batches(block_rows):
                 count = batch.num_rows
                 for column, wanted in (("episode_index", expected), ("frame_index", frames)):
-                    found = array_of(batch.column(column), column, name, done)
+                    found = array_of(_column(batch, column, name), column, name, done)
                     rows = wanted[done : done + count]
                     odd = np.flatnonzero(found[: len(rows)] != rows)
                     if len(odd) or len(rows) < count:
@@ -219,7 +223,7 @@ def _steps(
                             "the metadata say otherwise; frames are missing or in another order.",
                             file=where,
                         )
-                yield from cutter.add(features.rows(batch, name, done))
+                yield from cutter.add(features.rows(batch, videos, name, done))
                 done += count
     if done != len(expected):
         raise IntegrityError(
@@ -227,58 +231,13 @@ def _steps(
             "downloaded in part, or frames were lost.",
             file=where,
         )
-    doubts += cutter.doubts()
+    doubts += [*cutter.doubts(), *videos.doubts()]
 
 
-def _episodes(root: Path, where: str, version: str) -> tuple[list[int], list[str]]:
-    """Return length and task of each episode."""
-    rows: list[Any] = []
-    if version == "v3.0":
-        import pyarrow.parquet
-
-        for file in sorted((root / "meta" / "episodes").glob("chunk-*/*.parquet")):
-            with reading_arrow(f"{where}, {file.name}"), pyarrow.parquet.ParquetFile(file) as table:
-                wanted = [
-                    one
-                    for one in ("episode_index", "length", "tasks")
-                    if one in table.schema_arrow.names
-                ]
-                rows += table.read(columns=wanted).to_pylist()
-    else:
-        file = root / "meta" / "episodes.jsonl"
-        if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
-            raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
-        try:
-            rows = [
-                json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()
-            ]
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(
-                f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
-            ) from error
-    lengths, tasks = [], []
-    for number, row in enumerate(rows):
-        length = row.get("length") if isinstance(row, dict) else None
-        if not isinstance(length, int) or length < 1 or row.get("episode_index") != number:
-            raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
-        lengths.append(length)
-        said = row.get("tasks")
-        tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
-    if not lengths:
-        raise SchemaError(f"{where}: the metadata names no episode.")
-    return lengths, tasks
-
-
-def _document(file: Path, where: str) -> dict[str, Any]:
-    if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no meta/info.json, so it is no LeRobotDataset.")
-    try:
-        body = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: meta/info.json is no JSON: {error}.", file=where) from error
-    if not isinstance(body, dict):
-        raise SchemaError(f"{where}: meta/info.json holds no object.")
-    return body
+def _column(batch: Any, name: str, where: str) -> Any:
+    if name not in batch.schema.names:
+        raise SchemaError(f"{where}: has no column {name}, which info.json says.")
+    return batch.column(name)
 
 
 def _shape(feature: dict[str, Any], where: str) -> tuple[int, ...]:

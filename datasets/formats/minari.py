@@ -13,9 +13,7 @@ that Minari stored as JPEG are decoded; JPEG had changed them. https://minari.fa
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,12 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.interchange.minari_frames import (
+    decoded_frames,
+    is_jpeg,
+    row_bytes,
+    same_numbers,
+)
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
     dataset_id,
@@ -45,7 +49,7 @@ from orlog.datasets.interchange.minari_metadata import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 __all__ = ["FORMAT"]
 
@@ -53,7 +57,6 @@ MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
 BLOCK_BYTES = 2**24
 FLAGS = ("terminations", "truncations")
-JPEG_START = b"\xff\xd8"
 
 
 @contextlib.contextmanager
@@ -201,7 +204,7 @@ class _Reader:
     def _block_rows(self, group: Any, where: str, count: int) -> int:
         """Return how many rows to read at once, so that memory is bounded."""
         total = sum(int(node.id.get_storage_size()) for node in _leaves(group, where))
-        frames = _row_bytes(self.schema.observation_space) + _row_bytes(self.schema.action_space)
+        frames = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
         return int(max(1, BLOCK_BYTES // max(1, total // max(count, 1), frames)))
 
     def _rows(self, group: Any, path: str, where: str) -> Any:
@@ -238,20 +241,13 @@ class _Reader:
         values = column[rows]
         if isinstance(space, spaces.Text):
             return _decoded(values)
-        if isinstance(space, spaces.Box) and _is_jpeg(space, values):
+        if isinstance(space, spaces.Box) and is_jpeg(space, values):
             self._had_jpeg = True
-            return _frames(values, space.shape, f"{where}, {path}")
+            return decoded_frames(values, space.shape, f"{where}, {path}")
         shape, dtype = space.shape or (), space.dtype
-        if values.dtype.kind == "O" or not _same_numbers(values, dtype):
+        if values.dtype.kind == "O" or not same_numbers(values, dtype):
             raise SchemaError(f"{where}, {path}: expected {dtype}, found {values.dtype}.")
         return values.astype(dtype).reshape(len(values), *shape)
-
-
-def _same_numbers(values: np.ndarray, dtype: Any) -> bool:
-    """Return whether values keep what they are in the dtype of a space."""
-    if np.can_cast(values.dtype, dtype, "same_kind"):
-        return True
-    return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
 
 
 def _leaves(group: Any, where: str) -> list[Any]:
@@ -330,53 +326,6 @@ def _decoded(values: np.ndarray) -> Any:
     if values.dtype.kind in "OS":
         return [one.decode("utf-8") if isinstance(one, bytes) else str(one) for one in values]
     return values
-
-
-def _row_bytes(space: Any) -> int:
-    """Return the bytes of a row of a space, as far as its parts have a shape."""
-    if isinstance(space, spaces.Dict):
-        return sum(map(_row_bytes, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return sum(map(_row_bytes, space.spaces))
-    if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "biuf":
-        return 1
-    return int(math.prod(space.shape) * np.dtype(space.dtype).itemsize)
-
-
-def _is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
-    """Return whether rows hold JPEG files in place of frames."""
-    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
-        return False
-    if values.dtype.kind == "O":
-        return True
-    is_row = values.ndim == 2 and values.dtype == np.uint8 and values.shape[1:] != space.shape
-    return is_row and values[0, :2].tobytes() == JPEG_START
-
-
-def _frames(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
-    """Return decoded frames of the shape that the space says."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds JPEG, which needs Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
-    frames = np.empty((len(values), *shape), np.uint8)
-    for number, row in enumerate(values):
-        try:
-            with Image.open(
-                io.BytesIO(np.asarray(row, np.uint8).tobytes()), formats=["JPEG"]
-            ) as image:
-                found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
-                if found != shape:
-                    raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
-                frames[number] = np.asarray(image)
-        except (OSError, UnidentifiedImageError, ValueError) as error:
-            raise IntegrityError(
-                f"{where}, frame {number}: no JPEG: {error}.", file=where
-            ) from error
-    return frames
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

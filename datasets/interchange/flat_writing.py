@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from orlog.datasets.interchange.flat_rows import MISSING
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
@@ -75,6 +76,8 @@ def flat_losses(dataset: Dataset, what: str) -> list[str]:
         if name.startswith("episodes/") or (name.startswith("infos/") and name in schema.variable)
     ]
     said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    if f"episodes/{MISSING}" in lost:
+        said.append("Final observations that are not known become zeros.")
     if (dataset.column("episodes/seeds") >= 0).any():
         said.append("Seeds of episodes are lost.")
     return said

@@ -19,7 +19,15 @@ from orlog.errors import IntegrityError, OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
-__all__ = ["METADATA_FILE", "Metadata", "dataset_id", "find_data", "metadata_of", "read_metadata"]
+__all__ = [
+    "METADATA_FILE",
+    "Metadata",
+    "dataset_id",
+    "find_data",
+    "metadata_of",
+    "read_document",
+    "read_metadata",
+]
 
 METADATA_FILE = "metadata.json"
 LARGEST_FILE = 2**26
@@ -76,6 +84,16 @@ def read_metadata(file: Path, where: str) -> Metadata:
         SchemaError: it is not Minari's.
         IntegrityError: it is no JSON.
     """
+    return Metadata(read_document(file, where), f"{where}, {file.name}")
+
+
+def read_document(file: Path, where: str) -> dict[str, Any]:
+    """Return a document of a dataset or of an episode.
+
+    Raises:
+        SchemaError: it is not there, or holds no object.
+        IntegrityError: it is no JSON.
+    """
     if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_FILE:
         raise SchemaError(f"{where}: has no {METADATA_FILE}, so it does not have Minari's layout.")
     try:
@@ -84,7 +102,7 @@ def read_metadata(file: Path, where: str) -> Metadata:
         raise IntegrityError(f"{where}: {file.name} is no JSON: {error}.", file=where) from error
     if not isinstance(body, dict):
         raise SchemaError(f"{where}: {file.name} holds no object.")
-    return Metadata(body, f"{where}, {file.name}")
+    return body
 
 
 def metadata_of(

@@ -4,6 +4,7 @@
     2. add objects                                              one commit per 200 files or 256 MiB
     3. add manifest.json and its signature, remove the claim    one commit
     4. replace index.json and its signature                     one commit
+    5. add the dataset card and its picture                     one commit
 
 A change that depends on what was read names the commit that was read as its parent; the Hub refuses
 it once there is a newer commit. Commits are few, since the Hub limits how many are made per hour.
@@ -57,6 +58,8 @@ class HubTarget(RemoteTarget):
         self._api = HfApi(endpoint=system.endpoint, token=system.token)
         self._repository = {"repo_id": where.repo_id, "repo_type": where.repo_type}
         self._branch = where.revision
+        # The Hub shows the README.md of the repository itself, not one in a folder.
+        self.shows_cards = where.repo_type == "dataset" and not self._folder
 
     def read(self, path: str, largest: int) -> tuple[bytes | None, str]:
         """Read a file as it is in the newest commit."""

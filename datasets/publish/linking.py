@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from orlog.datasets.home.meaning import check_linked
 from orlog.datasets.publish.publish import Sign, change_index
@@ -14,7 +14,7 @@ from orlog.manifests.names import parse_name
 __all__ = ["foreign_file_entry", "link_foreign_file"]
 
 
-def foreign_file_entry(**said: str | int | None) -> ForeignEntry:
+def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
     """Return an index entry for a file from its fields; None stands for an unknown value.
 
     Raises:

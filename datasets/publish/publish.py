@@ -4,6 +4,7 @@
     1. objects, each checked against the manifest on its way
     2. manifest.json.sig, then manifest.json      from here on readers see the version
     3. index.json.sig, then index.json            from here on it is listed
+    4. README.md, a dataset card                  only on the Hugging Face Hub
 
 So readers never see half a version, and running an interrupted call again continues it. A `.sig`
 file also keeps the signatures of the file that is being replaced, so it is valid at every instant.
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from orlog.datasets.audit.audit import audit as audit_dataset
-from orlog.datasets.audit.findings import place_text
+from orlog.datasets.audit.findings import Audit, place_text
 from orlog.datasets.download.confirm import BRIEF
 from orlog.datasets.download.sources import read_index
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.home.registries import read_registries
+from orlog.datasets.publish.hub_card import publish_card
 from orlog.datasets.publish.open import open_target
 from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.finding import stored_folders
@@ -52,6 +54,7 @@ from orlog.manifests.manifest import (
     not_a_version,
     read_manifest,
 )
+from orlog.manifests.names import newest_first
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
     SIGNATURE_SUFFIX,
@@ -137,8 +140,10 @@ def publish_dataset(
 
     # If the index cannot take this version, fail before anything is sent.
     _read_index(registry, seal).index.with_version(manifest)
+    found = None
     if audit and _published(registry, place, manifest)[0] is None:
-        _refuse_wrong_data(folder, on_audit)
+        found = audit_dataset(folder, progress=on_audit)
+        _refuse_wrong_data(found, folder)
     if manifest_changes():
         with registry.sole_publisher(place, manifest.digest, told_to_wait):
             if _published(registry, place, manifest)[0] is None:
@@ -154,6 +159,16 @@ def publish_dataset(
             ),
             "the version is published but not listed",
         )
+    if registry.shows_cards:
+        listed = _read_index(registry, seal).index.datasets
+        if manifest.version == newest_first(listed[manifest.name])[0]:
+            publish_card(
+                registry,
+                folder,
+                manifest,
+                listed,
+                lambda: found or (audit_dataset(folder, progress=on_audit) if audit else None),
+            )
     return f"{registry.url}/{place}"
 
 
@@ -190,12 +205,11 @@ def change_index(
     return registry.url
 
 
-def _refuse_wrong_data(folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Raise AuditError if an audit of the data finds errors.
+def _refuse_wrong_data(found: Audit, folder: Path) -> None:
+    """Raise AuditError if an audit of the data found errors.
 
     Damaged files are left to the transfer, which checks each of them and says what is wrong.
     """
-    found = audit_dataset(folder, progress=progress)
     wrong = [one for one in found.of("error") if one.check != "damage"]
     if wrong:
         places = "; ".join(

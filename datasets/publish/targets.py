@@ -71,7 +71,10 @@ class Target(abc.ABC):
 
     Attributes:
         url: Its address, without a slash at the end.
+        shows_cards: Whether it shows a dataset card to its visitors.
     """
+
+    shows_cards = False
 
     def __init__(self, url: str) -> None:
         self.url = url

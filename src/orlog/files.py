@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,7 @@ __all__ = [
     "BusyError",
     "absolute_path",
     "hash_file",
+    "hash_of_sums",
     "hold_folder",
     "is_held",
     "link_or_copy",
@@ -74,6 +75,18 @@ def hash_file(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
             digest.update(buffer[:count])
             progress(count)
     return digest.hexdigest()
+
+
+def hash_of_sums(sums: Mapping[str, str]) -> str:
+    """Return the SHA-256 of what `sha256sum` prints about files, in the order of their names.
+
+    Args:
+        sums: Hex SHA-256 of each file, by its path in their folder, with slashes.
+    """
+    ordered = sorted(sums, key=lambda path: path.split("/"))
+    return hashlib.sha256(
+        "".join(f"{sums[path]}  {path}\n" for path in ordered).encode()
+    ).hexdigest()
 
 
 def write_durably(path: Path, data: bytes) -> None:

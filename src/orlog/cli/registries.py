@@ -112,6 +112,12 @@ def link(
     file_format: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="Format of the file: d4rl-hdf5.")
     ],
+    mirrors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mirror", metavar="URL", help="Another URL of the same bytes; may be repeated."
+        ),
+    ] = None,
     sha256: Annotated[str | None, typer.Option(help="SHA-256 that upstream publishes.")] = None,
     md5: Annotated[
         str | None, typer.Option(help="MD5, if upstream publishes nothing better.")
@@ -148,6 +154,7 @@ def link(
     find_format(file_format, name)
     entry = foreign_file_entry(
         url=url,
+        mirrors=mirrors or (),
         format=file_format,
         size_bytes=size,
         sha256=sha256,

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from orlog.cli.application import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.terminal import console, errors, print_json, table
+from orlog.terminal import console, errors, print_json, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -26,6 +26,13 @@ def show(
         bool,
         typer.Option("--croissant", help="Print Croissant, which catalogues of datasets ask for."),
     ] = False,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a dataset card there, as publish does on the Hugging Face Hub, and its picture beside it.",
+        ),
+    ] = None,
 ) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines.
 
@@ -35,6 +42,9 @@ def show(
 
     if as_croissant:
         _show_croissant(name)
+        return
+    if card is not None:
+        _write_card(name, card)
         return
     try:
         _show(name, as_json=as_json)
@@ -46,13 +56,40 @@ def show(
         _show_benchmark(benchmark, missing, as_json=as_json)
 
 
-def _show_croissant(name: str) -> None:
+def _whole_version(name: str) -> Dataset:
     from orlog.datasets.loading import load_dataset
-    from orlog.manifests.croissant import UNKNOWN, croissant
 
     dataset = load_dataset(name)
     if dataset.operation is not None:
         raise ValueError(f"{name}: a view has no files of its own; store it first: orlog save.")
+    return dataset
+
+
+def _write_card(name: str, path: Path) -> None:
+    """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
+    from orlog.datasets.audit.audit import audit
+    from orlog.datasets.publish.card import dataset_card, is_own_card
+    from orlog.files import storage_errors
+
+    dataset, picture = _whole_version(name), path.with_suffix(".svg")
+    with storage_errors(path):
+        if path.exists() and not is_own_card(path.read_text("utf-8", errors="replace")):
+            raise ValueError(
+                f"{path}: orlog did not write this file, so it is not replaced; choose another one."
+            )
+    with progress_bar("audit") as update:
+        found = audit(dataset, progress=update)
+    card = dataset_card(dataset, found, f"{dataset.name}@{dataset.version}")
+    with storage_errors(path):
+        picture.write_text(card.picture, "utf-8")
+        path.write_text(card.text(picture.name), "utf-8")
+    console.print(escape(f"written: {path} and {picture}"), soft_wrap=True)
+
+
+def _show_croissant(name: str) -> None:
+    from orlog.manifests.croissant import UNKNOWN, croissant
+
+    dataset = _whole_version(name)
     print_json(croissant(dataset.manifest))
     errors.print(
         f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}", soft_wrap=True

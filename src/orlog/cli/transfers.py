@@ -73,7 +73,8 @@ def download(
             on_wait=lambda: errors.print(
                 "another process is downloading it; waiting for it to finish."
             ),
-            on_read=lambda: errors.print("the file is downloaded; importing it as a version"),
+            on_read=lambda: errors.print("downloaded; importing it as a version"),
+            on_mirror=lambda text: errors.print(escape(printable(text)), soft_wrap=True),
         )
     _print_downloaded(folder)
 

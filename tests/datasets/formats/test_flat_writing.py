@@ -89,3 +89,23 @@ def test_what_flat_columns_cannot_hold_is_refused_or_said(tmp_path: Path) -> Non
     with pytest.raises(SchemaError, match=r"lost: episodes/task\. Seeds of episodes are lost\."):
         orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz")
     orlog.export_dataset("lab/seeded-v1", tmp_path / "out", to="npz", lossy=True)
+
+
+def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
+    space = spaces.Box(-1, 1, (2,), np.float32)
+    with orlog.DatasetWriter("lab/a-v1", observation_space=space, action_space=space) as writer:
+        for number in range(3):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=np.zeros((3, 2), np.float32),
+                    actions=np.zeros((2, 2), np.float32),
+                    rewards=np.zeros(2),
+                    terminations=np.zeros(2, bool),
+                    truncations=np.array([False, True]),
+                    metadata={"note": "", "final_observation_missing": False, "odd": number == 1},
+                )
+            )
+    with pytest.raises(SchemaError, match=r"cannot hold all of it: .* lost: episodes/odd\. Give"):
+        orlog.export_dataset("lab/a-v1", tmp_path / "out", to="d4rl")
+    view = orlog.load_dataset("lab/a-v1").filter_episodes("not odd")
+    orlog.export_dataset(view, tmp_path / "out", to="d4rl")

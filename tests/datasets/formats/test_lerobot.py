@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,11 +18,26 @@ from PIL import Image
 
 from orlog.datasets.formats import lerobot
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.interchange import lerobot_metadata
+from orlog.datasets.interchange.video_frames import open_video
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
 
 LENGTHS = (4, 1, 5)
+CAMERA = "observation.images.side"
+
+
+def write_video(path: Path, first: int, count: int, *, size: tuple[int, int] = (24, 32)) -> None:
+    """Write a video whose frames get brighter by 20 from one to the next."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", 10, options={"preset": "ultrafast", "g": "2"})
+        stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
+        for number in range(first, first + count):
+            pixels = np.full((*size, 3), 20 * number + 10, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
+        container.mux(stream.encode(None))
 
 
 def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
@@ -60,14 +77,21 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
         for name, values in arrays.items()
     }
     features["observation.images.top"]["dtype"] = "image"
-    features["observation.images.side"] = {"dtype": "video", "shape": [6, 5, 3], "names": None}
+    features[CAMERA] = {"dtype": "video", "shape": [24, 32, 3], "names": None}
     table = pa.table({name: column(values) for name, values in arrays.items()})
     folder = root / "data" / "chunk-000"
     folder.mkdir(parents=True)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"episode_index": n, "length": one, "tasks": [f"do {n}"]} for n, one in enumerate(LENGTHS)
     ]
     if version == "v3.0":
+        for number, row in enumerate(rows):  # two episodes in one video, and one in another
+            start = 0.4 * (number == 1)
+            video = (0, number // 2, start, start + LENGTHS[number] / 10)
+            names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+            row |= {f"videos/{CAMERA}/{name}": one for name, one in zip(names, video, strict=True)}
+        write_video(root / f"videos/{CAMERA}/chunk-000/file-000.mp4", 0, 5)
+        write_video(root / f"videos/{CAMERA}/chunk-000/file-001.mp4", 5, 5)
         pq.write_table(table, folder / "file-000.parquet", row_group_size=3)
         (root / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
         pq.write_table(
@@ -76,6 +100,8 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
     else:
         for number in range(3):
             part = table.filter(pa.array(episode == number))
+            first, path = sum(LENGTHS[:number]), f"{CAMERA}/episode_{number:06d}.mp4"
+            write_video(root / "videos/chunk-000" / path, first, LENGTHS[number])
             pq.write_table(part, folder / f"episode_{number:06d}.parquet")
         (root / "meta").mkdir()
         lines = [json.dumps(row) for row in rows]
@@ -84,6 +110,7 @@ def write(root: Path, version: str = "v3.0", **change: Any) -> dict[str, Any]:
         "codebase_version": version,
         "robot_type": "arm",
         "fps": 10,
+        "video_path": lerobot_metadata.VIDEO_PATHS[version == "v3.0"],
         "total_episodes": 3,
         "total_frames": count,
         "features": features,
@@ -112,6 +139,9 @@ def test_episodes_are_read_frame_by_frame(
             np.testing.assert_array_equal(
                 episode.observations[part][:rows], arrays[name][first : first + rows]
             )
+        frames = episode.observations["images.side"][:rows]
+        shown = 20 * np.arange(first, first + rows) + 10
+        assert abs(frames.mean((1, 2, 3)) - shown).max() < 3
         np.testing.assert_array_equal(episode.actions, arrays["action"][first : first + length])
         np.testing.assert_array_equal(
             episode.rewards, arrays["next.reward"][first : first + length]
@@ -121,7 +151,7 @@ def test_episodes_are_read_frame_by_frame(
         )
     assert [one.metadata["task"] for one in dataset] == ["do 0", "do 2"]
     assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
-    for text in ("videos: observation.images.side", "2 last rows", "1 episodes that ended"):
+    for text in (f"not what was recorded: {CAMERA}", "2 last rows", "1 episodes that ended"):
         assert any(text in doubt for doubt in found.doubts)
 
 
@@ -151,7 +181,99 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
-@pytest.mark.parametrize("name", ["data/chunk-000/file-000.parquet", "meta/info.json"])
+def change_videos(root: Path, **change: float) -> None:
+    """Change where the metadata says that the last episode's video lies."""
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[2] |= {f"videos/{CAMERA}/{name}": value for name, value in change.items()}
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_videos_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    video = root / f"videos/{CAMERA}/chunk-000/file-001.mp4"
+    good = video.read_bytes()
+
+    def refused(message: str) -> None:
+        with pytest.raises((SchemaError, IntegrityError), match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "store")
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        video.write_bytes(good)
+
+    write_video(video, 5, 4)
+    refused(r"file-001.mp4: expected a frame at 0.4000 s, and the video ends before")
+    write_video(video, 5, 5, size=(48, 32))
+    refused("expected frames of 32 x 24 pixels, found 32 x 48")
+    video.unlink()
+    refused("file-001.mp4: is missing")
+    video.rename(root / "elsewhere.mp4")
+    video.symlink_to(root / "elsewhere.mp4")
+    refused("is a link")
+    video.unlink()
+    video.write_bytes(good)
+    change_videos(root, from_timestamp=0.05, to_timestamp=0.55)
+    refused("expected a frame at 0.0500 s, the next one is at 0.1000 s")
+    change_videos(root, from_timestamp=0.0, to_timestamp=0.9)
+    refused("lasts 0.900 s, and its 5 frames take 0.500 s")
+    change_videos(root, file_index=0, from_timestamp=0.1, to_timestamp=0.6)
+    refused("the frame at 0.1000 s is asked for after the one at 0.4000 s")
+
+
+def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "arm")
+    write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
+    _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    assert any("2 frames of videos belong to no row" in doubt for doubt in found.doubts)
+
+
+def test_a_video_gives_the_frames_that_its_decoder_gives(tmp_path: Path) -> None:
+    path = tmp_path / "video.mp4"
+    write_video(path, 0, 12)
+    with av.open(str(path)) as container:
+        expected = [one.to_ndarray(format="rgb24") for one in container.decode(video=0)]
+    with open_video(path, "video", shape=(24, 32, 3), most_frames=12) as video:
+        for number in (0, 1, 2, 7, 11):
+            np.testing.assert_array_equal(video.frame_at(number / 10, 0.01), expected[number])
+        assert video.unused == 7
+
+
+@pytest.mark.parametrize(
+    ("box", "place", "value", "message"),
+    [
+        (b"stsz", 12, 2**31, "stsz claims 2,147,483,648 entries, expected at most 12"),
+        (b"stts", 8, 2**30, "stts claims"),
+        (b"elst", 8, 2**30, "elst claims"),
+        (b"udta", 0, int.from_bytes(b"mvex"), "with mvex are not read"),
+        (b"moov", 0, int.from_bytes(b"moof"), "is no MP4 file as LeRobot writes them"),
+        (b"ftyp", -4, 2**31 - 1, "was cut off: found b'ftyp' at byte 0"),
+    ],
+)
+def test_videos_that_claim_too_much_are_refused(
+    tmp_path: Path, box: bytes, place: int, value: int, message: str
+) -> None:
+    path = tmp_path / "video.mp4"
+    write_video(path, 0, 12)
+    data = bytearray(path.read_bytes())
+    start = data.index(box) + place
+    data[start : start + 4] = value.to_bytes(4)
+    path.write_bytes(data)
+    with (
+        pytest.raises((SchemaError, IntegrityError), match=re.escape(message)),
+        open_video(path, "video", shape=(24, 32, 3), most_frames=12) as video,
+    ):
+        video.frame_at(0, 0.01)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data/chunk-000/file-000.parquet",
+        "meta/info.json",
+        "meta/episodes/chunk-000/file-000.parquet",
+        f"videos/{CAMERA}/chunk-000/file-000.mp4",
+    ],
+)
 def test_damaged_files_are_refused_or_read(tmp_path: Path, name: str) -> None:
     write(tmp_path / "arm")
     file = tmp_path / "arm" / name

@@ -78,7 +78,7 @@ def test_the_hub_holds_a_registry_in_few_commits(built_mini: Path, server: HubSe
     assert files == {f"{PLACE}/{path}": data for path, data in tree(built_mini).items()}
     assert server.large  # some go in the commit and some before it
     assert len(server.large) < len(files)
-    assert len(server.messages) == 4, server.messages  # claim, objects, manifest, index
+    assert len(server.messages) == 5, server.messages  # claim, objects, manifest, index, card
     manifest = read_manifest(built_mini / "manifest.json")
     assert told[0] == (0, manifest.size_bytes)
     assert told[-1] == (manifest.size_bytes, manifest.size_bytes)
@@ -196,8 +196,8 @@ def test_interrupted_at_each_commit_it_goes_on(
     objects = len(objects_of(built_mini))
     assert sent == sorted(sent)
     assert {0, 4, objects} <= set(sent)
-    # Nothing is sent twice: a claim, batches, manifest, index.
-    assert len(server.messages) == 3 + -(-objects // 4)
+    # Nothing is sent twice: a claim, batches, manifest, index, card.
+    assert len(server.messages) == 4 + -(-objects // 4)
     assert not any(path.endswith(".publishing") for path in server.files)
 
 
@@ -251,3 +251,32 @@ def test_what_others_left_there_is_replaced(kind: str, built_mini: Path, server:
     server.add_commit({**server.files, f"{PLACE}/{item.path}": wrong})
     publish_dataset(built_mini, TARGET)
     assert server.files[f"{PLACE}/{item.path}"] == (built_mini / item.path).read_bytes()
+
+
+def test_the_repository_shows_a_card_of_what_was_published_last(
+    variant: Callable[..., Path], built_mini: Path, server: HubServer
+) -> None:
+    publish_dataset(built_mini, TARGET)
+    card = server.files["README.md"].decode()
+    assert f"]({MINI}/card.svg)" in card
+    assert f'orlog.load_dataset("{TARGET}/{PLACE}")' in card
+    assert server.files[f"{MINI}/card.svg"].startswith(b"<svg")
+    publish_dataset(variant("newer", version="1.1.0"), TARGET)
+    assert "| version | 1.1.0" in server.files["README.md"].decode()
+    publish_dataset(variant("older", version="1.0.5"), TARGET)
+    publish_dataset(variant("other", name="lab/other-v1"), TARGET)
+    root, own = (server.files[path].decode() for path in ("README.md", f"{MINI}/README.md"))
+    assert "# lab/other-v1" in root
+    assert f"- [{MINI}]({MINI}/README.md)" in root
+    assert "| version | 1.1.0" in own
+    before = server.newest
+    publish_dataset(built_mini, TARGET)
+    assert server.newest == before
+
+
+def test_a_card_that_a_person_wrote_stays(built_mini: Path, server: HubServer) -> None:
+    written = b"---\nlicense: mit\n---\n# Our arm\n"
+    server.add_commit({**server.files, "README.md": written})
+    publish_dataset(built_mini, TARGET)
+    assert server.files["README.md"] == written
+    assert b"Written by orlog" in server.files[f"{MINI}/README.md"]

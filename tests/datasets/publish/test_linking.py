@@ -59,9 +59,19 @@ def test_the_whole_round(tmp_path: Path, checksum: bool) -> None:
         url = f"{origin.url}/hopper.hdf5"
         sums = ("--sha256", hashlib.sha256(file.read_bytes()).hexdigest()) if checksum else ()
         told = run(
-            "link", served, f"{NAME}@1.0.0", url, "--format", "d4rl-hdf5", "--sign", key, *sums
+            "link",
+            served,
+            f"{NAME}@1.0.0",
+            f"{origin.url}/gone.hdf5",
+            "--mirror",
+            url,
+            "--format",
+            "d4rl-hdf5",
+            "--sign",
+            key,
+            *sums,
         )
-        assert told.startswith(f"listed in file://{served}: {NAME}@1.0.0 at {url}")
+        assert told.startswith(f"listed in file://{served}: {NAME}@1.0.0 at {origin.url}/gone")
         assert ("first download will be trusted" in told) is not checksum
         add_registry("lab", server.url, keys=[public])
         source = find_source(parse_name(NAME))

@@ -1,0 +1,339 @@
+"""The dataset card of a version: Markdown with the YAML header that the Hugging Face Hub reads, and a picture.
+
+A card is computed from the manifest and the data, and equal versions have equal cards. Its first line after
+the header says that orlog wrote it: a card without this line was written by a person and is never replaced.
+Texts of the manifest, which anybody may have written, are escaped and never reach the header.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.audit.findings import Audit, place_text
+from orlog.datasets.columns.bounds import bounds_of
+from orlog.datasets.publish.card_picture import card_picture
+from orlog.datasets.reading.dataset import Dataset
+from orlog.manifests.columns import axis_of, is_part
+from orlog.manifests.manifest import Manifest
+from orlog.manifests.spaces import leaf_spaces
+
+__all__ = ["Card", "dataset_card", "escaped", "is_own_card", "marker"]
+
+MOST_NUMBERS = 8  # of the observations and of the actions whose ranges are shown
+MOST_FINDINGS = 10
+LONGEST_ROW = 256  # longer rows, such as images, have no ranges worth reading
+BLOCK_ROWS = 2**16
+MISSING = "episodes/final_observation_missing"
+
+_MARKER = "<!-- Written by orlog"
+# The Hub's identifiers of licenses that data have; of any other it is told the name.
+_LICENSES = (
+    "afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 cc cc0-1.0 "
+    "cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 "
+    "cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 "
+    "cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 eupl-1.1 gpl-2.0 gpl-3.0 isc lgpl-2.1 lgpl-3.0 "
+    "mit mpl-2.0 ncsa odbl odc-by osl-3.0 pddl postgresql unlicense wtfpl zlib"
+)
+_OWN_NAMES = {"odbl-1.0": "odbl", "odc-by-1.0": "odc-by", "pddl-1.0": "pddl"}
+
+
+class Card(NamedTuple):
+    """A card: the text below its header, the header, and the picture as SVG."""
+
+    header: str
+    body: str
+    picture: str
+
+    def text(self, picture_file: str) -> str:
+        """Return the whole card; `picture_file` is the picture's path beside it."""
+        return f"{self.header}{self.body.replace('PICTURE_FILE', picture_file, 1)}"
+
+
+class _Range(NamedTuple):
+    name: str
+    low: float
+    mean: float
+    deviation: float
+    high: float
+
+
+def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
+    """Return the card of a version.
+
+    Args:
+        dataset: The whole version.
+        audit: The result of its audit; None if there was none.
+        place: What `orlog.load_dataset` takes: a name, or the URL of the version in a registry.
+    """
+    manifest = dataset.manifest
+    returns, lengths = dataset.column("episodes/returns"), dataset.episode_lengths
+    ranges = [*_ranges(dataset, "observations"), *_ranges(dataset, "actions")]
+    parts = [
+        marker(manifest),
+        f"# {escaped(manifest.name)}",
+        escaped(manifest.description or "No description."),
+        f"![Returns, lengths and ranges of {escaped(manifest.name)}](PICTURE_FILE)",
+        "## Load it",
+        f"```python\nimport orlog\n\ndataset = orlog.load_dataset({json.dumps(place)})\n```",
+        "## Quality",
+        _table(("", ""), _quality(dataset, audit, returns, lengths)),
+        *_findings(audit),
+    ]
+    if ranges:
+        parts += [
+            "## Ranges",
+            f"The first {MOST_NUMBERS} numbers, at most, of the observations and of the actions.",
+            _table(
+                ("number", "smallest", "mean", "standard deviation", "largest"),
+                [(one.name, *(f"{value:.4g}" for value in one[1:])) for one in ranges],
+            ),
+        ]
+    parts += ["## Columns", _table(("column", "type", "row", "rows"), _columns(manifest))]
+    picture = card_picture(returns, lengths, [(one.name, *one[1:]) for one in ranges])
+    return Card(_header(manifest), "\n\n".join(parts) + "\n", picture)
+
+
+def marker(manifest: Manifest) -> str:
+    """Return the line by which orlog knows the cards that it wrote, and of what version one is."""
+    return (
+        f"{_MARKER} for {manifest.name}@{manifest.version}, {manifest.digest}. It replaces this file when the "
+        "next version is published; delete this line to keep what you change here. -->"
+    )
+
+
+def is_own_card(text: str) -> bool:
+    """Return whether orlog wrote a card, and nobody has taken its line away."""
+    return any(line.startswith(_MARKER) for line in text.splitlines()[:40])
+
+
+def escaped(text: str) -> str:
+    """Return a text in one line of Markdown that shows it as it is, with no markup, link or HTML of its own."""
+    plain = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    marked = re.sub(r"([\\`*_{}\[\]#|~@$])", r"\\\1", plain)
+    # At its start, a text could be a list, a quotation or a rule; and addresses become links by themselves.
+    marked = re.sub(
+        r"^([-+=>]|\d+[.)](?= ))", lambda start: f"{start[0][:-1]}\\{start[0][-1]}", marked
+    )
+    marked = marked.replace("://", ":\\//").replace("www.", "www\\.")
+    return html.escape(marked, quote=False)
+
+
+def _header(manifest: Manifest) -> str:
+    """Return the header; names and digits only, so that every value is plain YAML."""
+    said = manifest.license.lower().removesuffix("-only").removesuffix("-or-later")
+    identifier = _OWN_NAMES.get(said, said)
+    lines = ["---"]
+    if identifier in _LICENSES.split():
+        lines += [f"license: {identifier}"]
+    elif manifest.license:
+        slug = re.sub(r"[^a-z0-9]+", "-", said).strip("-")[:60] or "unknown"
+        lines += ["license: other", f'license_name: "{slug}"']
+    lines += [
+        f'pretty_name: "{manifest.name}"',
+        "task_categories:\n- reinforcement-learning",
+        f"size_categories:\n- {size_category(manifest.total_steps)}",
+        "tags:\n- offline-reinforcement-learning\n- trajectories\n- orlog",
+        # The Hub's viewer knows tables of files, not chunks of columns.
+        "viewer: false",
+        "---\n",
+    ]
+    return "\n".join(lines)
+
+
+def size_category(rows: int) -> str:
+    """Return the Hub's word for a number of rows: `1K<n<10K`."""
+    edges = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
+    index = sum(rows >= 10 ** (3 + power) for power in range(len(edges)))
+    if index == 0:
+        return f"n<{edges[0]}"
+    return f"n>{edges[-1]}" if index == len(edges) else f"{edges[index - 1]}<n<{edges[index]}"
+
+
+def _quality(
+    dataset: Dataset, audit: Audit | None, returns: np.ndarray, lengths: np.ndarray
+) -> list[tuple[str, str]]:
+    manifest = dataset.manifest
+    rows = [
+        ("version", f"{manifest.version}, `{manifest.digest}`"),
+        ("episodes", f"{dataset.total_episodes:,}"),
+        ("steps", f"{dataset.total_steps:,}"),
+        ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects):,} files"),
+        ("length of an episode", _spread(lengths)),
+        ("return of an episode", _spread(returns)),
+        ("ends of episodes", _ends(dataset)),
+        *_use_of_actions(dataset),
+        ("audit", "not audited" if audit is None else _audit_text(audit)),
+        ("environment", _environment(manifest)),
+        ("behavior policy", escaped(manifest.behavior_policy) or "unknown"),
+        ("benchmark", escaped(manifest.benchmark)),
+        ("license", escaped(manifest.license) or "not said"),
+        ("derived from", "; ".join(_parents(manifest))),
+    ]
+    if manifest.recipe is not None:
+        recipe = manifest.recipe
+        rows.append(
+            ("recipe", f"{escaped(recipe.name)}, version {recipe.version}, seed {recipe.seed}")
+        )
+    return [(name, text) for name, text in rows if text]
+
+
+def _spread(values: np.ndarray) -> str:
+    if not len(values):
+        return ""
+    low, middle, high = np.quantile(values, [0, 0.5, 1])
+    return (
+        f"{low:,.6g} to {high:,.6g}; mean {values.mean():,.6g}, median {middle:,.6g}, standard deviation "
+        f"{values.std():,.4g}"
+    )
+
+
+def _ends(dataset: Dataset) -> str:
+    """Return how many episodes ended how."""
+    lasts = dataset.episode_starts + dataset.episode_lengths - 1
+    terminated = dataset.column("terminations")[lasts]
+    truncated = dataset.column("truncations")[lasts]
+    neither = int((~terminated & ~truncated).sum())
+    text = f"{int(terminated.sum()):,} by termination, {int(truncated.sum()):,} by truncation"
+    return f"{text}, {neither:,} without a flag" if neither else text
+
+
+def _use_of_actions(dataset: Dataset) -> list[tuple[str, str]]:
+    """Return how much of the action space the data use, one row for each part of it."""
+    bounds = bounds_of(dataset.observation_space, dataset.action_space)
+    found = []
+    for name, leaf in leaf_spaces(dataset.action_space, "actions"):
+        text = ""
+        if isinstance(leaf, gymnasium.spaces.Discrete):
+            taken = set[int]()
+            for values in _blocks(dataset, name):
+                taken.update(np.unique(values).tolist())
+            text = f"{len(taken):,} of {int(leaf.n):,} actions taken"
+        elif isinstance(leaf, gymnasium.spaces.Box) and name in bounds and bounds[name].are_finite:
+            low, high = bounds[name].low.astype(np.float64), bounds[name].high.astype(np.float64)
+            lowest, highest, on_bound, count = np.inf, -np.inf, 0, 0
+            for values in _blocks(dataset, name):
+                lowest = np.minimum(lowest, values.min(axis=0))
+                highest = np.maximum(highest, values.max(axis=0))
+                on_bound += int(((values <= low) | (values >= high)).sum())
+                count += values.size
+            with np.errstate(invalid="ignore", divide="ignore"):
+                covered = np.clip((highest - lowest) / (high - low), 0, 1)
+            text = (
+                f"{np.nanmean(covered):.0%} of the range of the Box covered, "
+                f"{on_bound / max(1, count):.1%} of the values on a bound"
+            )
+        if text:
+            found.append((f"use of {escaped(name)}", text))
+    return found
+
+
+def _audit_text(audit: Audit) -> str:
+    word = "passed" if audit.is_good else "failed"
+    return f"{word}: {audit.summary()}, in {len(audit.checks)} checks"
+
+
+def _environment(manifest: Manifest) -> str:
+    environment = manifest.environment
+    if environment is None:
+        return "unknown"
+    versions = ", ".join(f"{name} {one}" for name, one in environment.versions.items())
+    return escaped(environment.id + (f" ({versions})" if versions else ""))
+
+
+def _parents(manifest: Manifest) -> list[str]:
+    return [
+        f"`{parent.digest}` by {escaped(parent.operation[:300])}" for parent in manifest.lineage
+    ]
+
+
+def _findings(audit: Audit | None) -> list[str]:
+    """Return what the audit found, the gravest first."""
+    if audit is None or not audit.findings:
+        return []
+    rows = [
+        tuple(map(escaped, (one.gravity, one.check, one.column, place_text(one), one.text)))
+        for one in audit.findings[:MOST_FINDINGS]
+    ]
+    found = [
+        "## What the audit found",
+        _table(("", "check", "column", "first at", "finding"), rows),
+    ]
+    if len(audit.findings) > MOST_FINDINGS:
+        found.append(f"And {len(audit.findings) - MOST_FINDINGS} more: `orlog audit` shows all.")
+    return found
+
+
+def _columns(manifest: Manifest) -> list[tuple[str, ...]]:
+    return [
+        (escaped(column.name), column.dtype, str(tuple(column.shape)), f"{column.rows:,}")
+        for column in manifest.columns
+    ]
+
+
+def _ranges(dataset: Dataset, root: str) -> list[_Range]:
+    """Return the ranges of the first numbers under a root; final observations that are missing left out."""
+    specs = dataset.schema.columns()
+    found: list[_Range] = []
+    for name in dataset.columns:
+        spec, left = specs[name], MOST_NUMBERS - len(found)
+        numbers = math.prod(spec.shape)
+        is_one = name.partition("/")[0] == root and not is_part(name) and spec.dtype.kind in "fiu"
+        if left <= 0 or not is_one or not 0 < numbers <= LONGEST_ROW:
+            continue
+        shown = _moments(_blocks(dataset, name), left)
+        for index, values in enumerate(shown.T.tolist()):
+            at = "".join(f"[{one}]" for one in np.unravel_index(index, spec.shape))
+            found.append(_Range(f"{name}{at}", *values))
+    return [one for one in found if np.isfinite(one[1:]).all()]
+
+
+def _moments(blocks: Iterator[np.ndarray], most: int) -> np.ndarray:
+    """Return smallest value, mean, standard deviation and largest value of the first numbers of rows."""
+    count, start, total, squares = 0, np.zeros(0), np.zeros(0), np.zeros(0)
+    low, high = np.zeros(0), np.zeros(0)
+    for values in blocks:
+        chosen = values.reshape(len(values), -1)[:, :most].astype(np.float64)
+        if count == 0:
+            start, low, high = chosen[0].copy(), chosen[0], chosen[0]
+            total, squares = np.zeros((2, len(start)))
+        low, high = np.minimum(low, chosen.min(axis=0)), np.maximum(high, chosen.max(axis=0))
+        # Without the first row, so that large numbers that hardly change keep their digits.
+        total, squares = (
+            total + (chosen - start).sum(axis=0),
+            squares + np.square(chosen - start).sum(axis=0),
+        )
+        count += len(chosen)
+    mean = total / max(1, count)
+    deviation = np.sqrt(np.maximum(squares / max(1, count) - mean**2, 0))
+    return np.array([low, start + mean, deviation, high])
+
+
+def _blocks(dataset: Dataset, name: str) -> Iterator[np.ndarray]:
+    """Yield the rows of a column, but for the final observations that were never recorded."""
+    rows = dataset.total_steps
+    missing = np.zeros(0, np.int64)
+    if axis_of(name) == "observation":
+        rows += dataset.total_episodes
+        if MISSING in dataset.columns:
+            finals = dataset.episode_lengths.cumsum() + np.arange(dataset.total_episodes)
+            missing = finals[dataset.column(MISSING).astype(np.bool_)]
+    for first in range(0, rows, BLOCK_ROWS):
+        last = min(first + BLOCK_ROWS, rows)
+        here = missing[(missing >= first) & (missing < last)]
+        values = np.delete(dataset.column(name, first, last), here - first, axis=0)
+        if len(values):
+            yield values
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; its cells are Markdown without `|` of their own."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,101 @@
+"""The picture of a dataset card: histograms of returns and lengths, and ranges of numbers, as SVG.
+
+Drawn by hand, so that publishing needs no package for pictures and equal data have equal pictures.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["card_picture"]
+
+BINS = 30
+WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
+BLUE, GRAY = "#1f6fb4", "#9a9a9a"
+
+
+def card_picture(
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    ranges: Sequence[tuple[str, float, float, float, float]],
+) -> str:
+    """Return the picture as the text of an SVG file.
+
+    Args:
+        returns: Return of each episode.
+        lengths: Steps of each episode.
+        ranges: Name, smallest value, mean, standard deviation and largest value of some numbers.
+    """
+    panels = [
+        _histogram(returns, "return of an episode"),
+        _histogram(lengths, "steps of an episode"),
+    ]
+    if ranges:
+        panels.append(_ranges(ranges))
+    # A wider place for the names of the last panel.
+    width = WIDTH * len(panels) + (90 if ranges else 0)
+    height = max(HEIGHT, 50 + 14 * len(ranges)) + 16
+    body = "\n".join(
+        f'<g transform="translate({WIDTH * index + 10}, 24)">{panel}</g>'
+        for index, panel in enumerate(panels)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="#333333">\n'
+        f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
+    )
+
+
+def _histogram(values: np.ndarray, title: str) -> str:
+    values = values[np.isfinite(values)].astype(np.float64)
+    if not len(values):
+        return _text(0, 0, f"{title}: no finite value")
+    low, high = float(values.min()), float(values.max())
+    edges = (low - 0.5, high + 0.5) if low == high else (low, high)
+    counts, _ = np.histogram(values, BINS, edges)
+    width, height = (WIDTH - 30) / BINS, HEIGHT - MARGIN
+    bars = [
+        f'<rect x="{index * width:.1f}" y="{height - bar:.1f}" width="{width - 1:.1f}" height="{bar:.1f}" '
+        f'fill="{BLUE}"/>'
+        for index, bar in enumerate((counts / counts.max() * height).tolist())
+    ]
+    right = WIDTH - 30
+    return "".join(
+        [
+            *bars,
+            f'<line x1="0" y1="{height}" x2="{right}" y2="{height}" stroke="{GRAY}"/>',
+            _text(0, -8, f"{title}; tallest bar: {int(counts.max()):,} episodes"),
+            _text(0, height + 14, f"{edges[0]:,.5g}"),
+            _text(right, height + 14, f"{edges[1]:,.5g}", anchor="end"),
+        ]
+    )
+
+
+def _ranges(ranges: Sequence[tuple[str, float, float, float, float]]) -> str:
+    """Draw each range as a thin line, and a standard deviation around the mean as a thick one."""
+    low = min(one[1] for one in ranges)
+    high = max(one[4] for one in ranges)
+    scale = (WIDTH - 30) / ((high - low) or 1.0)
+    parts = [_text(100, -8, "range; thick: mean and standard deviation")]
+    for row, (name, smallest, mean, deviation, largest) in enumerate(ranges):
+        y, label = 8 + 14 * row, name.removeprefix("observations/")
+        ends = [smallest, largest, max(smallest, mean - deviation), min(largest, mean + deviation)]
+        left, right, inner, outer = (100 + (value - low) * scale for value in ends)
+        parts += [
+            _text(92, y + 4, label if len(label) <= 18 else f"..{label[-16:]}", anchor="end"),
+            f'<line x1="{left:.1f}" y1="{y}" x2="{right:.1f}" y2="{y}" stroke="{GRAY}"/>',
+            f'<line x1="{inner:.1f}" y1="{y}" x2="{outer:.1f}" y2="{y}" stroke="{BLUE}" stroke-width="6"/>',
+        ]
+    bottom = 8 + 14 * len(ranges) + 6
+    parts += [
+        _text(100, bottom + 6, f"{low:,.5g}"),
+        _text(100 + WIDTH - 30, bottom + 6, f"{high:,.5g}", anchor="end"),
+    ]
+    return "".join(parts)
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'

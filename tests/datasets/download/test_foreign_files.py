@@ -1,0 +1,330 @@
+"""Datasets of several files, each with mirrors, from real servers that may lie, hang or cut them off."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
+from orlog.datasets.download.sources import ForeignFileSource, find_source
+from orlog.datasets.download.transfer import Patience
+from orlog.datasets.exporting import export_dataset
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import delete_version
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.importing import import_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.verify import verify_folder
+from orlog.errors import IntegrityError, StorageError, TransferError
+from orlog.manifests.index import ForeignEntry, ForeignFile, Index
+from orlog.manifests.names import parse_name
+from tests.levels import scaled
+from tests.servers import Fault, FileServer
+
+QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
+MINARI = "minari/mujoco/hopper/medium-v0"
+MAIN = "data/main_data.hdf5"
+# Of each layout: name here, where upstream has the files, the format.
+LAYOUTS = {
+    "minari": (MINARI, "mujoco/resolve/main/hopper/medium-v0", "minari-hdf5"),
+    "ogbench": ("ogbench/cube-single-play-v0", "datasets/ogbench", "ogbench-npz"),
+    "robomimic": ("robomimic/can/ph/low_dim-v0", "rt_benchmark/can/ph", "robomimic-hdf5"),
+    "npz": ("neorl2/pipeline-v0", "neorl2", "npz"),
+}
+
+
+def record(name: str) -> Dataset:
+    """Return a small dataset with a part for training and one for validation."""
+    draw = np.random.default_rng(0)
+    with orlog.DatasetWriter(
+        name,
+        observation_space=gymnasium.spaces.Box(-9, 9, (64,), np.float32),
+        action_space=gymnasium.spaces.Box(-1, 1, (1,), np.float32),
+    ) as writer:
+        for split in ("train", "train", "val"):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=draw.uniform(-1, 1, (41, 64)).astype(np.float32),
+                    actions=draw.uniform(-1, 1, (40, 1)).astype(np.float32),
+                    rewards=np.arange(40.0),
+                    terminations=np.zeros(40, np.bool_),
+                    truncations=np.arange(40) == 39,
+                    metadata={"split": split},
+                )
+            )
+    return orlog.load_dataset(name)
+
+
+class Upstream:
+    """Two servers with the same files of a dataset, and a registry that lists them."""
+
+    def __init__(self, served: Path, layout: str) -> None:
+        self.name, self.place, self.format = LAYOUTS[layout]
+        self.served = served
+        self.folder = served / self.place
+        dataset = record(f"lab/{self.name.rpartition('/')[2]}")
+        exported = export_dataset(dataset, served / "exported", to=layout, lossy=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        files = [path for path in sorted(exported.rglob("*")) if path.is_file()]
+        root = files[0].parent.parent if layout == "minari" else files[0].parent
+        self.paths = [file.relative_to(root).as_posix() for file in files]
+        root.rename(self.folder)
+
+    def __enter__(self) -> Self:
+        self.servers = [FileServer(self.served).__enter__() for _ in range(2)]
+        add_registry("lab", str(self.served))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.__exit__()
+
+    def source(self, *, checked: bool = True) -> ForeignFileSource:
+        """List the files, with or without what proves their bytes, and return what is found."""
+        files = []
+        for path in self.paths:
+            urls = [f"{server.url}/{self.place}/{path}" for server in self.servers]
+            data = (self.folder / path).read_bytes()
+            proof = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            said: dict[str, Any] = proof if checked else {}
+            files.append(ForeignFile(path=path, url=urls[0], mirrors=(urls[1],), **said))
+        entry = ForeignEntry(files=tuple(files), format=self.format, license="MIT")
+        index = Index().with_foreign(self.name, "1.0.0", entry)
+        (self.served / "index.json").write_bytes(index.to_json())
+        (datasets_folder().parent / "registries-seen.json").unlink(missing_ok=True)
+        source = find_source(parse_name(self.name))
+        assert isinstance(source, ForeignFileSource)
+        return source
+
+    def imported(self) -> Dataset:
+        """Return the same files, read from this machine."""
+        files = self.folder if self.format == "minari-hdf5" else None
+        given = files or [self.folder / path for path in self.paths]
+        return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.format))
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Upstream]:
+    with Upstream(tmp_path / "served", getattr(request, "param", "minari")) as one:
+        yield one
+
+
+def bring(source: ForeignFileSource, said: list[str] | None = None) -> Dataset:
+    told = [] if said is None else said
+    return orlog.load_dataset(download_foreign_file(source, patience=QUICK, on_mirror=told.append))
+
+
+def same(dataset: Dataset, other: Dataset) -> bool:
+    return dataset.manifest.objects == other.manifest.objects
+
+
+def leftovers(name: str) -> list[str]:
+    paths = (datasets_folder() / name).glob(".*")
+    return sorted(path.name for path in paths if path.suffix != ".lock")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "checked"),
+    [
+        ("minari", True),
+        ("minari", False),
+        ("ogbench", True),
+        pytest.param("ogbench", False, marks=pytest.mark.thorough),
+        pytest.param("robomimic", False, marks=pytest.mark.thorough),
+        pytest.param("npz", True, marks=pytest.mark.thorough),
+    ],
+    indirect=["upstream"],
+)
+def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bool) -> None:
+    source = upstream.source(checked=checked)
+    steps: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
+    folder = download_foreign_file(
+        source, progress=lambda *one: steps.append(one), on_objects=lambda *one: counts.append(one)
+    )
+    dataset = orlog.load_dataset(folder)
+    total = sum((upstream.folder / path).stat().st_size for path in upstream.paths)
+    assert (steps[-1], counts[-1]) == ((total, total), (len(upstream.paths),) * 2)
+    imported = upstream.imported()
+    assert same(dataset, imported)
+    assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]
+    assert dataset.lineage[0].operation.startswith(
+        f"read {upstream.format} from {source.entry.place}"
+    )
+    assert ("first download trusted" in dataset.lineage[0].operation) == (not checked)
+    assert ("was trusted" in dataset.manifest.description) == (not checked)
+    assert dataset.manifest.license == "MIT"
+    assert verify_folder(folder)[1] == []
+    assert leftovers(upstream.name) == []
+    if checked:
+        assert not first_downloads_file().exists()
+    else:
+        known = json.loads(first_downloads_file().read_text("utf-8"))["files"]
+        assert set(known) == {url for urls in source.urls for url in urls}
+    assert {len(server.requests) for server in upstream.servers} == {len(upstream.paths), 0}
+
+
+def test_the_command_downloads_a_name_of_minari(upstream: Upstream) -> None:
+    upstream.source(checked=False)
+    upstream.servers[0].faults = [Fault(path=MAIN, status=404)]
+    done = CliRunner().invoke(app, ["download", MINARI])
+    assert done.exit_code == 0, done.output
+    used = f"downloaded from {upstream.servers[1].url}/{upstream.place}/{MAIN}, since "
+    assert f"{used}{upstream.servers[0].url}/{upstream.place}/{MAIN}: 404 Not Found" in done.stderr
+    assert same(orlog.load_dataset(MINARI), upstream.imported())
+    assert f"{MINARI}@1.0.0" in CliRunner().invoke(app, ["show", f"{MINARI}@1.0.0"]).output
+
+
+BAD = {
+    "lies": Fault(path=MAIN, change=lambda data: bytes(reversed(data))),
+    "cuts": Fault(path=MAIN, change=lambda data: data[:-100]),
+    "drops": Fault(path=MAIN, drop_after=5000),
+    "hangs": Fault(path=MAIN, stall_after=5000),
+    "is gone": Fault(path=MAIN, status=404),
+    "fails": Fault(path=MAIN, status=500),
+    "shows a page": Fault(path=MAIN, change=lambda _: b"<html>Sign in"),
+}
+
+
+QUICKLY = [("lies", True), ("is gone", True), ("drops", True), ("shows a page", False)]
+
+
+@pytest.mark.parametrize(
+    ("what", "checked"),
+    [
+        pytest.param(
+            what, checked, marks=() if (what, checked) in QUICKLY else pytest.mark.thorough
+        )
+        for what in BAD
+        for checked in (True, False)
+    ],
+)
+def test_a_bad_mirror_is_named_and_the_next_one_used(
+    upstream: Upstream, what: str, checked: bool
+) -> None:
+    source = upstream.source(checked=checked)
+    bad, good = upstream.servers
+    bad.faults = [dataclasses.replace(BAD[what])]
+    said: list[str] = []
+    dataset = bring(source, said)
+    assert same(dataset, upstream.imported())
+    assert any(f"{bad.url}/{upstream.place}/{MAIN}" in text for text in said)
+    assert sum(MAIN in request.path for request in good.requests) == 1
+    assert leftovers(upstream.name) == []
+
+
+def test_a_file_that_no_mirror_gives_is_an_error_with_the_reasons(upstream: Upstream) -> None:
+    source = upstream.source()
+    bad, other = upstream.servers
+    bad.faults, other.faults = [BAD["lies"]], [BAD["is gone"]]
+    with pytest.raises(
+        TransferError, match=rf"(?s)none of 2 .*{MAIN}: gave sha256.*: 404 Not Found"
+    ):
+        bring(source)
+    assert not (datasets_folder() / upstream.name / "1.0.0").exists()
+    other.faults = []
+    said: list[str] = []
+    assert same(bring(source, said), upstream.imported())
+    assert [text for text in said if "gave sha256" in text]
+    # The other file was kept.
+    assert sum("metadata.json" in one.path for one in bad.requests + other.requests) == 1
+
+
+def test_what_was_trusted_of_any_file_may_not_change(upstream: Upstream) -> None:
+    source = upstream.source(checked=False)
+    first = bring(source)
+    metadata = upstream.folder / "data/metadata.json"
+    good = metadata.read_bytes()
+    metadata.write_bytes(good + b"\n")
+    with pytest.raises(IntegrityError, match=r"metadata\.json: upstream publishes no checksum"):
+        download_foreign_file(source, patience=QUICK, replace=True)
+    assert orlog.load_dataset(upstream.name).digest == first.digest
+    # One mirror still has what was trusted.
+    upstream.servers[1].faults = [Fault(path="metadata.json", change=lambda _: good)]
+    said: list[str] = []
+    download_foreign_file(source, patience=QUICK, replace=True, on_mirror=said.append)
+    assert "upstream publishes no checksum, and the file is not the one" in said[0]
+    assert orlog.load_dataset(upstream.name).digest == first.digest
+    assert leftovers(upstream.name) == []
+
+
+def test_files_of_an_earlier_listing_are_not_read(upstream: Upstream) -> None:
+    """A download of others of its files was interrupted before."""
+    source = upstream.source()
+    stale = datasets_folder() / upstream.name / ".1.0.0.download/files/data/namespace.json"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("{}")
+    dataset = bring(source)
+    assert dataset.lineage[0].digest == upstream.imported().lineage[0].digest
+
+
+def test_a_disk_without_room_is_said_before_anything_is_asked(upstream: Upstream) -> None:
+    source = upstream.source()
+    files = [
+        ForeignFile(path=file.path, url=file.url, size_bytes=2**60, sha256=file.sha256)
+        for file in source.entry.files
+    ]
+    entry = ForeignEntry(files=tuple(files), format=upstream.format)
+    with pytest.raises(StorageError, match="must still be downloaded"):
+        bring(dataclasses.replace(source, entry=entry))
+    assert not upstream.servers[0].requests
+
+
+# Kills, and two at once.
+
+
+def in_a_process(work: Callable[..., object], *arguments: object) -> Any:
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.scaled
+@pytest.mark.parametrize("checked", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_killed_at_any_instant_it_goes_on(upstream: Upstream, checked: bool) -> None:
+    source = upstream.source(checked=checked)
+    began = time.monotonic()
+    expected = upstream.imported().manifest.objects
+    longest = 2 * (time.monotonic() - began) + 0.1
+    draw = random.Random(int(checked))
+    for _ in range(scaled(40)):
+        process = in_a_process(bring, source)
+        time.sleep(draw.uniform(0, longest))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        folder = datasets_folder() / upstream.name / "1.0.0"
+        if folder.exists():
+            assert orlog.load_dataset(folder).manifest.objects == expected
+            assert verify_folder(folder)[1] == []
+            delete_version(upstream.name, "1.0.0")
+    dataset = bring(source)
+    assert dataset.manifest.objects == expected
+    assert leftovers(upstream.name) == []
+
+
+@pytest.mark.slow
+def test_two_processes_bring_each_file_once(upstream: Upstream) -> None:
+    source = upstream.source()
+    processes = [in_a_process(bring, source) for _ in range(2)]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert same(orlog.load_dataset(upstream.name), upstream.imported())
+    assert len(upstream.servers[0].requests) == len(upstream.paths)

@@ -1,0 +1,192 @@
+"""Minari's Arrow and Parquet folders: those that minari writes, long episodes, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+
+import orlog
+from orlog.datasets.formats import minari_arrow
+from orlog.datasets.formats.formats import choose_format
+from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.datasets.formats.test_minari import ACTIONS, ODD, buffer, check
+from tests.levels import scaled
+
+FORMATS = ("arrow", "parquet")
+
+
+def record(
+    folder: Path, data_format: str, buffers: Sequence[EpisodeBuffer], *ours: spaces.Space[Any]
+) -> Path:
+    """Write episodes by minari itself; return the dataset's folder."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        warnings.simplefilter("ignore")  # it wants an author, a link to the code ..
+        minari.create_dataset_from_buffers(
+            "lab/odd-v3",
+            list(buffers),
+            observation_space=ours[0],
+            action_space=ours[1],
+            data_format=data_format,
+            description="Odd.",
+            algorithm_name="random",
+        )
+    return folder / "lab" / "odd-v3"
+
+
+def odd(folder: Path, data_format: str) -> Path:
+    return record(folder, data_format, [buffer(number) for number in range(4)], ODD, ACTIONS)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_what_minari_records_is_read_as_minari_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(minari_arrow, "BLOCK_BYTES", block_bytes)
+    recorded = odd(tmp_path / "minari", data_format)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    theirs = minari.load_dataset("lab/odd-v3")
+    dataset, found = read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
+    assert (dataset.observation_space, dataset.action_space) == (ODD, ACTIONS)
+    check(dataset, theirs)
+    last = dataset[3]
+    assert last.seed == 3
+    assert json.loads(last.metadata["options"]) == {"level": {"height": 3}}
+    np.testing.assert_array_equal(last.infos["inner/count"], [1, 2, 3, 4])
+    np.testing.assert_array_equal(last.infos["place"][:, 0], [2, 4, 6, 8])
+    assert last.metadata["reset_info/inner/count"] == 0
+    assert (found.terminated, found.truncated) == (3, 1)
+    assert any("JPEG" in doubt for doubt in found.doubts)
+    assert (dataset.manifest.behavior_policy, dataset.manifest.description[:4]) == (
+        "random",
+        "Odd.",
+    )
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_what_is_imported_is_given_back_to_minari(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_format: str
+) -> None:
+    recorded = odd(tmp_path / "minari", data_format)
+    assert choose_format([recorded], None, "lab/x").name == "minari-arrow"
+    orlog.import_dataset(recorded, "lab/odd-v3")
+    dataset = orlog.load_dataset("lab/odd-v3")
+    orlog.export_dataset(dataset, tmp_path / "out", to="minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "out"))
+    check(dataset, minari.load_dataset("lab/odd-v3"))
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_episodes_of_more_rows_than_a_batch_are_whole(tmp_path: Path, data_format: str) -> None:
+    def long(number: int, steps: int) -> EpisodeBuffer:
+        rows = np.arange(steps + 1) + 10**6 * number
+        return EpisodeBuffer(
+            id=number,
+            observations=np.stack([rows, -rows], 1).astype(np.float64),
+            actions=np.arange(steps) % 5,
+            rewards=list(rows[1:] / 8),
+            terminations=[*[False] * (steps - 1), number == 0],
+            truncations=[False] * steps,
+            infos={"rows": rows[:, None]},
+        )
+
+    # Batches have 32,768 rows, so that the second episode ends with the row after the first batch.
+    buffers = [long(0, 70_000), long(1, 32_768), long(2, 10)]
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    recorded = record(tmp_path / "minari", data_format, buffers, box, spaces.Discrete(5))
+    dataset, found = read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
+    assert dataset.episode_lengths.tolist() == [70_000, 32_768, 10]
+    assert (found.steps, found.terminated, found.doubts) == (102_778, 1, [])
+    for ours, other in zip(dataset, buffers, strict=True):
+        np.testing.assert_array_equal(ours.observations, other.observations)
+        np.testing.assert_array_equal(ours.actions, other.actions)
+        np.testing.assert_array_equal(ours.rewards, other.rewards)
+        assert other.infos is not None
+        np.testing.assert_array_equal(ours.infos["rows"], other.infos["rows"][1:])
+
+
+def rewrite(file: Path, change: Any) -> None:
+    """Change the table of an episode."""
+    pq.write_table(change(pq.read_table(file)), file)
+
+
+def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+    recorded = odd(tmp_path / "minari", "parquet")
+    data = recorded / "data"
+    part, said = data / "1" / "part-0.parquet", data / "1" / "metadata.json"
+
+    def refused(error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
+        shutil.rmtree(tmp_path / "minari")
+        odd(tmp_path / "minari", "parquet")
+
+    def without(name: str) -> Any:
+        return lambda table: table.drop_columns([name])
+
+    rewrite(part, lambda table: table.slice(0, 4))
+    refused(IntegrityError, "odd-v3, 1: total_steps says 4, so expected 5 rows, found 4")
+    rewrite(part, lambda table: pa.concat_tables([table, table]))
+    refused(IntegrityError, "1: total_steps says 4, so expected 5 rows, found more")
+    rewrite(part, without("truncations"))
+    refused(SchemaError, "1: has no column truncations")
+    rewrite(part, lambda t: t.set_column(0, "observations", t.column("rewards")))
+    refused(SchemaError, "1, observations: expected a part arm, found double")
+    rewrite(part, lambda t: t.set_column(1, "actions", t.column("rewards")))
+    refused(SchemaError, r"1, actions: expected rows of \(2,\), found double")
+    rewrite(part, lambda t: t.set_column(3, "terminations", pa.array([True] * 5)))
+    refused(SchemaError, "1, terminations: expected flags, of which only the last")
+    rewrite(part, lambda t: t.set_column(2, "rewards", pa.array([0.0, None, 0, 0, 0])))
+    refused(SchemaError, "1: rewards has no value at row 1")
+    said.write_text('{"total_steps": "4"}', "utf-8")
+    refused(SchemaError, "1: expected total_steps as a count, found '4'")
+    said.write_text("{", "utf-8")
+    refused(IntegrityError, "1: metadata.json is no JSON")
+    part.rename(tmp_path / "moved")
+    part.symlink_to(tmp_path / "moved")
+    refused(SchemaError, "1: a link, which is not followed")
+    shutil.copy(part, data / "1" / "part-1.parquet")
+    refused(SchemaError, "1: expected the one file part-0.parquet, found")
+    shutil.rmtree(data / "3")
+    refused(SchemaError, "holds 3 episodes, and metadata.json says 4")
+
+
+def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:
+    recorded = odd(tmp_path / "minari", "parquet")
+    for number in range(4):
+        part = recorded / "data" / str(number) / "part-0.parquet"
+        rewrite(part, lambda t: t.drop_columns(["infos"]) if len(t) == 3 else t)
+    said = recorded / "data" / "2" / "metadata.json"
+    said.write_text(json.dumps({**json.loads(said.read_text("utf-8")), "score": 3}), "utf-8")
+    dataset, found = read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
+    assert dataset[2].infos == {}
+    assert [doubt.rpartition(": ")[2] for doubt in found.doubts[:2]] == [
+        "infos inner/count, place.",
+        "metadata score.",
+    ]
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_damaged_files_are_refused_or_read(tmp_path: Path, data_format: str) -> None:
+    recorded = odd(tmp_path / "minari", data_format)
+    part = recorded / "data" / "1" / f"part-0.{data_format}"
+    for number, data in enumerate(damaged(part.read_bytes(), scaled(1000, 12))):
+        part.write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(minari_arrow.FORMAT, recorded, f))  # type: ignore[misc]
+        shutil.rmtree(folder, ignore_errors=True)
