@@ -136,15 +136,17 @@ def _episode(folder: Path, ending: str, where: str) -> _Episode:
         )
     with reading_arrow(where):
         schema = _schema(file)
-    missing = [name for name in COLUMNS if name not in schema.names]
-    if missing:
-        raise SchemaError(f"{where}: has no column {missing[0]}; found {schema.names}.")
+        missing = [name for name in COLUMNS if name not in schema.names]
+        if missing:
+            raise SchemaError(f"{where}: has no column {missing[0]}; found {schema.names}.")
+        infos = _info_shapes(schema.field("infos").type) if "infos" in schema.names else {}
+        is_short = str(schema.field("rewards").type) == "float"
     return _Episode(
         file=file,
         where=where,
         count=count,
-        reward_dtype="float32" if str(schema.field("rewards").type) == "float" else "float64",
-        infos=_info_shapes(schema.field("infos").type) if "infos" in schema.names else {},
+        reward_dtype="float32" if is_short else "float64",
+        infos=infos,
         details={name: _plain(value) for name, value in body.items() if name not in KNOWN},
         seed=seed,
         options=options,

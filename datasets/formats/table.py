@@ -29,6 +29,7 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
@@ -464,6 +465,7 @@ def _column(values: np.ndarray) -> Any:
 FORMAT = Format(
     name="table",
     open=_open,
+    recognizes=lambda files: not is_neorl2(files),
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort"),
     write=_write,
