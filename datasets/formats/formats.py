@@ -147,7 +147,10 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"
         choices = "|".join(fitting or possible or known)
-        raise ValueError(f"{dataset}: {what}; choose one: --format {choices}")
+        raise ValueError(
+            f"{dataset}: {what}; choose one: --format {choices}. For others a file of your own can be "
+            "the format: docs/your-own-format.md"
+        )
     return known[fitting[0]]
 
 
