@@ -14,6 +14,7 @@ from orlog.datasets.reading.finding import as_folder, pinned
 from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.opening import open_named, open_part, open_path
 from orlog.errors import NotFoundError, wrong_type
+from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.names import is_url, parse_name
 
 __all__ = ["load_dataset"]
@@ -63,7 +64,8 @@ def load_dataset(
         path = as_folder(name)
         if path is not None:
             return open_path(path, choice)
-        wanted = pinned(parse_name(str(name)))
+        name = as_listed(str(name))
+        wanted = pinned(parse_name(name))
         try:
             return open_named(wanted, choice)
         except NotFoundError:

@@ -12,6 +12,8 @@ neorl2   neorl2/Pipeline
 ogbench  ogbench/cube-double-play-v0
 ogmarl   ogmarl/COLLECTION/ENVIRONMENT/SCENARIO/DATASET; the last is missing where the source has none
 minari   minari/D4RL/pen/human-v2
+
+A name without a version may end in `-v0`, as it does where the dataset is downloaded.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ import functools
 from collections.abc import Iterable, Mapping
 
 from orlog.errors import NotFoundError
-from orlog.manifests.names import either, nearest
+from orlog.manifests.names import either, is_name, nearest, versioned
+from orlog.manifests.shipped import SHIPPED, shipped_names
 from orlog.manifests.tables import Row, read_table
 
 __all__ = [
     "BENCHMARKS",
     "Benchmark",
     "BenchmarkDataset",
+    "as_listed",
     "benchmark_dataset",
     "benchmark_datasets",
     "find_benchmark_dataset",
@@ -197,6 +201,7 @@ def _by_name() -> Mapping[str, BenchmarkDataset]:
         for dataset in benchmark_datasets(key):
             if benchmark.alias:
                 found[f"{key}/{dataset.facts[benchmark.alias]}".casefold()] = dataset
+            found[versioned(dataset.name).casefold()] = dataset
             found[dataset.name.casefold()] = dataset
     return found
 
@@ -209,6 +214,20 @@ def plain_name(name: str) -> str:
 def find_benchmark_dataset(name: str) -> BenchmarkDataset | None:
     """Return the dataset of a benchmark by name, or None; a pinned version does not matter."""
     return _by_name().get(plain_name(name))
+
+
+def as_listed(text: str) -> str:
+    """Return the name that orlog lists a benchmark's dataset under, or the text as it is.
+
+    A benchmark may use upper case, as in `minari/D4RL/door/human-v2`, and have no versions, as in
+    `neorl2/Pipeline`; orlog lists `minari/d4rl/door/human-v2` and `neorl2/pipeline-v0`.
+    """
+    if is_name(text) or text.partition("/")[0].lower() not in SHIPPED:
+        return text
+    name, at, pin = text.partition("@")
+    known = find_benchmark_dataset(name)
+    listed = versioned((name if known is None else known.name).lower())
+    return f"{listed}{at}{pin}" if listed in shipped_names() else text
 
 
 def benchmark_dataset(name: str) -> BenchmarkDataset:

@@ -27,6 +27,7 @@ __all__ = [
     "nearest",
     "newest_first",
     "parse_name",
+    "versioned",
 ]
 
 _PART = r"[a-z0-9][a-z0-9_.-]*"
@@ -96,6 +97,11 @@ def is_name(text: str) -> bool:
 def is_version(text: str) -> bool:
     """Return whether the text is a content version, `major.minor.patch`."""
     return _VERSION.fullmatch(text) is not None
+
+
+def versioned(name: str) -> str:
+    """Return a name that ends in -v and a number, as names do; -v0 if it had none."""
+    return name if _LAST.fullmatch(name.rpartition("/")[2].lower()) else f"{name}-v0"
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:

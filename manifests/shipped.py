@@ -23,6 +23,7 @@ __all__ = [
     "recorded_manifests",
     "records_folder",
     "shipped_index",
+    "shipped_names",
 ]
 
 
@@ -62,7 +63,8 @@ def _read_shipped(path: Path, _changed: int) -> Manifest:
 
 
 # D4RL's 183 datasets: 118 with a published checksum, and 65 whose first download is trusted.
-SHIPPED = ("d4rl",)
+# The others are made by `write_catalogue.py`.
+SHIPPED = ("d4rl", "dsrl", "minari", "neorl2", "ogbench", "ogmarl", "rlds", "robomimic")
 
 
 @functools.cache
@@ -70,3 +72,8 @@ def shipped_index(name: str) -> Index:
     """Return the index of one of the registries that ship with orlog."""
     path = records_folder() / "foreign" / f"{name}.json"
     return index_from_json(path.read_bytes(), str(path))
+
+
+def shipped_names() -> set[str]:
+    """Return the names of all third-party datasets that orlog lists."""
+    return {name for one in SHIPPED for name in shipped_index(one).foreign}

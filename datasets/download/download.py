@@ -60,6 +60,7 @@ from orlog.files import (
     sync_folders,
     write_durably,
 )
+from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.names import DatasetName, is_url, parse_name
@@ -187,7 +188,7 @@ def download_dataset(
         source: Source = source_of_url(name, mirrors)
         check_lock(DatasetName(source.manifest.name, digest=source.manifest.digest))
     else:
-        wanted = parse_name(name)
+        wanted = parse_name(as_listed(name))
         pin = check_lock(wanted)
         if pin is not None:
             wanted = DatasetName(wanted.name, pin.version, pin.digest)

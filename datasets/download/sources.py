@@ -42,13 +42,13 @@ from orlog.manifests.index import (
 )
 from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, manifest_from_text
 from orlog.manifests.names import DatasetName, did_you_mean, is_url, newest_first
-from orlog.manifests.shipped import SHIPPED, shipped_index
+from orlog.manifests.shipped import SHIPPED, shipped_index, shipped_names
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
 
 __all__ = [
     "ForeignFileSource",
     "find_source",
-    "offered_versions",
+    "offered_version",
     "read_index",
     "source_of_url",
 ]
@@ -152,8 +152,9 @@ def find_source(
             known |= set(index.foreign)
     if not asked:
         raise NotFoundError(
-            f"{wanted}: there is no registry to ask; run: orlog registry add NAME URL, or give the "
-            "URL of the version."
+            f"{wanted}: there is no registry to ask"
+            + (did_you_mean(wanted.name, shipped_names()) or ";")
+            + " Run: orlog registry add NAME URL, or give the URL of the version."
         )
     end = "." if wanted.name in known else did_you_mean(wanted.name, known) or "."
     raise NotFoundError(f"{wanted}: {'; '.join(asked)}{end}") from unreachable
@@ -202,18 +203,15 @@ def read_index(registry: Registry, patience: Patience = Patience()) -> tuple[Ind
     raise TransferError(f"{'; '.join(attempts)}.", attempts=attempts)
 
 
-def offered_versions(index: Index) -> dict[str, tuple[str, IndexEntry | ForeignEntry]]:
-    """Return each name that an index lists, with its default version and that version's entry."""
-    offered: dict[str, tuple[str, IndexEntry | ForeignEntry]] = {}
-    for name in sorted({*index.datasets, *index.foreign}):
-        version = _choose(index, DatasetName(name))
-        assert version is not None  # an index names no dataset without a version
-        here = index.datasets.get(name, {})
-        offered[name] = (
-            version,
-            here[version] if version in here else index.foreign[name][version],
-        )
-    return offered
+def offered_version(
+    index: Index, wanted: DatasetName
+) -> tuple[str, IndexEntry | ForeignEntry] | None:
+    """Return the version that an index offers under a name, and its entry; None if it has none."""
+    version = _choose(index, wanted)
+    if version is None:
+        return None
+    entry = index.entry(wanted.name, version)
+    return version, index.foreign[wanted.name][version] if entry is None else entry
 
 
 def _choose(index: Index, wanted: DatasetName) -> str | None:
@@ -229,7 +227,7 @@ def _choose(index: Index, wanted: DatasetName) -> str | None:
         foreign = index.foreign.get(wanted.name, {})
         good += [version for version in foreign if wanted.version in ("", version)]
     good = newest_first(good)
-    if wanted.version or wanted.digest:
+    if wanted.version or wanted.digest or len(good) < 2:
         return good[0] if good else None
     return choose_version(good, read_history(wanted.name)) or (good[0] if good else None)
 
@@ -260,7 +258,13 @@ def _offered(
             expected=entry.digest,
             found=manifest.digest,
         )
-    return Source(manifest=manifest, mirrors=folders, registry=registry.name, signed_by=signed_by)
+    return Source(
+        manifest=manifest,
+        mirrors=folders,
+        registry=registry.name,
+        signed_by=signed_by,
+        audit=entry.audit,
+    )
 
 
 def _listed(

@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 
-class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Origin(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """Where a version was downloaded from.
 
     Attributes:
@@ -34,6 +36,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         mirrors: URLs of the version's folder.
         registry: Registry that offered it; empty if it was given by URL.
         signed_by: Key that signed the manifest; empty where none was required.
+        audit: `skipped` if the registry says that it was published without an audit.
     """
 
     origin_version: Literal[1]
@@ -41,6 +44,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     mirrors: list[str]
     registry: str
     signed_by: str
+    audit: Literal["skipped"] | None = None
 
 
 def origin_file(folder: Path) -> Path:
@@ -79,6 +83,7 @@ def write_origin(folder: Path, source: Source) -> None:
         mirrors=list(source.mirrors),
         registry=source.registry,
         signed_by=source.signed_by,
+        audit=source.audit,
     )
     replace_json_file(origin_file(folder), msgspec.to_builtins(origin))
 
@@ -92,9 +97,11 @@ class Source:
         mirrors: URLs of the version's folder, in the order in which they are tried.
         registry: Registry that offers it; empty if it was given by URL.
         signed_by: Key that signed the manifest; empty where none was required.
+        audit: `skipped` if the registry says that it was published without an audit.
     """
 
     manifest: Manifest
     mirrors: tuple[str, ...]
     registry: str = ""
     signed_by: str = ""
+    audit: Literal["skipped"] | None = None

@@ -23,7 +23,7 @@ from orlog.files import absolute_path
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.manifests.names import DatasetName, did_you_mean, is_name, parse_name
-from orlog.manifests.shipped import SHIPPED, recorded_manifests, shipped_index
+from orlog.manifests.shipped import recorded_manifests, shipped_names
 
 __all__ = [
     "FILES",
@@ -236,7 +236,7 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
     entry = built.get(wanted.name)
-    if any(wanted.name in shipped_index(registry).foreign for registry in SHIPPED) and not versions:
+    if wanted.name in shipped_names() and not versions:
         return (
             f"{wanted} is not on this machine yet; run: orlog download {wanted} "
             f'(or in Python: orlog.load_dataset("{wanted}", download=True)).'
@@ -266,10 +266,9 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         )
     if entry is not None:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
-    foreign = {name for registry in SHIPPED for name in shipped_index(registry).foreign}
     return (
         f"{wanted.name} is not known"
-        + (did_you_mean(wanted.name, {*built, *installed_names(), *foreign}) or ".")
+        + (did_you_mean(wanted.name, {*built, *installed_names(), *shipped_names()}) or ".")
         + " To see all, run: orlog list"
     )
 

@@ -19,6 +19,7 @@ from orlog.datasets.reading.finding import (
 )
 from orlog.datasets.reading.views import open_view
 from orlog.errors import NotFoundError
+from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, parse_name
 
@@ -45,7 +46,7 @@ def open_dataset(name: str | Path) -> Dataset:
     everything = Choice()
     if path is not None:
         return open_path(path, everything)
-    return open_named(pinned(parse_name(str(name))), everything)
+    return open_named(pinned(parse_name(as_listed(str(name)))), everything)
 
 
 def open_path(path: Path, choice: Choice) -> Dataset:

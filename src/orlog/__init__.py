@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orlog.datasets.download.download import repair_dataset as repair_dataset
     from orlog.datasets.exporting import export_dataset as export_dataset
     from orlog.datasets.importing import import_dataset as import_dataset
+    from orlog.datasets.listing import list_datasets as list_datasets
     from orlog.datasets.loading import load_dataset as load_dataset
     from orlog.datasets.publish.publish import publish_dataset as publish_dataset
     from orlog.datasets.reading.combining import combine_datasets as combine_datasets
@@ -120,6 +121,7 @@ _HOMES = {
     "goals": "orlog.loaders.goals",
     "export_dataset": "orlog.datasets.exporting",
     "import_dataset": "orlog.datasets.importing",
+    "list_datasets": "orlog.datasets.listing",
     "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",
     "load_policy": "orlog.policies",

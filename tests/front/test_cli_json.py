@@ -22,7 +22,10 @@ from orlog.datasets.recipes.catalogue import catalogue
 
 MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
-LISTED = {"name", "version", "steps", "size_bytes", "state", "source", "command", "problem"}
+LISTED = {
+    *("name", "version", "steps", "size_bytes", "state", "source", "command", "problem"),
+    *("license", "format", "audit", "description"),
+}
 
 
 def run(*arguments: object) -> tuple[str, str]:
@@ -129,6 +132,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
         "reference_returns",
         "columns",
         "versions",
+        "audit",
         "baselines",
     }
     assert (body["name"], body["version"], body["digest"]) == (MINI, "1.0.0", mini.digest)

@@ -23,7 +23,6 @@ import pytest
 from orlog.datasets.download import sources
 from orlog.datasets.home import meaning
 from orlog.datasets.loading import load_dataset
-from orlog.datasets.reading import finding
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests import shipped
 from orlog.manifests.counterparts import benchmark_environment
@@ -226,7 +225,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstre
     monkeypatch.chdir(tmp_path)
     with FileServer(tmp_path / "served") as server:
         one = Upstream(tmp_path / "served", server)
-        for module in (sources, finding, meaning):
+        for module in (sources, shipped, meaning):
             monkeypatch.setattr(module, "shipped_index", lambda _: one.index)
         yield one
 

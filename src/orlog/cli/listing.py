@@ -3,69 +3,67 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson, app
-from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.terminal import console, errors, print_json, printable, table
 
+if TYPE_CHECKING:
+    from orlog.datasets.listing import Listed
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A dataset that is here, or that can be built or downloaded.
-
-    Attributes:
-        name: Its name.
-        version: The version that the name alone stands for.
-        steps: Number of steps; None if it is not known before the dataset is here.
-        size_bytes: Size of its files, or of the file it is imported from; None if it is not known.
-        state: `here`, `not here`, `damaged`, `unusable`, or how much of it is here.
-        source: Where it comes from: `catalogue`, or the name of a registry; None if it is here.
-        command: The command that builds or downloads it; None if it is here.
-        problem: Why it cannot be opened although it is here.
-    """
-
-    name: str
-    version: str
-    steps: int | None = None
-    size_bytes: int | None = None
-    state: str = "not here"
-    source: str | None = None
-    command: str | None = None
-    problem: str | None = None
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
 
 
-@app.command("list", epilog='Example: orlog list --all "d4rl/hopper-*"')
+@app.command("list", epilog="Example: orlog list --remote --benchmark minari --search hopper")
 def list_datasets(
     pattern: Annotated[
-        str | None,
+        str,
         typer.Argument(
             help="Only names that contain this text, or match it if it has *, ? or [ in it.",
             show_default="all",
         ),
-    ] = None,
+    ] = "",
+    remote: Annotated[
+        bool, typer.Option("--remote", help="List what can be downloaded, and what of it is here.")
+    ] = False,
+    benchmark: Annotated[
+        str,
+        typer.Option(
+            help="Only datasets of this benchmark: the first part of their names.",
+            metavar="NAME",
+            show_default="all",
+        ),
+    ] = "",
+    search: Annotated[
+        str,
+        typer.Option(
+            help="Only datasets with this text in name or description, in any case.",
+            metavar="TEXT",
+            show_default="all",
+        ),
+    ] = "",
     every: Annotated[
-        bool, typer.Option("--all", help="Also list what can be downloaded, and from where.")
+        bool, typer.Option("--all", help="List what is here and what can be downloaded together.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the datasets of the catalogue and on this machine; --all adds those of registries.
+    """List the datasets of the catalogue and on this machine, or with --remote those to download.
 
-    The registries that ship with orlog, such as d4rl, need no network. A registry that does not
-    answer is named on stderr.
+    What known benchmarks publish (d4rl, minari, ogbench, ..) is listed without a network. A
+    registry of yours that does not answer is named on stderr.
     """
     from orlog.datasets.home.folders import datasets_folder
+    from orlog.datasets.listing import listed_elsewhere, listed_here, matching
 
-    found = _listed_here()
+    found = listed_here()
     problems: dict[str, str] = {}
-    if every:
-        offered, problems = _listed_elsewhere()
-        found = {**offered, **found}
-    chosen = [found[name] for name in sorted(found) if _matches(name, pattern)]
+    if remote or every:
+        offered, problems = listed_elsewhere(found)
+        found = {**offered, **found} if every else offered
+    chosen = matching(found, pattern, benchmark, search)
     for registry, problem in problems.items():
         text = f"the registry {registry} does not answer: {problem}."
         errors.print(escape(printable(text)), soft_wrap=True)
@@ -78,6 +76,38 @@ def list_datasets(
             }
         )
         return
+    if remote and not every:
+        _print_remote(chosen)
+    else:
+        _print_all(chosen)
+    if not chosen:
+        text = _nothing(pattern, benchmark, search, sorted({one.split("/")[0] for one in found}))
+        if not (remote or every):
+            text += f" To search what can be downloaded, run: orlog list --all {pattern}".rstrip()
+        errors.print(escape(printable(text)), soft_wrap=True)
+    if not remote or every:
+        console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
+    elif chosen:
+        console.print(
+            f"\n{len(chosen)} datasets. Files and checksums: orlog show NAME; to get one: "
+            "orlog download NAME",
+            soft_wrap=True,
+        )
+
+
+def _nothing(pattern: str, benchmark: str, search: str, benchmarks: list[str]) -> str:
+    """Return a sentence that says what was looked for in vain."""
+    if benchmark and benchmark.lower() not in benchmarks:
+        return f"no dataset is of {benchmark}; there are {', '.join(benchmarks)}."
+    asked = (
+        f"matches {pattern}" if pattern else "",
+        f"is of {benchmark}" if benchmark else "",
+        f"has {search} in name or description" if search else "",
+    )
+    return f"no dataset {' and '.join(filter(None, asked))}."
+
+
+def _print_all(chosen: list[Listed]) -> None:
     rows = [
         (
             one.name,
@@ -89,103 +119,50 @@ def list_datasets(
         for one in chosen
     ]
     console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
-    if not rows:
-        text = f"no dataset's name matches {pattern}"
-        text += "." if every else f"; to search registries too, run: orlog list --all {pattern}"
-        errors.print(escape(printable(text)), soft_wrap=True)
-    console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
 
 
-def _matches(name: str, pattern: str | None) -> bool:
-    if pattern is None:
-        return True
-    if set(pattern) & set("*?["):
-        return fnmatch.fnmatchcase(name, pattern)
-    return pattern in name
+def _print_remote(chosen: list[Listed]) -> None:
+    rows = [
+        (
+            one.name,
+            one.version,
+            size_text(one.size_bytes),
+            escape(one.license or "-"),
+            escape(_note(one)),
+        )
+        for one in chosen
+    ]
+    console.print(table(("name", "version", "size", "license", "here"), rows, numbers=(2,)))
+
+
+def size_text(size_bytes: int | None) -> str:
+    """Return a size for people; a dash if it is not known."""
+    if size_bytes is None:
+        return "-"
+    for unit, text in UNITS:
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {text}"
+    return f"{size_bytes} B"
+
+
+def _note(one: Listed) -> str:
+    """Return what is here of a dataset that can be downloaded, and what is to be known of it."""
+    notes = (
+        {"not here": "", "here": "yes"}.get(one.state, one.state),
+        "not audited" if one.audit else "",
+        "cannot be read" if one.problem else "",
+    )
+    return ", ".join(filter(None, notes)) or "-"
 
 
 def _state(one: Listed) -> str:
-    if one.problem is not None:
+    audit = ", published without an audit" if one.audit else ""
+    if one.problem is not None and one.source is None:
         return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
     if one.source == "catalogue":
         return "not here; get it with orlog build"
+    if one.source is not None and one.problem is not None:
+        return f"not here; {one.problem}"
     if one.source is not None:
-        return f"not here; get it from {one.source} with orlog download"
-    return one.state
-
-
-def _listed_here() -> dict[str, Listed]:
-    """Return what is on this machine, and what the catalogue builds."""
-    from orlog.datasets.home.deletion import unless_deleted
-    from orlog.datasets.home.folders import installed_names, installed_versions
-    from orlog.datasets.home.presence import how_much, partial_names, partial_versions
-    from orlog.datasets.reading.finding import find_whole_or_part
-    from orlog.datasets.recipes.catalogue import catalogue
-    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-
-    found = {}
-    known = catalogue()
-    for name in {*known, *installed_names(), *partial_names()}:
-        # A part counts where no whole version is here.
-        versions = installed_versions(name) or [*partial_versions(name)]
-        if not versions:
-            entry = known[name]
-            found[name] = Listed(
-                name=name,
-                version=entry.version,
-                steps=entry.recipe.steps,
-                source="catalogue",
-                command=f"orlog build {name}",
-            )
-            continue
-        try:
-            folder = find_whole_or_part(name)
-            with unless_deleted(folder):
-                manifest = read_manifest(folder / MANIFEST_FILE)
-            found[name] = Listed(
-                name=name,
-                version=manifest.version,
-                steps=manifest.total_steps,
-                size_bytes=manifest.size_bytes,
-                state=how_much(folder, manifest),
-            )
-        except OrlogError as error:
-            is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
-            found[name] = Listed(
-                name=name,
-                version=versions[0],
-                state="damaged" if is_damaged else "unusable",
-                problem=str(error),
-            )
-    return found
-
-
-def _listed_elsewhere() -> tuple[dict[str, Listed], dict[str, str]]:
-    """Return what registries offer, each name from the first that has it, and those that fail."""
-    from orlog.datasets.download.confirm import BRIEF
-    from orlog.datasets.download.sources import offered_versions, read_index
-    from orlog.datasets.home.registries import read_registries
-    from orlog.manifests.index import Index, IndexEntry
-    from orlog.manifests.shipped import SHIPPED, shipped_index
-
-    indexes: list[tuple[str, Index]] = []
-    problems = {}
-    for registry in read_registries():
-        try:
-            indexes.append((registry.name, read_index(registry, BRIEF)[0]))
-        except OrlogError as error:
-            problems[registry.name] = clause(error)
-    indexes += [(name, shipped_index(name)) for name in SHIPPED]
-    found: dict[str, Listed] = {}
-    for source, index in indexes:
-        for name, (version, entry) in offered_versions(index).items():
-            listed = Listed(
-                name=name,
-                version=version,
-                steps=entry.steps if isinstance(entry, IndexEntry) else None,
-                size_bytes=entry.size_bytes,
-                source=source,
-                command=f"orlog download {name}",
-            )
-            found.setdefault(name, listed)
-    return found, problems
+        return f"not here; get it from {one.source} with orlog download{audit}"
+    return f"{one.state}{audit}"

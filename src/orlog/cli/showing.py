@@ -13,9 +13,12 @@ from orlog.errors import InvalidNameError, NotFoundError
 from orlog.terminal import console, errors, print_json, progress_bar, table
 
 if TYPE_CHECKING:
+    from orlog.datasets.listing import Offered
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.manifests.benchmarks import BenchmarkDataset
     from orlog.manifests.manifest import Column, Manifest
+
+AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
+NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 
 
 @app.command(epilog="Example: orlog show pointmaze/umaze-v1")
@@ -36,9 +39,10 @@ def show(
 ) -> None:
     """Show what is known about a dataset: totals, columns, versions, origin, baselines.
 
-    Of a benchmark's dataset that is not here, it shows what the benchmark publishes.
+    Of one that is not here, it shows the files that would be downloaded, with their sizes and
+    checksums, and what its benchmark publishes.
     """
-    from orlog.manifests.benchmarks import find_benchmark_dataset
+    from orlog.manifests.benchmarks import as_listed
 
     if as_croissant:
         _show_croissant(name)
@@ -46,14 +50,13 @@ def show(
     if card is not None:
         _write_card(name, card)
         return
+    name = as_listed(name)
     try:
         _show(name, as_json=as_json)
     except (NotFoundError, InvalidNameError) as error:
-        benchmark = find_benchmark_dataset(name)
-        if benchmark is None:
-            raise
         missing = str(error) if isinstance(error, NotFoundError) else ""
-        _show_benchmark(benchmark, missing, as_json=as_json)
+        if not _show_elsewhere(name, missing, as_json=as_json):
+            raise
 
 
 def _whole_version(name: str) -> Dataset:
@@ -96,17 +99,122 @@ def _show_croissant(name: str) -> None:
     )
 
 
-def _show_benchmark(dataset: BenchmarkDataset, missing: str, *, as_json: bool) -> None:
-    """Show a benchmark's dataset, of which there is no version here."""
-    known = {column: text for column, text in dataset.facts.items() if text}
+def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
+    """Show what registries and benchmarks know of a dataset that is not here.
+
+    Args:
+        name: Its name.
+        missing: Why it is not here.
+        as_json: Whether to print JSON.
+
+    Returns:
+        Whether anything is known.
+    """
+    from orlog.datasets.listing import offers_of
+    from orlog.manifests.benchmarks import find_benchmark_dataset
+    from orlog.manifests.names import is_name, parse_name
+
+    offers, problems = offers_of(parse_name(name)) if is_name(name) else ([], {})
+    benchmark = find_benchmark_dataset(name)
+    if not offers and benchmark is None:
+        return False
+    for registry, problem in problems.items():
+        errors.print(escape(f"the registry {registry} does not answer: {problem}."))
+    known: dict[str, str] = {}
+    if benchmark is not None:
+        known = {column: text for column, text in benchmark.facts.items() if text}
     if as_json:
-        print_json(
-            {"name": dataset.name, "state": "not here", "benchmark": dataset.name, "facts": known}
-        )
-        return
-    lines = [("name", dataset.name), ("benchmark", dataset.benchmark.title), *known.items()]
+        body = {
+            "name": name.partition("@")[0] if benchmark is None else benchmark.name,
+            "state": "not here",
+            "benchmark": None if benchmark is None else benchmark.name,
+            "facts": known,
+        }
+        print_json(body | (_offers_as_json(offers) if offers else {}))
+        return True
+    lines = [("name", benchmark.name if benchmark is not None and not offers else name)]
+    files: list[dict[str, Any]] = []
+    if offers:
+        offer = _offers_as_json(offers)
+        files = offer.get("files", [])
+        lines += _offer_as_lines(offer)
+    if benchmark is not None:
+        lines += [("benchmark", benchmark.benchmark.title), *known.items()]
     console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in lines]))
-    console.print(escape(missing or f"{dataset.name}: orlog knows no version to download."))
+    for file in files:
+        _print_file(file)
+    unknown = f"{name}: orlog knows no version to download."
+    console.print(escape(f"\n{missing or unknown}"), soft_wrap=True)
+    return True
+
+
+def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
+    """Return the facts about the version that a download would take, and which others there are."""
+    from orlog.manifests.index import IndexEntry
+
+    offer, *others = offers
+    entry = offer.entry
+    body: dict[str, Any] = {
+        "version": offer.version,
+        "source": offer.registry,
+        "others": [{"version": one.version, "source": one.registry} for one in others],
+    }
+    if isinstance(entry, IndexEntry):
+        return body | {
+            "digest": entry.digest,
+            "size_bytes": entry.size_bytes,
+            "episodes": entry.episodes,
+            "steps": entry.steps,
+            "audit": entry.audit,
+        }
+    files = [
+        {
+            "path": file.path if entry.files else file.url.rpartition("/")[2],
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "md5": file.md5,
+            "urls": [file.url, *file.mirrors],
+        }
+        for file in entry.each
+    ]
+    return body | {
+        "description": entry.description,
+        "format": entry.format,
+        "license": entry.license,
+        "size_bytes": entry.total_bytes,
+        "files": files,
+    }
+
+
+def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
+    from orlog.cli.listing import size_text
+
+    lines = [("version", offer["version"]), ("from", offer["source"])]
+    lines += [("also", f"{one['version']} from {one['source']}") for one in offer["others"]]
+    size = ("size", size_text(offer["size_bytes"]))
+    if "digest" not in offer:
+        return [
+            *lines,
+            ("description", offer["description"] or "-"),
+            ("format", offer["format"]),
+            ("license", offer["license"] or "not known"),
+            size,
+        ]
+    lines += [("digest", offer["digest"]), ("episodes", f"{offer['episodes']:,}")]
+    lines += [("steps", f"{offer['steps']:,}"), size]
+    return [*lines, ("[yellow]audit[/yellow]", AUDIT_SKIPPED)] if offer["audit"] else lines
+
+
+def _print_file(file: dict[str, Any]) -> None:
+    """Print a third-party file on lines that can be copied, however long they are."""
+    from orlog.cli.listing import size_text
+
+    size = f"  {size_text(file['size_bytes'])}" if file["size_bytes"] is not None else ""
+    sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
+    for text in (f"\n{file['path']}{size}", *(f"  {one}" for one in sums or [NO_CHECKSUM])):
+        console.print(escape(text), soft_wrap=True)
+    for url in file["urls"]:
+        console.print(escape(f"  {url}"), soft_wrap=True)
 
 
 def _show(name: str, *, as_json: bool) -> None:
@@ -160,6 +268,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
 
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.home.presence import how_much
+    from orlog.datasets.listing import audit_of
     from orlog.normalize.baselines import read_baseline
     from orlog.reference_returns import references_of
 
@@ -221,6 +330,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
             if dataset is None or column.name in dataset.columns
         ],
         "versions": _versions(manifest.name),
+        "audit": None if folder is None else audit_of(folder),
         "baselines": baselines,
     }
 
@@ -299,6 +409,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     if facts["benchmark"]:
         lines.append(("benchmark", facts["benchmark"]))
     lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
+    if facts["audit"]:
+        lines.append(("[yellow]audit[/yellow]", f"{facts['audit']}: published without one"))
     if manifest.recipe is not None:
         recipe = manifest.recipe
         lines.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))

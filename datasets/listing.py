@@ -1,0 +1,260 @@
+"""`list_datasets`: what is on this machine, what can be built, and what can be downloaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import warnings
+from pathlib import Path
+
+from orlog.datasets.download.confirm import BRIEF
+from orlog.datasets.download.sources import offered_version, read_index
+from orlog.datasets.formats.formats import formats
+from orlog.datasets.home.deletion import unless_deleted
+from orlog.datasets.home.folders import installed_names, installed_versions
+from orlog.datasets.home.origin import read_origin
+from orlog.datasets.home.presence import how_much, partial_names, partial_versions
+from orlog.datasets.home.registries import read_registries
+from orlog.datasets.reading.finding import find_whole_or_part
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.errors import IntegrityError, LockError, OrlogError, clause
+from orlog.manifests.index import ForeignEntry, Index, IndexEntry
+from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+from orlog.manifests.names import DatasetName
+from orlog.manifests.shipped import SHIPPED, shipped_index
+
+__all__ = [
+    "Listed",
+    "Offered",
+    "audit_of",
+    "list_datasets",
+    "listed_elsewhere",
+    "listed_here",
+    "matching",
+    "offers_of",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A dataset that is here, or that can be built or downloaded; None means unknown.
+
+    Attributes:
+        name: Its name.
+        version: The version that the name alone stands for.
+        steps: Number of steps.
+        size_bytes: Size of its files, or of the files it is imported from.
+        state: `here`, `not here`, `VERSION is here` for another version, `damaged`, `unusable`, or
+            how much of it is here.
+        source: Where it comes from: `catalogue`, or the name of a registry; None if it is here and
+            only that was asked.
+        command: The command that builds or downloads it; None if it is here.
+        problem: Why it cannot be opened although it is here, or why it cannot be downloaded.
+        license: SPDX identifier of the data.
+        format: Format of the third-party files that it is imported from; None if it is no import.
+        audit: `skipped` if it was published without an audit.
+        description: What the data are.
+    """
+
+    name: str
+    version: str
+    steps: int | None = None
+    size_bytes: int | None = None
+    state: str = "not here"
+    source: str | None = None
+    command: str | None = None
+    problem: str | None = None
+    license: str | None = None
+    format: str | None = None
+    audit: str | None = None
+    description: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """What a registry says about a version that it offers.
+
+    Attributes:
+        registry: Its name on this machine.
+        version: The version.
+        entry: What its index says: digest and size, or the third-party files.
+    """
+
+    registry: str
+    version: str
+    entry: IndexEntry | ForeignEntry
+
+
+def list_datasets(
+    pattern: str = "", *, remote: bool = False, benchmark: str = "", search: str = ""
+) -> list[Listed]:
+    """Return the datasets on this machine and those that can be built, sorted by name.
+
+    Args:
+        pattern: Only names that contain this text, or match it if it has `*`, `?` or `[` in it.
+        remote: Return those that can be downloaded instead, from registries and from the servers of
+            known benchmarks; each says whether it is here. Only registries need a network.
+        benchmark: Only those of this benchmark: the first part of their names, such as `minari`.
+        search: Only those with this text in name or description; upper and lower case are the same.
+    """
+    here = listed_here()
+    if not remote:
+        return matching(here, pattern, benchmark, search)
+    offered, problems = listed_elsewhere(here)
+    for registry, problem in problems.items():
+        text = f"the registry {registry} does not answer: {problem}."
+        warnings.warn(text, stacklevel=2)
+    return matching(offered, pattern, benchmark, search)
+
+
+def matching(
+    found: dict[str, Listed], pattern: str = "", benchmark: str = "", search: str = ""
+) -> list[Listed]:
+    """Return those that `list_datasets` would return for these arguments, sorted by name."""
+    text = search.casefold()
+    return [
+        found[name]
+        for name in sorted(found)
+        if _matches(name, pattern)
+        and (not benchmark or name.startswith(f"{benchmark.lower()}/"))
+        and (text in name or text in (found[name].description or "").casefold())
+    ]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if set(pattern) & set("*?["):
+        return fnmatch.fnmatchcase(name, pattern)
+    return pattern in name
+
+
+def listed_here() -> dict[str, Listed]:
+    """Return what is on this machine, and what the catalogue builds, by name."""
+    found = {}
+    known = catalogue()
+    for name in {*known, *installed_names(), *partial_names()}:
+        # A part counts where no whole version is here.
+        versions = installed_versions(name) or [*partial_versions(name)]
+        if not versions:
+            entry = known[name]
+            found[name] = Listed(
+                name=name,
+                version=entry.version,
+                steps=entry.recipe.steps,
+                source="catalogue",
+                command=f"orlog build {name}",
+            )
+            continue
+        try:
+            folder = find_whole_or_part(name)
+            with unless_deleted(folder):
+                manifest = read_manifest(folder / MANIFEST_FILE)
+            found[name] = Listed(
+                name=name,
+                version=manifest.version,
+                steps=manifest.total_steps,
+                size_bytes=manifest.size_bytes,
+                state=how_much(folder, manifest),
+                license=manifest.license or None,
+                audit=audit_of(folder),
+                description=manifest.description or None,
+            )
+        except OrlogError as error:
+            is_damaged = isinstance(error, IntegrityError) and not isinstance(error, LockError)
+            found[name] = Listed(
+                name=name,
+                version=versions[0],
+                state="damaged" if is_damaged else "unusable",
+                problem=str(error),
+            )
+    return found
+
+
+def audit_of(folder: Path) -> str | None:
+    """Return `skipped` if a version was downloaded that was published without an audit."""
+    try:
+        origin = read_origin(folder)
+    except OrlogError:  # said where the origin is needed: by verify and repair
+        return None
+    return None if origin is None else origin.audit
+
+
+def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[str, str]]:
+    """Return what registries offer, each name from the first that has it, and those that fail.
+
+    Args:
+        here: What `listed_here` returns.
+    """
+    indexes, problems = _indexes()
+    read = {one.name for one in formats().values()}
+    found: dict[str, Listed] = {}
+    for registry, index in indexes:
+        for name in {*index.datasets, *index.foreign} - found.keys():
+            wanted = DatasetName(name)
+            version, entry = _offer(index, wanted)
+            state = _state_here(name, version, here)
+            listed = Listed(
+                name=name,
+                version=version,
+                source=registry,
+                state=state,
+                command=None if state == "here" else f"orlog download {name}",
+            )
+            if isinstance(entry, IndexEntry):
+                listed = dataclasses.replace(
+                    listed, steps=entry.steps, size_bytes=entry.size_bytes, audit=entry.audit
+                )
+            else:
+                listed = dataclasses.replace(
+                    listed,
+                    size_bytes=entry.total_bytes,
+                    license=entry.license,
+                    format=entry.format,
+                    description=entry.description,
+                    problem=None
+                    if entry.format in read
+                    else f"this orlog does not read the format {entry.format}",
+                )
+            found[name] = listed
+    return found, problems
+
+
+def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
+    """Return what each registry with a dataset offers of it, and why others do not answer.
+
+    The first one is what `orlog download` would take.
+    """
+    indexes, problems = _indexes()
+    offers = (
+        Offered(registry, *offered)
+        for registry, index in indexes
+        if (offered := offered_version(index, wanted)) is not None
+    )
+    return list(offers), problems
+
+
+def _offer(index: Index, wanted: DatasetName) -> tuple[str, IndexEntry | ForeignEntry]:
+    offered = offered_version(index, wanted)
+    assert offered is not None  # an index names no dataset without a version
+    return offered
+
+
+def _indexes() -> tuple[list[tuple[str, Index]], dict[str, str]]:
+    """Return the registries in the order in which they are asked, and those that fail."""
+    indexes: list[tuple[str, Index]] = []
+    problems = {}
+    for registry in read_registries():
+        try:
+            indexes.append((registry.name, read_index(registry, BRIEF)[0]))
+        except OrlogError as error:
+            problems[registry.name] = clause(error)
+    return [*indexes, *((name, shipped_index(name)) for name in SHIPPED)], problems
+
+
+def _state_here(name: str, version: str, here: dict[str, Listed]) -> str:
+    """Return the state of the version of a name that a registry offers."""
+    one = here.get(name)
+    if one is None or one.source is not None:
+        return "not here"
+    if one.version == version:
+        return one.state
+    return "here" if version in installed_versions(name) else f"{one.version} is here"

@@ -1,0 +1,249 @@
+"""Writes the catalogue of third-party datasets that ships, from a folder of reference tables.
+
+python -m orlog.manifests.write_catalogue FOLDER
+
+Each benchmark is one index in `recorded/foreign/`. Addresses, sizes and checksums are those of the
+tables; what these do not have is written here, with its source. What is not known is left out.
+Names are the benchmark's own after its key, in lower case, and end in `-v0` where the benchmark's
+names have no version.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orlog.manifests.index import ForeignEntry, ForeignFile, Index
+from orlog.manifests.names import versioned
+from orlog.manifests.shipped import records_folder
+
+__all__ = ["CATALOGUE", "catalogue_index"]
+
+Row = dict[str, str]
+Entries = Iterator[tuple[str, ForeignEntry]]
+Tables = Callable[[str], list[Row]]
+
+VERSION = "1.0.0"
+HUB = "https://huggingface.co/datasets"
+
+# Farama-Foundation/Minari@1880118a0d:minari/storage/remotes (address, layout); the bucket is where
+# Minari kept D4RL's before (Farama-Foundation/Minari@3864a98f:minari/storage/remotes/__init__.py).
+MINARI_HUB = f"{HUB}/farama-minari"
+MINARI_BUCKET = "https://storage.googleapis.com/minari-remote"
+# Names: minari.csv, and versions that it lacks from Farama-Foundation/minari-dataset-generation-scripts
+# (@765bb14280 hammer, relocate; @f4579c7760 kitchen; @3a6e35f68c minigrid; @75fd1285aa pointmaze),
+# Farama-Foundation/Minari@1880118a0d:docs/content/basic_usage.md (antmaze) and the folders of
+# huggingface.co/datasets/farama-minari/mujoco (mujoco).
+MINARI_DATASETS = {
+    "D4RL/antmaze": (
+        *("umaze-v1", "umaze-diverse-v1", "medium-play-v1", "medium-diverse-v1"),
+        *("large-play-v1", "large-diverse-v1"),
+    ),
+    **{
+        f"D4RL/{task}": ("human-v2", "cloned-v2", "expert-v2")
+        for task in ("door", "hammer", "pen", "relocate")
+    },
+    "D4RL/kitchen": ("complete-v2", "mixed-v2", "partial-v2"),
+    "D4RL/minigrid": ("fourrooms-v0", "fourrooms-random-v0"),
+    "D4RL/pointmaze": tuple(
+        f"{maze}{reward}-v2"
+        for maze in ("open", "umaze", "medium", "large")
+        for reward in ("", "-dense")
+    ),
+    "minigrid/BabyAI-Pickup": ("optimal-v0",),
+    **{
+        f"mujoco/{robot}": ("simple-v0", "medium-v0", "expert-v0")
+        for robot in ("ant", "halfcheetah", "hopper", "humanoid", "walker2d")
+    },
+    **{
+        f"mujoco/{robot}": ("medium-v0", "expert-v0")
+        for robot in ("inverteddoublependulum", "invertedpendulum", "pusher", "reacher", "swimmer")
+    },
+}
+
+# ARISE-Initiative/robomimic@d309eaecc1:robomimic/__init__.py
+ROBOMIMIC_HUB = f"{HUB}/robomimic/robomimic_datasets/resolve/main"
+ROBOMIMIC_15 = (
+    *(f"{task}/ph/low_dim" for task in ("lift", "can", "square", "transport", "tool_hang")),
+    *(f"{task}/mh/low_dim" for task in ("lift", "can", "square", "transport")),
+    *(f"{task}/mg/low_dim_{reward}" for task in ("lift", "can") for reward in ("sparse", "dense")),
+    "can/paired/low_dim",
+)
+
+
+def _dsrl(tables: Tables) -> Entries:
+    """DSRL's files; their names hold the largest cost and the number of episodes."""
+    for row in tables("dsrl"):
+        yield (
+            row["dataset_id"],
+            ForeignEntry(
+                url=row["url"],
+                format="dsrl-hdf5",
+                description=f"DSRL's {row['dataset_id']}.",
+                license="CC-BY-4.0",  # liuzuxin/DSRL@71064f2197:README.md
+            ),
+        )
+
+
+def _minari(_tables: Tables) -> Entries:
+    for folder, names in MINARI_DATASETS.items():
+        for name in names:
+            dataset = f"{folder}/{name}"
+            repository, _, rest = dataset.partition("/")
+            files = tuple(
+                ForeignFile(
+                    path=path,
+                    url=f"{MINARI_HUB}/{repository}/resolve/main/{rest}/{path}",
+                    mirrors=(f"{MINARI_BUCKET}/{dataset}/{path}",) if repository == "D4RL" else (),
+                )
+                for path in ("data/main_data.hdf5", "data/metadata.json")
+            )
+            yield (
+                dataset,
+                ForeignEntry(files=files, format="minari-hdf5", description=f"Minari's {dataset}."),
+            )
+
+
+def _neorl2(tables: Tables) -> Entries:
+    for row in tables("neorl2"):
+        files = tuple(
+            ForeignFile(
+                path=row[f"{split}_url"].rpartition("/")[2],
+                url=row[f"{split}_url"],
+                md5=row[f"{split}_md5"],
+            )
+            for split in ("train", "val")
+        )
+        yield (
+            row["task"],
+            ForeignEntry(
+                files=files,
+                format="npz",
+                description=f"NeoRL-2's {row['task']}.",
+                license="CC-BY-4.0",  # polixir/NeoRL2@b50d91d0a6:README.md
+            ),
+        )
+
+
+def _ogbench(tables: Tables) -> Entries:
+    checked = {
+        row["url"].rpartition("/")[2]: row
+        for row in tables("other_files")
+        if row["benchmark"] == "OGBench"
+    }
+    for row in tables("ogbench"):
+        files = []
+        for url in (row["url"], row["val_url"]):
+            path = url.rpartition("/")[2]
+            files.append(ForeignFile(path=path, url=url, **_checksum(checked.get(path))))
+        yield (
+            row["dataset_id"],
+            ForeignEntry(
+                files=tuple(files),
+                format="ogbench-npz",
+                description=f"OGBench's {row['dataset_id']}.",
+            ),
+        )
+
+
+def _ogmarl(tables: Tables) -> Entries:
+    """OG-MARL's vaults: one archive holds all datasets of a scenario."""
+    for row in tables("ogmarl"):
+        if not row["url"]:
+            continue
+        dataset = "/".join(row[column] for column in ("collection", "env", "scenario", "dataset"))
+        yield (
+            dataset,
+            ForeignEntry(
+                url=row["url"],
+                format="ogmarl-vault",
+                task=row["dataset"],
+                description=f"OG-MARL's {dataset}.",
+                license="Apache-2.0",  # huggingface.co/datasets/InstaDeepAI/og-marl
+            ),
+        )
+
+
+def _rlds(tables: Tables) -> Entries:
+    for row in tables("other_files"):
+        kind, _, builder = row["benchmark"].partition(" ")
+        if kind != "RLDS":
+            continue
+        file = row["url"].rpartition("/")[2].removesuffix(".tar.gz")
+        config = file.removeprefix(f"rlds_{builder}_")
+        yield (
+            f"{builder}/{config}",
+            ForeignEntry(
+                url=row["url"],
+                format="rlds",
+                description=f"TensorFlow Datasets' {builder}/{config}.",
+                **_checksum(row),
+            ),
+        )
+
+
+def _robomimic(tables: Tables) -> Entries:
+    """The files of 2021 (-v0), and those of robosuite 1.5 (-v15), which say so in their names."""
+    for row in tables("other_files"):
+        if row["benchmark"] == "robomimic":
+            yield (
+                row["dataset_id"],
+                ForeignEntry(
+                    url=row["url"],
+                    format="robomimic-hdf5",
+                    description=f"robomimic's {row['dataset_id']} of 2021.",
+                    **_checksum(row),
+                ),
+            )
+    for dataset in ROBOMIMIC_15:
+        yield (
+            f"{dataset}-v15",
+            ForeignEntry(
+                url=f"{ROBOMIMIC_HUB}/v1.5/{dataset}_v15.hdf5",
+                format="robomimic-hdf5",
+                description=f"robomimic's {dataset} for robosuite 1.5.",
+            ),
+        )
+
+
+def _checksum(row: Row | None) -> dict[str, Any]:
+    return {} if row is None else {"size_bytes": int(row["size_bytes"]), "sha256": row["sha256"]}
+
+
+CATALOGUE: dict[str, Callable[[Tables], Entries]] = {
+    "dsrl": _dsrl,
+    "minari": _minari,
+    "neorl2": _neorl2,
+    "ogbench": _ogbench,
+    "ogmarl": _ogmarl,
+    "rlds": _rlds,
+    "robomimic": _robomimic,
+}
+
+
+def catalogue_index(benchmark: str, folder: Path) -> Index:
+    """Return the index of a benchmark, from a folder of reference tables."""
+
+    def table(name: str) -> list[Row]:
+        with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file, strict=True))
+
+    index = Index()
+    for dataset, entry in CATALOGUE[benchmark](table):
+        index = index.with_foreign(versioned(f"{benchmark}/{dataset}".lower()), VERSION, entry)
+    return index
+
+
+def write_catalogue(folder: Path) -> None:
+    """Write the index of every benchmark."""
+    for benchmark in CATALOGUE:
+        index = catalogue_index(benchmark, folder)
+        path = records_folder() / "foreign" / f"{benchmark}.json"
+        path.write_bytes(Index(foreign=index.foreign).to_json())
+
+
+if __name__ == "__main__":
+    write_catalogue(Path(sys.argv[1]))

@@ -1,0 +1,137 @@
+"""What can be downloaded, listed and shown by name; nothing here needs a network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets.home.registries import add_registry
+from orlog.datasets.publish.publish import publish_dataset
+from orlog.errors import NotFoundError
+from orlog.manifests.shipped import shipped_names
+
+MINI = "pointmaze/umaze-mini-v1"
+
+
+def run(*arguments: object) -> tuple[str, str]:
+    """Run a command that must succeed; return what it wrote to stdout and to stderr."""
+    found = CliRunner().invoke(app, list(map(str, arguments)))
+    assert found.exit_code == 0, found.output
+    return found.stdout, found.stderr
+
+
+def names(*arguments: object) -> list[str]:
+    found = json.loads(run("list", *arguments, "--json")[0])
+    return [one["name"] for one in found["datasets"]]
+
+
+def test_remote_lists_everything_that_can_be_downloaded() -> None:
+    assert names("--remote") == sorted(shipped_names())
+    assert names("--remote", "--benchmark", "minari", "--search", "Hopper") == [
+        "minari/mujoco/hopper/expert-v0",
+        "minari/mujoco/hopper/medium-v0",
+        "minari/mujoco/hopper/simple-v0",
+    ]
+    # The search also looks at descriptions, the pattern at names only.
+    assert "robomimic/can/ph/low_dim-v15" in names("--remote", "--search", "robosuite 1.5")
+    assert names("--remote", "robosuite 1.5") == []
+    assert names("--remote", "ogbench/cube-*-play-v0", "--search", "double") == [
+        "ogbench/cube-double-play-v0"
+    ]
+
+
+def test_a_line_says_version_size_license_and_what_is_here() -> None:
+    out, _ = run("list", "--remote", "neorl2/pipeline")
+    (line,) = [line for line in out.splitlines() if line.startswith("neorl2/")]
+    assert line.split() == ["neorl2/pipeline-v0", "1.0.0", "-", "CC-BY-4.0", "-"]
+    out, _ = run("list", "--remote", "can/ph/low_dim-v0")
+    assert "45.5 MB" in out
+    assert "orlog show NAME" in out
+    out, err = run("list", "--remote", "--benchmark", "ogbenc")
+    assert "no dataset is of ogbenc; there are d4rl, dsrl, minari" in err
+    assert (
+        "no dataset matches qq and is of d4rl." in run("list", "qq", "--all", "--benchmark=d4rl")[1]
+    )
+
+
+def test_lines_fit_a_terminal_of_80_columns() -> None:
+    lines = run("list", "--remote", "--benchmark", "minari")[0].splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_python_returns_the_same_lists() -> None:
+    found = orlog.list_datasets("/hopper", remote=True, benchmark="d4rl", search="medium-v")
+    assert [one.name for one in found] == [f"d4rl/hopper-medium-v{k}" for k in (0, 1, 2)]
+    assert {one.state for one in found} == {"not here"}
+    assert found[2].license == "CC-BY-4.0"
+    assert found[2].command == "orlog download d4rl/hopper-medium-v2"
+    assert all(one.source == "catalogue" for one in orlog.list_datasets())
+
+
+def test_show_says_what_a_download_would_bring() -> None:
+    body = json.loads(run("show", "ogbench/cube-double-play-v0", "--json")[0])
+    assert (body["version"], body["format"], body["license"]) == ("1.0.0", "ogbench-npz", None)
+    assert body["size_bytes"] == 297435656 + 29726524
+    assert [file["path"] for file in body["files"]] == [
+        "cube-double-play-v0.npz",
+        "cube-double-play-v0-val.npz",
+    ]
+    assert body["files"][0]["sha256"].startswith("a73d1a33")
+    assert body["facts"]["n_train_episodes"] == "1000"
+    out, _ = run("show", "minari/D4RL/door/human-v2")
+    url = "https://huggingface.co/datasets/farama-minari/D4RL/resolve/main/door/human-v2/data"
+    assert f"  {url}/main_data.hdf5\n" in out
+    assert "no checksum known: the first download is trusted" in out
+    assert "run: orlog download minari/d4rl/door/human-v2" in out
+    assert "md5 59902b333be6edb9252acfc2302cc1ed" in run("show", "neorl2/Pipeline")[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("minari/mujoco/hoper/medium-v0", "minari/mujoco/hopper/medium-v0"),
+        ("ogbench/cube-single-v0", "ogbench/cube-single-"),
+        ("robomimc/can/ph/low_dim-v0", "robomimic/can/ph/low_dim-v0"),
+        ("dsrl/OfflineCarButon1Gymnasium-v0", "OfflineCarButton1Gymnasium-v0"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest_ones(wrong: str, right: str) -> None:
+    found = CliRunner().invoke(app, ["show", wrong])
+    assert found.exit_code != 0
+    if wrong == wrong.lower():
+        with pytest.raises(NotFoundError, match=f"did you mean.*{right}"):
+            orlog.load_dataset(wrong, download=True)
+
+
+def test_a_version_published_without_an_audit_says_so_wherever_it_is(
+    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_dataset(mini_folder, str(tmp_path / "lab"), audit=False)
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))
+    add_registry("lab", str(tmp_path / "lab"))
+    (listed,) = json.loads(run("list", "--remote", MINI, "--json")[0])["datasets"]
+    assert (listed["audit"], listed["source"], listed["state"]) == ("skipped", "lab", "not here")
+    assert "not audited" in run("list", "--remote", MINI)[0]
+    orlog.download_dataset(MINI)
+    assert "yes, not audited" in run("list", "--remote", MINI)[0]
+    assert "here, published without an audit" in run("list", MINI)[0]
+    assert json.loads(run("show", MINI, "--json")[0])["audit"] == "skipped"
+    assert "skipped: published without one" in run("show", MINI)[0]
+
+
+def test_starting_reads_no_table_of_the_catalogue() -> None:
+    code = (
+        "import sys, orlog, orlog.cli\n"
+        "from typer.testing import CliRunner\n"
+        "assert CliRunner().invoke(orlog.cli.app, ['--help']).exit_code == 0\n"
+        "print([one for one in sys.modules if 'shipped' in one or 'orlog.manifests.tables' in one])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.formats.formats import formats
+from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
+from orlog.manifests.index import ForeignEntry
+from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index, shipped_names
+from orlog.manifests.tables import read_table
+from orlog.manifests.write_catalogue import CATALOGUE, catalogue_index
+
+REFERENCE = Path(__file__).parents[3] / "shared" / "reference"
+COUNTS = {
+    "dsrl": 38,
+    "minari": 57,
+    "neorl2": 8,
+    "ogbench": 85,
+    "ogmarl": 84,
+    "rlds": 7,
+    "robomimic": 36,
+}
+NOT_READ = {"ogmarl-vault", "rlds"}
+
+
+def entries(benchmark: str) -> Iterator[tuple[str, ForeignEntry]]:
+    for name, versions in shipped_index(benchmark).foreign.items():
+        for entry in versions.values():
+            yield name, entry
+
+
+def test_every_benchmark_has_all_its_datasets_under_its_own_name() -> None:
+    assert {one: len(shipped_index(one).foreign) for one in CATALOGUE} == COUNTS
+    assert {path.stem for path in (records_folder() / "foreign").iterdir()} == set(SHIPPED)
+    known = {one.name for one in formats().values()} | NOT_READ
+    for benchmark in SHIPPED:
+        for name, entry in entries(benchmark):
+            assert name.startswith(f"{benchmark.partition('-')[0]}/")
+            assert entry.format in known, name
+            assert entry.description, name
+
+
+@pytest.mark.parametrize("benchmark", CATALOGUE)
+def test_what_ships_is_made_from_the_reference_tables(benchmark: str) -> None:
+    shipped = (records_folder() / "foreign" / f"{benchmark}.json").read_bytes()
+    assert shipped_index(benchmark).to_json() == shipped
+    if REFERENCE.is_dir():
+        made = catalogue_index(benchmark, REFERENCE)
+        assert made.foreign == shipped_index(benchmark).foreign
+
+
+def test_addresses_are_those_of_the_tables_that_ship() -> None:
+    columns = {"dsrl": ["url"], "neorl2": ["train_url", "val_url"], "ogbench": ["url", "val_url"]}
+    for benchmark, names in columns.items():
+        in_table = [tuple(row[name] for name in names) for row in read_table(benchmark)]
+        shipped = [tuple(file.url for file in entry.each) for _, entry in entries(benchmark)]
+        assert sorted(shipped) == sorted(in_table)
+    urls = {row["url"] for row in read_table("ogmarl") if row["url"]}
+    assert {entry.url for _, entry in entries("ogmarl")} == urls
+
+
+def test_sizes_and_checksums_are_known_of_these() -> None:
+    known = {
+        one: sum(all(file.has_checksum for file in entry.each) for _, entry in entries(one))
+        for one in CATALOGUE
+    }
+    assert known == {
+        "dsrl": 0,
+        "minari": 0,
+        "neorl2": 8,
+        "ogbench": 4,
+        "ogmarl": 0,
+        "rlds": 7,
+        "robomimic": 22,
+    }
+    entry = shipped_index("robomimic").foreign["robomimic/can/ph/low_dim-v0"]["1.0.0"]
+    assert (entry.size_bytes, (entry.sha256 or "")[:8]) == (45491992, "2e90c445")
+
+
+def test_a_listed_dataset_is_one_of_its_benchmark() -> None:
+    for benchmark in ("d4rl", "dsrl", "neorl2", "ogbench", "ogmarl"):
+        for name, _ in entries(benchmark):
+            assert find_benchmark_dataset(name) is not None, name
+    pipeline = find_benchmark_dataset("neorl2/pipeline-v0")
+    assert pipeline is not None
+    assert pipeline is find_benchmark_dataset("neorl2/Pipeline")
+    assert pipeline.anchors == (-296.0, 751.0)
+
+
+@pytest.mark.parametrize(
+    ("typed", "listed"),
+    [
+        ("minari/D4RL/door/human-v2", "minari/d4rl/door/human-v2"),
+        ("minari/D4RL/door/human-v2@1.0.0", "minari/d4rl/door/human-v2@1.0.0"),
+        ("neorl2/Pipeline", "neorl2/pipeline-v0"),
+        ("robomimic/can/ph/low_dim", "robomimic/can/ph/low_dim-v0"),
+        ("ogmarl/og_marl/smac_v1/3m/Good", "ogmarl/og_marl/smac_v1/3m/good-v0"),
+        ("dsrl/CarCircle", "dsrl/offlinecarcircle-v0"),
+        ("dsrl/OfflineCarCircle-v0", "dsrl/offlinecarcircle-v0"),
+        ("ogbench/cube-single-play-v0", "ogbench/cube-single-play-v0"),
+        ("minari/D4RL/doors/human-v2", "minari/D4RL/doors/human-v2"),
+        ("Lab/Robot-v1", "Lab/Robot-v1"),
+    ],
+)
+def test_names_are_found_as_their_benchmark_writes_them(typed: str, listed: str) -> None:
+    assert as_listed(typed) == listed
+    assert listed in shipped_names() or listed == typed or "@" in listed
