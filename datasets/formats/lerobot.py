@@ -16,7 +16,6 @@ https://github.com/huggingface/lerobot
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,9 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
+from orlog.datasets.interchange.image_tables import decoded_images
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.interchange.lerobot_exports import KeptRows, read_kept
 from orlog.datasets.interchange.lerobot_metadata import (
     INFO,
     Episodes,
@@ -39,7 +40,8 @@ from orlog.datasets.interchange.lerobot_metadata import (
     read_episodes,
     tables_in,
 )
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+from orlog.datasets.interchange.lerobot_writing import COUNTERS, lerobot_losses, write_lerobot
+from orlog.errors import IntegrityError, SchemaError
 
 __all__ = ["FORMAT"]
 
@@ -49,7 +51,6 @@ LARGEST_IMAGE = 2**26
 OBSERVATION = "observation."
 ROLES = {"action": "action", "next.reward": "reward", "next.truncated": "truncated"}
 PLACE = ("episode_index", "timestamp")
-COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 NUMBERS = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 FLOATS = ("float16", "float32", "float64")
 
@@ -66,7 +67,8 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     if not isinstance(fps, int | float) or not 0 < fps < math.inf:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
-    features = _Features(info, where)
+    kept = read_kept(root, where) if version == "v3.0" else None
+    features = _Features(info, where) if kept is None else KeptRows(kept, root, where)
     episodes = read_episodes(root, info, features.videos, where)
     opened = Opened(
         schema=features.schema,
@@ -75,6 +77,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         description=f"LeRobotDataset {version}, {fps} frames per second, robot {info.get('robot_type')}.",
         doubts=features.doubts(),
     )
+    if kept is not None:
+        opened.environment, opened.license = kept.environment, kept.license
+        opened.description = kept.description
     with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
         opened.steps = _steps(
             tables_in(root, "data", where), where, features, episodes, videos, opened.doubts
@@ -108,10 +113,13 @@ class _Features:
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
         self._has_done = "next.done" in features
+        self._tasks: list[str] = []
+        self._row_bytes = 0
         parts: dict[str, Any] = {}
         for name, feature in features.items():
             kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
-            if name in COUNTERS:
+            self._row_bytes += 8 * math.prod(shape) + 8
+            if name in COUNTERS and name != "timestamp":
                 continue
             if kind in ("image", "video"):
                 of_kind = self.images if kind == "image" else self.videos
@@ -135,11 +143,11 @@ class _Features:
             raise SchemaError(
                 f"{where}: expected features action and observation.., found {list(features)}."
             )
-        action = features["action"]
+        action, reward = features["action"], features.get("next.reward", {}).get("dtype")
         self.schema = Schema(
             observation_space=spaces.Dict(parts),
             action_space=unbounded_space(_float(action["dtype"]), _shape(action, where)),
-            reward_dtype=np.dtype(np.float32),
+            reward_dtype=np.dtype(np.float64 if reward == "float64" else np.float32),
         )
 
     def doubts(self) -> list[str]:
@@ -157,8 +165,19 @@ class _Features:
 
     def row_bytes(self) -> int:
         """Return about how many bytes a row takes."""
-        images = (*self.images.values(), *self.videos.values())
-        return sum(map(math.prod, images)) + 8 * (len(self.roles) + len(COUNTERS)) * 8
+        return self._row_bytes
+
+    def begin(self, episodes: Episodes) -> None:
+        """Take the episodes, whose rows come next."""
+        self._tasks = episodes.tasks
+
+    def metadata(self, episode: int) -> dict[str, Any]:
+        """Return the values of an episode by its position."""
+        return {"task": self._tasks[episode]}
+
+    def finished(self, piece: Steps) -> Steps:
+        """Return a piece as it is."""
+        return piece
 
     def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
@@ -170,7 +189,7 @@ class _Features:
                 values = videos.frames(name, *numbers)
             elif name in self.images:
                 column = _column(batch, name, where)
-                values = _images(column, self.images[name], f"{where}, {name}", first)
+                values = decoded_images(column, self.images[name], f"{where}, {name}", first)
             else:
                 values = array_of(_column(batch, name, where), name, where, first)
             part = role.partition("/")[2]
@@ -181,7 +200,8 @@ class _Features:
             elif role in ("reward", "truncated"):
                 values = values.reshape(len(values))
             rows[role] = values
-        rows["reward"] = rows.get("reward", np.zeros(batch.num_rows)).astype(np.float32)
+        rewards = rows.get("reward", np.zeros(batch.num_rows))
+        rows["reward"] = rewards.astype(self.schema.reward_dtype)
         if self._has_done:
             rows["terminated"] = rows["infos/next.done"].reshape(batch.num_rows).astype(bool)
             if "truncated" in rows:  # an episode that was cut off may be done too
@@ -192,7 +212,7 @@ class _Features:
 def _steps(
     files: Sequence[Path],
     where: str,
-    features: _Features,
+    features: _Features | KeptRows,
     episodes: Episodes,
     videos: Videos,
     doubts: list[str],
@@ -200,9 +220,8 @@ def _steps(
     import pyarrow.parquet
 
     lengths = episodes.lengths
-    cutter = EpisodeCutter(
-        lengths, where, metadata=lambda episode: {"task": episodes.tasks[episode]}
-    )
+    features.begin(episodes)
+    cutter = EpisodeCutter(lengths, where, metadata=features.metadata)
     expected = np.repeat(np.arange(len(lengths)), lengths)
     frames = np.concatenate([np.arange(length) for length in lengths])
     done = 0
@@ -223,7 +242,8 @@ def _steps(
                             "the metadata say otherwise; frames are missing or in another order.",
                             file=where,
                         )
-                yield from cutter.add(features.rows(batch, videos, name, done))
+                for piece in cutter.add(features.rows(batch, videos, name, done)):
+                    yield features.finished(piece)
                 done += count
     if done != len(expected):
         raise IntegrityError(
@@ -272,37 +292,6 @@ def _shaped(values: np.ndarray, space: Any, where: str) -> np.ndarray:
     return values.reshape(len(values), *space.shape).astype(space.dtype)
 
 
-def _images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
-    """Return decoded images; they lie in the table."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f'{where}: holds images, which need Pillow; run: pip install "orlog[images]"',
-            extra="images",
-        ) from error
-    found = np.empty((len(column), *shape), np.uint8)
-    for row, item in enumerate(column.to_pylist()):
-        data = item.get("bytes") if isinstance(item, dict) else None
-        if not isinstance(data, bytes):
-            raise SchemaError(
-                f"{where}: row {first + row} holds no image; images in files are not read."
-            )
-        try:
-            with Image.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
-                size = (image.height, image.width, len(image.getbands()))
-                if size not in (shape, (*shape, 1)):
-                    raise SchemaError(
-                        f"{where}: expected images of {shape}, found {size} in row {first + row}."
-                    )
-                found[row] = np.asarray(image).reshape(shape)
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-            raise IntegrityError(
-                f"{where}: row {first + row} holds no image: {error}.", file=where
-            ) from error
-    return found
-
-
 def _recognizes(files: Sequence[Path]) -> bool:
     return (files[0] / INFO).is_file()
 
@@ -312,5 +301,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    write=write_lerobot,
+    losses=lerobot_losses,
     check=check_pyarrow,
 )

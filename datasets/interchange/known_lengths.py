@@ -21,7 +21,7 @@ __all__ = ["EpisodeCutter", "Rows"]
 
 Rows = dict[str, np.ndarray]
 """Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,
-`action`, `reward`, and where they are known `terminated`, `truncated`, `next_observation` and `infos/NAME`."""
+`action` likewise, `reward`, and where they are known `terminated`, `truncated`, `next_observation` and `infos/NAME`."""
 
 
 class EpisodeCutter:
@@ -61,7 +61,7 @@ class EpisodeCutter:
         """
         if self._held:
             rows = {role: np.concatenate((self._held[role], one)) for role, one in rows.items()}
-        count, start = len(rows["action"]), 0
+        count, start = len(rows["reward"]), 0
         while self._episode < len(self._lengths):
             stop = start + int(self._lengths[self._episode]) - self._given
             if stop > count:
@@ -74,7 +74,7 @@ class EpisodeCutter:
         keep = max(start, count - 2)
         if keep > start:
             self._check_inside(rows, start, keep)
-            yield self._piece(rows, start, keep, _observation(rows, slice(keep, keep + 1)))
+            yield self._piece(rows, start, keep, _part(rows, slice(keep, keep + 1)))
             self._given += keep - start
         self._held = {role: values[keep:] for role, values in rows.items()}
         self._first += keep
@@ -102,12 +102,12 @@ class EpisodeCutter:
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_missing = terminated and not has_next
         if has_next:
-            final = _observation(rows, last, "next_observation")
+            final = _part(rows, last, "next_observation")
         elif terminated:
-            final = _changed(_observation(rows, last), np.zeros_like)
+            final = _changed(_part(rows, last), np.zeros_like)
             self.missing += 1
         else:
-            final = _observation(rows, last)
+            final = _part(rows, last)
             stop -= 1
             self.left_out += 1
             if start == stop:
@@ -144,10 +144,10 @@ class EpisodeCutter:
 
     def _piece(self, rows: Rows, start: int, stop: int, after: Any) -> Steps:
         """Return some steps of an episode, and the observation after the last one."""
-        before = _observation(rows, slice(start + (self._given > 0), stop))
+        before = _part(rows, slice(start + (self._given > 0), stop))
         return Steps(
             observations=_joined(before, after),
-            actions=rows["action"][start:stop],
+            actions=_part(rows, slice(start, stop), "action"),
             rewards=rows["reward"][start:stop],
             ends=False,
             infos={
@@ -158,8 +158,8 @@ class EpisodeCutter:
         )
 
 
-def _observation(rows: Rows, chosen: slice, role: str = "observation") -> Any:
-    """Return rows of the observation, a dict where it has parts."""
+def _part(rows: Rows, chosen: slice, role: str = "observation") -> Any:
+    """Return rows of what has a role, a dict where it has parts."""
     if role in rows:
         return rows[role][chosen]
     start = f"{role}/"

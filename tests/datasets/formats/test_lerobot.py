@@ -277,7 +277,7 @@ def test_videos_that_claim_too_much_are_refused(
 def test_damaged_files_are_refused_or_read(tmp_path: Path, name: str) -> None:
     write(tmp_path / "arm")
     file = tmp_path / "arm" / name
-    for number, data in enumerate(damaged(file.read_bytes(), scaled(30))):
+    for number, data in enumerate(damaged(file.read_bytes(), scaled(100))):
         file.write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]

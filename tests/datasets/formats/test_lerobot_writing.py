@@ -1,0 +1,305 @@
+"""Datasets as LeRobotDatasets: what is written, what comes back, and what LeRobot itself makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.exporting import export_dataset
+from orlog.datasets.formats import lerobot
+from orlog.datasets.interchange import lerobot_writing
+from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+from tests.tool_environments import run_tool, tool_python
+
+OBSERVATIONS = spaces.Dict(
+    state=spaces.Box(-1, 1, (3,), np.float64),
+    cameras=spaces.Dict(top=spaces.Box(0, 255, (24, 32, 3), np.uint8)),
+    gray=spaces.Box(0, 255, (8, 9, 1), np.uint8),
+    stack=spaces.Box(0, 255, (4, 8, 7), np.uint8),
+    level=spaces.Discrete(5),
+)
+ACTIONS = spaces.Dict(arm=spaces.Box(-1, 1, (2,), np.float32), grip=spaces.Discrete(3))
+ENDS = ((4, True, False), (1, False, True), (6, False, False), (3, True, True))
+
+
+def rows_of(space: Any, count: int, rng: np.random.Generator) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: rows_of(part, count, rng) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(0, space.n, count)
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, (count, *space.shape)).astype(np.uint8)
+    return rng.normal(size=(count, *space.shape)).astype(space.dtype)
+
+
+def record(name: str = "lab/arm-v0", **infos: Any) -> orlog.Dataset:
+    """Record four episodes, which end in all four ways."""
+    rng = np.random.default_rng(0)
+    with orlog.DatasetWriter(
+        name, observation_space=OBSERVATIONS, action_space=ACTIONS, description="An arm."
+    ) as writer:
+        for number, (count, terminated, truncated) in enumerate(ENDS):
+            is_last = np.arange(count) == count - 1
+            writer.add_episode(
+                orlog.Episode(
+                    observations=rows_of(OBSERVATIONS, count + 1, rng),
+                    actions=rows_of(ACTIONS, count, rng),
+                    rewards=rng.normal(size=count),
+                    terminations=is_last & terminated,
+                    truncations=is_last & truncated,
+                    infos={
+                        "deep/force": rng.normal(size=(count, 2, 2)).astype(np.float32),
+                        "action": rng.random(count) > 0.5,
+                        "said": [f"step {step}" for step in range(count)],
+                        "timestamp": (np.arange(count) / 20).astype(np.float32),
+                        **{key: make(count) for key, make in infos.items()},
+                    },
+                    seed=None if number == 1 else number,
+                    metadata={"task": f"do {number % 2}", "grade": float(number)},
+                )
+            )
+    return orlog.load_dataset(name)
+
+
+def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
+    assert theirs.observation_space == ours.observation_space
+    assert theirs.action_space == ours.action_space
+    assert theirs.columns == ours.columns
+    for name in ours.columns:
+        before, after = ours.column(name), theirs.column(name)
+        assert after.dtype == before.dtype
+        np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("few_bytes", [False, True])
+def test_an_export_that_is_imported_is_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool
+) -> None:
+    if few_bytes:
+        monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
+        monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
+        monkeypatch.setattr(lerobot, "BLOCK_BYTES", 1)
+    ours = record()
+    assert lerobot.FORMAT.losses(ours) == []
+    export_dataset(ours, tmp_path / "arm", to="lerobot")
+    files = list((tmp_path / "arm" / "data").rglob("*.parquet"))
+    assert len(files) == (3 if few_bytes else 1)
+    theirs, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    check_equal(ours, theirs)
+    assert found.doubts == []
+    assert theirs.manifest.description == "An arm."
+
+
+def test_the_files_are_those_of_lerobot(tmp_path: Path) -> None:
+    ours = record()
+    export_dataset(ours, tmp_path / "arm", to="lerobot")
+    info = json.loads((tmp_path / "arm/meta/info.json").read_text("utf-8"))
+    assert (info["fps"], info["total_frames"], info["splits"]) == (20, 14, {"train": "0:4"})
+    assert info["features"]["observation.cameras.top"]["dtype"] == "image"
+    assert info["features"]["infos.action"] == {"dtype": "bool", "shape": [1], "names": None}
+    tasks = pq.read_table(tmp_path / "arm/meta/tasks.parquet").to_pandas()
+    assert tasks.task_index.to_dict() == {"do 0": 0, "do 1": 1}
+    rows = pq.read_table(tmp_path / "arm/data/chunk-000/file-000.parquet")
+    done = [bool(last) for count, *_ in ENDS for last in np.arange(count) == count - 1]
+    done[10] = False  # the third episode just stops
+    assert rows["next.done"].to_pylist() == done
+    assert rows["task_index"].to_pylist() == [0] * 4 + [1] + [0] * 6 + [1] * 3
+    stats = json.loads((tmp_path / "arm/meta/stats.json").read_text("utf-8"))
+    states = np.concatenate([one.observations["state"][:-1] for one in ours])
+    pixels = np.concatenate([one.observations["cameras"]["top"][:-1] for one in ours]) / 255
+    for key, expected in (("mean", np.mean), ("std", np.std), ("min", np.min), ("max", np.max)):
+        np.testing.assert_allclose(stats["observation.state"][key], expected(states, axis=0))
+        np.testing.assert_allclose(
+            np.ravel(stats["observation.cameras.top"][key]), expected(pixels, axis=(0, 1, 2))
+        )
+    assert stats["observation.state"]["count"] == [14]
+
+
+def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
+    ours = record(path=lambda count: [np.zeros((step, 2)) for step in range(count)])
+    assert lerobot.FORMAT.losses(ours) == ["These columns are lost: infos/path."]
+    export_dataset(ours, tmp_path / "arm", to="lerobot", lossy=True)
+    theirs, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    assert "said" in theirs[0].infos
+    assert "path" not in theirs[0].infos
+    space = spaces.Text(5)
+    with orlog.DatasetWriter(
+        "lab/words-v0", observation_space=space, action_space=spaces.Discrete(2)
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=["a", "b"],
+                actions=np.zeros(1, np.int64),
+                rewards=np.zeros(1),
+                terminations=np.ones(1, bool),
+                truncations=np.zeros(1, bool),
+            )
+        )
+    with pytest.raises(SchemaError, match=r"hold arrays of numbers .* observations is none"):
+        lerobot.FORMAT.losses(orlog.load_dataset("lab/words-v0"))
+
+
+def test_a_view_is_written_as_a_dataset_is(tmp_path: Path) -> None:
+    view = record()[[2, 0]]
+    export_dataset(view, tmp_path / "arm", to="lerobot")
+    theirs, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    check_equal(view, theirs)
+
+
+def test_an_export_that_was_changed_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    export_dataset(record(), root, to="lerobot")
+    kept = root / "meta/orlog.json"
+    good = kept.read_text("utf-8")
+    for old, new, message in (
+        ('"observation.state"', '"observation.other"', "has no column observation.other"),
+        ('"reward_dtype": "float64"', '"reward_dtype": "float32"', "next.reward: expected rows of"),
+        ('"reward_dtype": "float64"', '"reward_dtype": "O"', "expected a dtype of numbers"),
+        ('"infos/said"', '"infos/other"', "expected a feature for each of"),
+        ("}", "", "is no JSON"),
+    ):
+        kept.write_text(good.replace(old, new, 1), "utf-8")
+        with pytest.raises((SchemaError, IntegrityError), match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "store")
+
+
+@pytest.mark.parametrize("name", ["meta/orlog.json", "meta/episodes/chunk-000/file-000.parquet"])
+def test_damaged_exports_are_refused_or_read(tmp_path: Path, name: str) -> None:
+    export_dataset(record(), tmp_path / "arm", to="lerobot")
+    file = tmp_path / "arm" / name
+    for number, data in enumerate(damaged(file.read_bytes(), scaled(80))):
+        file.write_bytes(data)
+        folder = tmp_path / str(number)
+        refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
+
+
+LEROBOT = (
+    "lerobot==0.4.4",
+    "accelerate==1.15.0",
+    "datasets==4.8.0",
+    "deepdiff==9.1.0",
+    "dill==0.4.1",
+    "draccus==0.10.0",
+    "einops==0.8.2",
+    "jsonlines==4.0.0",
+    "mergedeep==1.3.4",
+    "multiprocess==0.70.19",
+    "numpy==2.2.6",
+    "orderly-set==5.5.0",
+    "pyyaml-include==2.2",
+    "termcolor==3.3.0",
+    "toml==0.10.2",
+    "torchvision==0.28.0",
+    "typing-inspect==0.9.0",
+)
+# Torchvision's compiled operators fit another build of torch; images need none of them.
+START = """\
+import os, sys
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": os.getcwd() + "/hf"}
+import numpy as np, torch
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+"""
+READ = """
+dataset = LeRobotDataset("lab/arm", root=sys.argv[1])
+rows = [dataset[number] for number in range(len(dataset))]
+assert [row["task"] for row in rows] == ["do 0"] * 4 + ["do 1"] + ["do 0"] * 6 + ["do 1"] * 3
+assert rows[2]["said"] == "step 2" and dataset.fps == 20 and dataset.num_episodes == 4
+assert dataset.meta.stats["observation.cameras.top"]["mean"].shape == (3, 1, 1)
+np.savez("rows.npz", **{
+    name: np.stack([row[name].numpy() for row in rows])
+    for name in dataset.features if name != "said"
+})
+"""
+WRITE = """
+def feature(dtype, *shape):
+    names = ["height", "width", "channels"] if len(shape) == 3 else None
+    return {"dtype": dtype, "shape": shape, "names": names}
+features = {
+    "observation.state": feature("float32", 3),
+    "observation.images.top": feature("image", 24, 32, 3),
+    "observation.images.side": feature("video", 24, 32, 3),
+    "action": feature("float64", 2),
+    "next.reward": feature("float32", 1),
+    "next.done": feature("bool", 1),
+}
+dataset = LeRobotDataset.create("lab/arm", 10, features, root="arm", vcodec=sys.argv[1])
+rng = np.random.default_rng(0)
+rows = []
+for episode, count in enumerate((4, 3, 5)):
+    for step in range(count):
+        row = {
+            "observation.state": rng.normal(size=3).astype("f4"),
+            "observation.images.top": rng.integers(0, 256, (24, 32, 3)).astype("u1"),
+            "observation.images.side": np.full((24, 32, 3), 20 * len(rows) + 10, np.uint8),
+            "action": rng.normal(size=2),
+            "next.reward": np.array([step], "f4"),
+            "next.done": np.array([step == count - 1 and episode == 2]),
+        }
+        rows.append(dict(row))
+        dataset.add_frame({**row, "task": f"do {episode}"})
+    dataset.save_episode()
+dataset.finalize()
+np.savez("rows.npz", **{name: np.stack([row[name] for row in rows]) for name in features})
+"""
+
+
+@pytest.mark.thorough
+def test_lerobot_opens_an_export(tmp_path: Path) -> None:
+    python = tool_python(*LEROBOT, dependencies=False)
+    ours = record()
+    export_dataset(ours, tmp_path / "arm", to="lerobot")
+    run_tool(python, START + READ, tmp_path / "arm", folder=tmp_path)
+    theirs = dict(np.load(tmp_path / "rows.npz"))
+    kept = json.loads((tmp_path / "arm/meta/orlog.json").read_text("utf-8"))
+    checked = 0
+    for feature, column in kept["features"].items():
+        if feature in theirs and not column.startswith("observations"):
+            # LeRobot gives Python's floats to torch, which makes them float32.
+            expected = ours.column(column)
+            expected = expected.astype(np.float32) if expected.dtype == np.float64 else expected
+            np.testing.assert_array_equal(theirs[feature], expected)
+            checked += 1
+    assert checked == 8
+    for part, feature in (("state", "state"), ("gray", "gray"), ("stack", "stack")):
+        expected = np.concatenate([one.observations[part][:-1] for one in ours])
+        found = theirs[f"observation.{feature}"]
+        if part == "gray":
+            expected = expected.transpose(0, 3, 1, 2) / np.float32(255)
+        np.testing.assert_array_equal(found, expected.astype(found.dtype))
+    frames = np.concatenate([one.observations["cameras"]["top"][:-1] for one in ours])
+    found = theirs["observation.cameras.top"].transpose(0, 2, 3, 1) * 255
+    np.testing.assert_array_equal(found.round().astype(np.uint8), frames)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
+def test_what_lerobot_records_is_imported(tmp_path: Path, codec: str) -> None:
+    python = tool_python(*LEROBOT, dependencies=False)
+    run_tool(python, START + WRITE, codec, folder=tmp_path)
+    theirs = dict(np.load(tmp_path / "rows.npz"))
+    ours, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+    assert ours.episode_lengths.tolist() == [3, 2, 5]
+    assert (found.terminated, found.truncated) == (1, 2)
+    for episode, first, rows in zip(ours, (0, 4, 7), (4, 3, 5), strict=True):
+        here, steps = slice(first, first + rows), slice(first, first + len(episode))
+        assert episode.metadata["task"] == f"do {episode.index}"
+        for part in ("state", "images.top"):
+            expected = theirs[f"observation.{part}"][here]
+            np.testing.assert_array_equal(episode.observations[part][:rows], expected)
+        brightness = episode.observations["images.side"][:rows].mean((1, 2, 3))
+        expected = theirs["observation.images.side"][here, 0, 0, 0]
+        assert abs(brightness - expected).max() < 3
+        np.testing.assert_array_equal(episode.actions, theirs["action"][steps])
+        np.testing.assert_array_equal(episode.rewards, theirs["next.reward"][steps, 0])
