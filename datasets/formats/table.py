@@ -1,10 +1,12 @@
-"""Reads logs in CSV and Parquet tables, and writes Parquet: a row for each step, columns that the user names.
+"""Reads logs in CSV and Parquet tables: a row for each step, columns that the user names.
 
     orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
 
 `observation`, `action`, `next_observation` take one column of numbers or of lists of equal length, or several:
 patterns and names with commas between, patterns in the order of the numbers in the names. `reward`,
-`terminated`, `truncated` and `infos/NAME` take one column each. All other columns are left out.
+`terminated`, `truncated` and `infos/NAME` take one column each. `observation/NAME` and `next_observation/NAME` are the
+parts of a Dict of observations. All other columns are left out. Where nothing is named, columns that have
+these names are taken, as `--to parquet` writes them.
 
 The rows of an episode must follow each other; with `--step` its numbers must grow by one, and with
 `--length` it must have that many rows. `--sort` puts rows in the order of episodes and steps, in memory.
@@ -20,7 +22,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,7 @@ from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.known_lengths import EpisodeCutter
-from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -44,17 +44,8 @@ __all__ = ["FORMAT"]
 ENDINGS = (".csv", ".parquet", ".pq")
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
-ROW_GROUP_BYTES = 2**25
 LARGEST_SORTED_BYTES = 2**33
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
-WRITTEN = {
-    "observations": "observation",
-    "next_observations": "next_observation",
-    "actions": "action",
-    "rewards": "reward",
-    "terminals": "terminated",
-    "timeouts": "truncated",
-}
 MOST_CHOICES = 2**16
 MOST_EPISODES = 2**26
 
@@ -64,8 +55,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
     table = _Table(asked)
     layout = _Layout(table.names, asked.options, table.where)
     checked = _check(table, layout)
+    parts = {
+        role.removeprefix("observation/"): unbounded_space(*kind)
+        for role, kind in checked.kinds.items()
+        if role != "action"
+    }
     schema = Schema(
-        observation_space=unbounded_space(*checked.kinds["observation"]),
+        observation_space=parts.get("observation") or gymnasium.spaces.Dict(parts),
         action_space=_action_space(checked),
         reward_dtype=np.dtype(np.float64),
     )
@@ -155,6 +151,7 @@ class _Layout:
         episode: The column that tells episodes apart.
         step: The one that counts steps, or nothing.
         length: The one with the length of an episode, or nothing.
+        observations: Roles of observations: `observation`, or those of its parts.
         left_out: Columns that are not named.
     """
 
@@ -165,20 +162,44 @@ class _Layout:
             SchemaError: one is not there, or an option is missing.
         """
         self.columns: dict[str, list[str]] = {}
-        for role, patterns in options.columns.items():
-            if role not in ROLES and not role.startswith("infos/"):
+        self.episode, self.step, self.length = options.episode, options.step, options.length
+        named = dict(options.columns)
+        if not named and not self.episode and "episode" in names:
+            named = {name: name for name in names if _is_role(name)}
+            self.episode = "episode"
+            self.step = self.step or ("step" if "step" in names else "")
+        for role, patterns in named.items():
+            if not _is_role(role):
                 raise SchemaError(
-                    f"{where}: --map {role}=..: expected {', '.join(ROLES)} or infos/NAME"
-                    + (did_you_mean(role, ROLES) or ".")
+                    f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
+                    f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
                 )
             self.columns[role] = _matching(patterns, names, where, role)
-        self.episode, self.step, self.length = options.episode, options.step, options.length
-        missing = [role for role in ("observation", "action") if role not in self.columns]
+        self.observations = [role for role in self.columns if _base(role) == "observation"]
+        missing = [
+            role
+            for role, there in (
+                ("observation", self.observations),
+                ("action", self.columns.get("action")),
+            )
+            if not there
+        ]
         if missing or not self.episode:
             what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
             raise SchemaError(
                 f"{where}: a table does not say what its columns are; give {what}. Its columns are "
                 f"{_listed(names)}."
+            )
+        if "observation" in self.observations and len(self.observations) > 1:
+            raise SchemaError(
+                f"{where}: --map names both observation and {self.observations[-1]}; name the whole, or "
+                "its parts."
+            )
+        after = {role for role in self.columns if _base(role) == "next_observation"}
+        odd = sorted(after ^ {f"next_{role}" for role in self.observations}) if after else []
+        if odd:
+            raise SchemaError(
+                f"{where}: observation and next_observation have the same parts; see {odd[0]}."
             )
         for option, name in (
             ("episode", self.episode),
@@ -188,7 +209,7 @@ class _Layout:
             if name and name not in names:
                 raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
         for role, found in self.columns.items():
-            if len(found) != 1 and role not in ("observation", "action", "next_observation"):
+            if len(found) != 1 and _base(role) not in ("observation", "action", "next_observation"):
                 raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
         used = {name for found in self.columns.values() for name in found}
         used |= {self.episode, self.step, self.length}
@@ -221,7 +242,8 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
         SchemaError: episodes are mixed, steps are out of order, or a length differs.
     """
     wanted = [layout.episode, *filter(None, (layout.step, layout.length))]
-    wanted += layout.columns["action"] + layout.columns["observation"]
+    for role in ("action", *layout.observations):
+        wanted += layout.columns[role]
     checked = _Checked(0, np.zeros(0, np.int64), {})
     names: list[Any] = []  # of episodes, as they come
     lengths: list[int] = []
@@ -283,7 +305,7 @@ def _see_kinds(
     block: dict[str, np.ndarray], layout: _Layout, where: str, checked: _Checked
 ) -> None:
     """Note the dtype and shape of observations and actions, and the bounds of choices."""
-    for role in ("observation", "action"):
+    for role in (*layout.observations, "action"):
         values = _stacked(block, layout.columns[role], role, where, checked.rows)
         dtype, shape = values.dtype, values.shape[1:]
         if role == "action" and dtype.kind in "iu" and shape == ():
@@ -324,8 +346,8 @@ def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str])
             for role, found in layout.columns.items()
         }
         count = len(rows["action"])
-        for role in ("observation", "next_observation", "action"):
-            if role in rows:
+        for role in rows:
+            if _base(role) in ("observation", "next_observation", "action"):
                 dtype = checked.kinds[role.removeprefix("next_")][0]
                 rows[role] = rows[role].astype(np.int64 if dtype.kind in "iu" else dtype)
         rows["reward"] = rows.get("reward", np.zeros(count)).astype(np.float64)
@@ -347,7 +369,7 @@ def _stacked(
         values = np.stack(parts, -1) if all(p.dtype.kind in "biuf" for p in parts) else parts[0]
     if values.dtype.kind not in "biuf" and not role.startswith("infos/"):
         raise SchemaError(f"{where}: {role} holds texts at row {first}, expected numbers.")
-    if role in ("observation", "next_observation") and values.ndim == 1:
+    if _base(role) in ("observation", "next_observation") and values.ndim == 1:
         values = values[:, None]
     if role == "action" and values.ndim == 1 and values.dtype.kind == "f":
         values = values[:, None]
@@ -370,6 +392,18 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     ):
         raise SchemaError(f"{where}: {name} holds other things than integers after row {first}.")
     return values.astype(np.int64)
+
+
+def _base(role: str) -> str:
+    """Return a role without the name of a part."""
+    return role.partition("/")[0]
+
+
+def _is_role(role: str) -> bool:
+    base, slash, part = role.partition("/")
+    if slash:
+        return bool(part) and base in ("observation", "next_observation", "infos")
+    return role in ROLES
 
 
 def _matching(patterns: str, names: list[str], where: str, role: str) -> list[str]:
@@ -430,45 +464,11 @@ def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
             yield reader
 
 
-def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write `NAME.parquet`, whose columns have the names of the roles, and `episode` and `step`."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    file, writer = folder / f"{file_stem(dataset)}.parquet", None
-    held: list[Any] = []
-    held_bytes = 0
-    with contextlib.ExitStack() as stack:
-        for number, rows in enumerate(flat_columns(dataset, progress)):
-            count = len(rows["rewards"])
-            columns = {"episode": np.full(count, number), "step": np.arange(count)}
-            columns |= {WRITTEN.get(key, key): values for key, values in rows.items()}
-            held.append(pa.table({key: _column(values) for key, values in columns.items()}))
-            held_bytes += held[-1].nbytes
-            if number == dataset.total_episodes - 1 or held_bytes >= ROW_GROUP_BYTES:
-                table, held, held_bytes = pa.concat_tables(held).combine_chunks(), [], 0
-                if writer is None:
-                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
-                writer.write_table(table)
-
-
-def _column(values: np.ndarray) -> Any:
-    """Return numbers, or lists of them, as a column of Arrow."""
-    import pyarrow as pa
-
-    column = pa.array(np.ascontiguousarray(values).reshape(-1))
-    for size in values.shape[:0:-1]:
-        column = pa.FixedSizeListArray.from_arrays(column, size)
-    return column
-
-
 FORMAT = Format(
     name="table",
     open=_open,
     recognizes=lambda files: not is_neorl2(files),
     extensions=ENDINGS,
     options=("columns", "episode", "step", "length", "sort"),
-    write=_write,
-    losses=lambda dataset: flat_losses(dataset, "tables"),
     check=check_pyarrow,
 )

@@ -26,7 +26,7 @@ def flat_columns(
     """Yield the rows of each episode, by the names that D4RL has for them.
 
     These are `observations`, `next_observations`, `actions`, `rewards`,
-    `terminals`, `timeouts` and `infos/NAME`.
+    `terminals`, `timeouts` and `infos/NAME`. Of a Dict each part is a column, as `observations/NAME`.
 
     An episode that just stopped has a timeout at its last row, as otherwise nothing would end it.
     """
@@ -35,9 +35,11 @@ def flat_columns(
         count = len(episode.rewards)
         ends = np.arange(count) == count - 1
         infos = episode.infos.items()
+        observations = episode.observations
+        parts = observations if isinstance(observations, dict) else {"": observations}
         yield {
-            "observations": episode.observations[:-1],
-            "next_observations": episode.observations[1:],
+            **{_name("observations", part): values[:-1] for part, values in parts.items()},
+            **{_name("next_observations", part): values[1:] for part, values in parts.items()},
             "actions": episode.actions,
             "rewards": episode.rewards,
             "terminals": episode.terminations,
@@ -48,19 +50,28 @@ def flat_columns(
         progress(done, dataset.total_steps)
 
 
-def flat_losses(dataset: Dataset, what: str) -> list[str]:
+def _name(column: str, part: str) -> str:
+    return f"{column}/{part}" if part else column
+
+
+def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> list[str]:
     """Say what flat columns cannot hold.
 
     Args:
         dataset: What would be written.
         what: The files, for errors, such as "D4RL's files".
+        takes_parts: Whether they hold the parts of a Dict of observations as columns.
 
     Raises:
         SchemaError: observations or actions that they have no place for.
     """
     spaces = gymnasium.spaces
+    observations = dataset.observation_space
+    if takes_parts and isinstance(observations, spaces.Dict):
+        wrong = [part for part in observations.values() if not isinstance(part, spaces.Box)]
+        observations = wrong[0] if wrong else next(iter(observations.values()))
     kinds: dict[str, tuple[gymnasium.Space[Any], tuple[type, ...]]] = {
-        "observations": (dataset.observation_space, (spaces.Box,)),
+        "observations": (observations, (spaces.Box,)),
         "actions": (dataset.action_space, (spaces.Box, spaces.Discrete)),
     }
     for name, (space, fitting) in kinds.items():

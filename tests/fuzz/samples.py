@@ -28,23 +28,12 @@ from tests.datasets.formats.reading import read_files
 
 __all__ = ["READERS", "Sample", "write_samples"]
 
-READERS = tuple(name for name, one in formats().items() if one.open is not None)
 FLAGS = [False, False, True, False, False], [False, False, False, False, True]
 NO_OPTIONS = Options()
-WRITTEN_OPTIONS = {  # what users say about the files that orlog wrote
-    "table": Options(
-        columns={
-            "observation": "observation",
-            "action": "action",
-            "reward": "reward",
-            "terminated": "terminated",
-            "truncated": "truncated",
-            "next_observation": "next_observation",
-        },
-        episode="episode",
-        step="step",
-    )
-}
+SAME_READER = {"parquet": "table"}
+READERS = tuple(
+    name for name, one in formats().items() if one.open is not None and name not in SAME_READER
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +97,8 @@ def write_samples(folder: Path) -> dict[str, list[Sample]]:
             root = folder / f"{name}-written"
             root.mkdir()
             one.write(small, root, lambda _done, _total: None)
-            samples[name].append(_sample(name, root, WRITTEN_OPTIONS.get(name, NO_OPTIONS)))
+            name = SAME_READER.get(name, name)
+            samples[name].append(_sample(name, root, NO_OPTIONS))
     return samples
 
 

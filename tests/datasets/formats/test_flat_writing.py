@@ -42,7 +42,8 @@ def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any
     [
         ("d4rl", "hdf5", {}),
         ("npz", "npz", {}),
-        ("table", "parquet", {"columns": MAP, "episode": "episode", "step": "step"}),
+        ("parquet", "parquet", {}),
+        ("parquet", "parquet", {"columns": MAP, "episode": "episode", "step": "step"}),
     ],
 )
 @pytest.mark.parametrize("shape", [(2,), (4, 3, 3)])
@@ -109,3 +110,49 @@ def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
         orlog.export_dataset("lab/a-v1", tmp_path / "out", to="d4rl")
     view = orlog.load_dataset("lab/a-v1").filter_episodes("not odd")
     orlog.export_dataset(view, tmp_path / "out", to="d4rl")
+
+
+def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
+    space = spaces.Dict({"place": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(0, 1, (3,))})
+    with orlog.DatasetWriter(
+        "lab/parts-v1", observation_space=space, action_space=spaces.Discrete(3)
+    ) as writer:
+        for length in LENGTHS:
+            samples = [space.sample() for _ in range(length + 1)]
+            writer.add_episode(
+                orlog.Episode(
+                    observations={key: np.stack([one[key] for one in samples]) for key in space},
+                    actions=np.arange(length) % 3,
+                    rewards=np.arange(length) / 4.0,
+                    terminations=np.arange(length) == length - 1,
+                    truncations=np.zeros(length, bool),
+                )
+            )
+    orlog.export_dataset("lab/parts-v1", tmp_path / "out", to="parquet")
+    file = tmp_path / "out" / "parts-v1.parquet"
+    orlog.import_dataset(file, "lab/again-v1")
+    first, again = orlog.load_dataset("lab/parts-v1"), orlog.load_dataset("lab/again-v1")
+    assert list(again.observation_space) == ["goal", "place"]  # type: ignore[call-overload]
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(one.actions, other.actions)
+    for named, message in (
+        ({"observation/goal": "observation/goal"}, "expected|parts; see next_observation/goal"),
+        ({"observation/": "reward"}, "expected observation"),
+        ({"observation": "reward", "observation/goal": "observation/goal"}, "names both"),
+    ):
+        columns = {"action": "action", "next_observation/goal": "reward", **named}
+        if "both" in message:
+            columns.pop("next_observation/goal")
+        if message.startswith("expected|"):
+            columns["next_observation/other"] = columns.pop("next_observation/goal")
+        with pytest.raises(SchemaError, match=message):
+            orlog.import_dataset(file, "lab/x-v1", columns=columns, episode="episode")
+    orlog.import_dataset(
+        file,
+        "lab/one-v1",
+        format="parquet",
+        columns={"observation": "observation/goal", "action": "action"},
+        episode="episode",
+    )
+    assert orlog.load_dataset("lab/one-v1").observation_space.shape == (3,)
