@@ -5,9 +5,10 @@
     terminals     (S,)    1 on the last row of an episode, which ends by a time limit alone
     qpos qvel button_states ..    (S, ..) in some files  kept as infos, without the last row
 
-There are no rewards: goals are chosen when training, and rewards here are zeros. `NAME.npz` and
-`NAME-val.npz` make one dataset, whose `episodes/split` is `train` or `val`; several files of the first
-kind follow each other. https://github.com/seohongpark/ogbench, `ogbench/utils.py`.
+There are no rewards: goals are chosen when training, and rewards here are zeros. With `--task` they are those
+of a single task, as `interchange/ogbench_tasks.py` computes them. `NAME.npz` and `NAME-val.npz`, or many
+such files (`NAME-000.npz`, `NAME-000-val.npz`, ..), make one dataset, whose `episodes/split` is `train` or
+`val`. https://github.com/seohongpark/ogbench, `ogbench/utils.py`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz
 from orlog.datasets.interchange.npz_writing import NpzWriter, npz_writer
+from orlog.datasets.interchange.ogbench_tasks import Task, find_task, with_rewards
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 
@@ -40,32 +42,56 @@ NO_REWARDS = "The files have no rewards: goals are chosen in training, and rewar
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
-    with contextlib.ExitStack() as stack:
-        files = [
-            stack.enter_context(open_npz(file, where))
-            for file, where in zip(asked.files, asked.sources, strict=True)
-        ]
-        splits = ["val" if file.stem.endswith("-val") else "train" for file in asked.files]
-        columns = [_columns(file) for file in files]
-        kinds = [
-            {name: (one.dtype, one.shape[1:]) for name, one in found.items()} for found in columns
-        ]
-        for file, kind in zip(files, kinds, strict=True):
-            if kind != kinds[0]:
-                raise SchemaError(
-                    f"{file.where}: its arrays differ from those of {files[0].where} in names, "
-                    "dtypes or shapes, so they are not one dataset."
-                )
-        schema = Schema(
-            observation_space=unbounded_space(*kinds[0]["observations"]),
-            action_space=_action_space(*kinds[0]["actions"], files[0].where),
-            reward_dtype=np.dtype(np.float32),
+    files = _files(asked)
+    kinds: list[dict[str, tuple[np.dtype[Any], tuple[int, ...]]]] = []
+    total = 0
+    for path, where in files:  # not all at once: large sets have a thousand files
+        with open_npz(path, where) as file:
+            columns = _columns(file)
+        kinds.append({name: (one.dtype, one.shape[1:]) for name, one in columns.items()})
+        total += len(columns["observations"])
+        if kinds[-1] != kinds[0]:
+            raise SchemaError(
+                f"{where}: its arrays differ from those of {files[0][1]} in names, dtypes or shapes, "
+                "so they are not one dataset."
+            )
+    where = files[0][1]
+    task = None
+    if asked.options.task:
+        task = find_task(asked.options.task, files[0][0].stem, where)
+        for name in sorted(task.needs() - kinds[0].keys()):
+            raise SchemaError(f"{where}: has no {name}, which the rewards of a task are made from.")
+    schema = Schema(
+        observation_space=unbounded_space(*kinds[0]["observations"]),
+        action_space=_action_space(*kinds[0]["actions"], where),
+        reward_dtype=np.dtype(np.float32),
+    )
+    doubt = NO_REWARDS
+    if task is not None:
+        doubt = (
+            f"Rewards are those of OGBench 1.2.2 for task {task.number} of {task.environment}; an episode "
+            "ends where the task is done, and what follows in the files is an episode of its own."
         )
-        total = sum(len(found["observations"]) for found in columns)
-        opened = Opened(schema=schema, steps=iter(()), total_steps=total, doubts=[NO_REWARDS])
-        parts = zip(files, columns, splits, strict=True)
-        opened.steps = (steps for part in parts for steps in _steps(*part))
-        yield opened
+    yield Opened(schema=schema, steps=_all_steps(files, task), total_steps=total, doubts=[doubt])
+
+
+def _files(asked: Asked) -> list[tuple[Path, str]]:
+    """Return the files, those of a folder by their names, and what errors call them."""
+    folder = asked.files[0]
+    if not folder.is_dir():
+        return list(zip(asked.files, asked.sources, strict=True))
+    files = sorted(folder.glob("*.npz"))
+    if any(file.is_symlink() for file in files):
+        raise SchemaError(f"{asked.sources[0]}: a file is a link, which is not followed.")
+    return [(file, f"{asked.sources[0]}, {file.name}") for file in files]
+
+
+def _all_steps(files: list[tuple[Path, str]], task: Task | None) -> Iterator[Steps]:
+    for path, where in files:
+        split = "val" if path.stem.endswith("-val") else "train"
+        with open_npz(path, where) as file:
+            pieces = _steps(file, _columns(file), split)
+            yield from pieces if task is None else with_rewards(pieces, task, split)
 
 
 def _columns(file: NpzFile) -> dict[str, Any]:
@@ -148,7 +174,9 @@ def _piece(
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    if not all(is_npz(file) for file in files):
+    if files[0].is_dir():
+        files = sorted(files[0].glob("*.npz"))
+    if not files or not all(is_npz(file) for file in files):
         return False
     with open_npz(files[0], str(files[0])) as file:
         return set(NEEDED) <= set(file.names) and "rewards" not in file.names
@@ -212,7 +240,8 @@ FORMAT = Format(
     name="ogbench-npz",
     open=_open,
     recognizes=_recognizes,
-    extensions=(".npz",),
+    extensions=("", ".npz"),
+    options=("task",),
     write=_write,
     losses=_losses,
 )

@@ -19,8 +19,11 @@ from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_d4rl,
     test_lerobot,
+    test_minari_arrow,
+    test_neorl2,
     test_npz,
     test_ogbench,
+    test_ogbench_tasks,
     test_robomimic,
     test_table,
 )
@@ -68,7 +71,19 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
         NO_OPTIONS,
     ),
+    ("minari_arrow", lambda root: test_minari_arrow.odd(root, "arrow"), NO_OPTIONS),
+    ("minari_arrow", lambda root: test_minari_arrow.odd(root, "parquet"), NO_OPTIONS),
+    (
+        "neorl2",
+        lambda root: test_neorl2.write(root / "a.parquet", test_neorl2.episodes([5, 3])),
+        NO_OPTIONS,
+    ),
     ("ogbench", lambda root: test_ogbench.write(root / "a.npz", [2, 3]), NO_OPTIONS),
+    (
+        "ogbench",
+        lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"),
+        Options(task="task1"),
+    ),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (
         "table",

@@ -1,0 +1,155 @@
+"""Single tasks of OGBench: the package's own rewards, in pieces of any size, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats import ogbench
+from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.interchange.ogbench_tasks import find_task
+from orlog.errors import SchemaError
+from tests.datasets.formats.reading import read_files
+from tests.datasets.formats.test_ogbench import write
+from tests.tool_environments import run_tool, tool_python
+
+PLACES = [
+    [0, 0],
+    [35.8, 24.1],
+    [36, 23.4],
+    [0, 0],
+    [35.9, 24],
+    [36, 24],
+]  # goal: 36, 24, within 0.5
+DONE = [False, True, False, False, True]  # of two episodes with three steps and two
+
+
+def walk(path: Path, *, seed: int = 0) -> dict[str, Any]:
+    """Write an ant's two episodes; the last place of each is beside a final observation."""
+    qpos = np.zeros((7, 29))
+    qpos[:, :2] = np.array([*PLACES[:3], [36, 24], *PLACES[3:]])
+    return write(path, [3, 2], seed=seed, qpos=qpos)
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 3, 100])
+def test_an_episode_ends_with_each_step_that_ends_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_rows: int
+) -> None:
+    path = tmp_path / "antmaze-large-navigate-v0.npz"
+    arrays = walk(path)
+    monkeypatch.setattr(ogbench, "BLOCK_BYTES", block_rows * (8 * 29 + 12 + 8 + 1))
+    dataset, found = read_files(
+        ogbench.FORMAT, path, tmp_path / "store", Options(task="singletask")
+    )
+    rows = [0, 1, 2, 4, 5]  # without those of final observations
+    steps = dataset.to_dict()
+    np.testing.assert_array_equal(steps["rewards"], np.array(DONE) - np.float32(1))
+    np.testing.assert_array_equal(steps["terminations"], DONE)
+    np.testing.assert_array_equal(steps["observations"], arrays["observations"][rows])
+    after = arrays["observations"][[row + 1 for row in rows]]
+    np.testing.assert_array_equal(steps["next_observations"], after)
+    assert dataset.episode_lengths.tolist() == [2, 1, 2]
+    assert [one.metadata["trajectory"] for one in dataset] == [0, 0, 1]
+    assert [bool(one.truncations[-1]) for one in dataset] == [False, True, True]
+    assert "task 1 of antmaze-large" in found.doubts[0]
+
+
+def test_a_folder_of_many_files_is_one_dataset(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(3):
+        walk(folder / f"visual-antmaze-large-play-v0-{number:03}.npz", seed=number)
+        walk(folder / f"visual-antmaze-large-play-v0-{number:03}-val.npz", seed=number + 3)
+    orlog.import_dataset(folder, "lab/set-v0", task="task2")
+    dataset = orlog.load_dataset("lab/set-v0")
+    assert [one.metadata["split"] for one in dataset] == ["val", "val", "train", "train"] * 3
+    assert [one.metadata["trajectory"] for one in dataset] == [0, 1] * 6
+    assert "task 2 of antmaze-large" in dataset.lineage[0].operation
+
+
+def test_frames_of_visual_files_keep_their_rewards(tmp_path: Path) -> None:
+    path = tmp_path / "visual-antmaze-large-navigate-v0.npz"
+    frames = np.random.default_rng(0).integers(0, 256, (7, 64, 64, 3), np.uint8)
+    qpos = walk(path)["qpos"]
+    write(path, [3, 2], observations=frames, qpos=qpos)
+    dataset, _ = read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task="task1"))
+    np.testing.assert_array_equal(dataset[0].observations, frames[:3])
+    assert dataset.to_dict()["terminations"].tolist() == DONE
+
+
+def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "antmaze-large-navigate-v0.npz"
+    walk(path)
+    for said, message in (
+        ("third", "expected task1 to task5, singletask"),
+        ("task9", "antmaze-large has the tasks 1 to 5"),
+        ("antmaze-huge-singletask-task1-v0", "antmaze-huge is no environment of OGBench"),
+        ("puzzle-3x3-play-singletask-v0", "has no button_states, which the rewards"),
+    ):
+        with pytest.raises(SchemaError, match=message):
+            read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task=said))
+    write(path, [3], qpos=np.zeros((4, 1)))
+    with pytest.raises(SchemaError, match=r"qpos: its rows of \(1,\) are not those of antmaze"):
+        read_files(ogbench.FORMAT, path, tmp_path / "store", Options(task="task1"))
+    named = find_task("antmaze-large-navigate-singletask-task3-v0", "any", "a.npz")
+    assert (named.environment, named.number) == ("antmaze-large", 3)
+
+
+SCORE = """
+import sys
+import numpy as np, ogbench
+from ogbench.relabel_utils import relabel_dataset
+import gymnasium
+
+for name in sys.argv[2:]:
+    environment = gymnasium.make(name)
+    given = np.load(f"{sys.argv[1]}/{name}.npz")
+    found = {key: given[key] for key in given.files}
+    relabel_dataset(name, environment, found)
+    np.savez(f"{sys.argv[1]}/{name}-scored.npz", rewards=found["rewards"], masks=found["masks"])
+"""
+SOME = (
+    "pointmaze-medium-singletask-task3-v0",
+    "antmaze-giant-singletask-v0",
+    "humanoidmaze-large-singletask-task2-v0",
+    "antsoccer-medium-singletask-task5-v0",
+    "cube-triple-singletask-task5-v0",
+    "scene-singletask-task1-v0",
+    "puzzle-4x6-singletask-task4-v0",
+)
+
+
+@pytest.mark.thorough
+def test_rewards_are_those_of_the_package(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    states = {}
+    for name in SOME:
+        task = find_task(name, name, name)
+        goal = task.goal if isinstance(task.goal, dict) else {}
+        qpos = rng.normal(size=(4000, 90)) * 0.03
+        if not goal:
+            first = 15 if "soccer" in name else 0
+            qpos[:, first : first + 2] = task.goal + rng.normal(size=(4000, 2)) * 0.6
+        for number, cube in enumerate(goal.get("cubes", ())):
+            qpos[:, 14 + 7 * number : 17 + 7 * number] += cube
+        buttons = goal.get("buttons", [0])
+        if "drawer" in goal:
+            qpos[:, 23:25] += [goal["drawer"], goal["window"]]
+        flipped = rng.random((4000, len(buttons))) < 0.1
+        states[name] = {
+            "qpos": qpos.astype("f4"),
+            "button_states": np.array(buttons) ^ flipped,
+        }
+        np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **states[name])
+    python = tool_python("ogbench==1.2.2", "dm_control>=1.0.20")
+    run_tool(python, SCORE, tmp_path, *SOME, folder=tmp_path)
+    for name in SOME:
+        rewards, done = find_task(name, name, name).judge(states[name])
+        with np.load(tmp_path / f"{name}-scored.npz") as theirs:
+            np.testing.assert_array_equal(rewards, theirs["rewards"])
+            np.testing.assert_array_equal(~done, theirs["masks"] == 1)
+        assert 0 < done.sum() < len(done)
