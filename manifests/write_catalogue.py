@@ -5,7 +5,8 @@ python -m orlog.manifests.write_catalogue FOLDER
 Each benchmark is one index in `recorded/foreign/`. Addresses, sizes and checksums are those of the
 tables; what these do not have is written here, with its source. What is not known is left out.
 Names are the benchmark's own after its key, in lower case, and end in `-v0` where the benchmark's
-names have no version.
+names have no version. Other files with the same data are an older version, so that they are only
+taken when it is named.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ Entries = Iterator[tuple[str, ForeignEntry]]
 Tables = Callable[[str], list[Row]]
 
 VERSION = "1.0.0"
+OTHER_FILES = "0.9.0"
 HUB = "https://huggingface.co/datasets"
 
 # Farama-Foundation/Minari@1880118a0d:minari/storage/remotes (address, layout); the bucket is where
@@ -63,6 +65,9 @@ MINARI_DATASETS = {
         for robot in ("inverteddoublependulum", "invertedpendulum", "pusher", "reacher", "swimmer")
     },
 }
+
+# huggingface.co/datasets/polixirai/NeoRL2, which NeoRL-2's README names
+NEORL2_HUB = f"{HUB}/polixirai/NeoRL2/resolve/main"
 
 # ARISE-Initiative/robomimic@d309eaecc1:robomimic/__init__.py
 ROBOMIMIC_HUB = f"{HUB}/robomimic/robomimic_datasets/resolve/main"
@@ -124,6 +129,22 @@ def _neorl2(tables: Tables) -> Entries:
                 format="npz",
                 description=f"NeoRL-2's {row['task']}.",
                 license="CC-BY-4.0",  # polixir/NeoRL2@b50d91d0a6:README.md
+            ),
+        )
+        if row["in_published_benchmark"] != "yes":
+            continue
+        files = tuple(
+            ForeignFile(path=path.rpartition("/")[2], url=f"{NEORL2_HUB}/{path}")
+            for split in ("train", "val")
+            for path in (f"{row['task']}/{split}/{row['task']}-{split}.parquet",)
+        )
+        yield (
+            f"{row['task']}@{OTHER_FILES}",
+            ForeignEntry(
+                files=files,
+                format="neorl2-parquet",
+                description=f"NeoRL-2's {row['task']}, as the Parquet files of its copy on the Hub.",
+                license="CC-BY-4.0",
             ),
         )
 
@@ -233,7 +254,8 @@ def catalogue_index(benchmark: str, folder: Path) -> Index:
 
     index = Index()
     for dataset, entry in CATALOGUE[benchmark](table):
-        index = index.with_foreign(versioned(f"{benchmark}/{dataset}".lower()), VERSION, entry)
+        name, _, version = f"{benchmark}/{dataset}".lower().partition("@")
+        index = index.with_foreign(versioned(name), version or VERSION, entry)
     return index
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode
+from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
@@ -372,7 +373,7 @@ def _write_episode(group: Any, episode: Episode, number: int) -> None:
         _write_values(group, f"infos/{name}", values)
     for name, value in episode.metadata.items():
         if name == "options":
-            _write_options(group, json.loads(value), "options")
+            _write_options(group, options_from_text(value) or {}, "options")
         elif not name.startswith("reset_info/"):
             group.attrs[name] = value
 

@@ -27,6 +27,7 @@ __all__ = [
     "metadata_of",
     "read_document",
     "read_metadata",
+    "references_in",
 ]
 
 METADATA_FILE = "metadata.json"
@@ -34,6 +35,7 @@ LARGEST_FILE = 2**26
 DEEPEST = 32
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
 _NUMBERED = re.compile(r".*-v\d+")
+_REFERENCES = re.compile(r"Minari's reference returns: (\S+) for 0, (\S+) for 1\.")
 
 
 class Metadata:
@@ -70,6 +72,18 @@ class Metadata:
             texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
         self.description = " ".join(filter(None, texts))
         self.behavior_policy = _text(body, "algorithm_name")
+
+
+def references_in(description: str) -> tuple[float, float] | None:
+    """Return the returns with score 0 and score 1 that `Metadata.description` holds, if any."""
+    found = _REFERENCES.search(description)
+    if found is None:
+        return None
+    try:
+        low, high = float(found[1]), float(found[2])
+    except ValueError:  # written by somebody else
+        return None
+    return (low, high) if math.isfinite(high - low) and low < high else None
 
 
 def find_data(given: Path) -> Path:

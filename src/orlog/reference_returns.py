@@ -23,7 +23,13 @@ from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
 from orlog.manifests.shipped import recorded_manifest
-from orlog.normalize.references import References, benchmark_references
+from orlog.normalize.references import (
+    PublishedProtocol,
+    PublishedReferences,
+    PublishedReturn,
+    References,
+    benchmark_references,
+)
 from orlog.stored_references import recorded_references, stored_references
 
 __all__ = [
@@ -46,7 +52,7 @@ def references_of(manifest: Manifest) -> References | None:
 
     Those that its benchmark publishes come first, so that nothing measured here changes the score of
     a benchmark. Then come those of its environment: first the ones measured on this machine, then
-    the ones that ship with orlog. A dataset that names a benchmark, but an environment that is not
+    the ones that ship with orlog, then those in the metadata of a Minari dataset. A dataset that names a benchmark, but an environment that is not
     the benchmark's, has none.
 
     Raises:
@@ -58,7 +64,30 @@ def references_of(manifest: Manifest) -> References | None:
     found: References | None = None if benchmark is None else benchmark_references(benchmark)
     if found is None and environment is not None:
         found = stored_references(environment) or recorded_references(environment)
-    return found
+    return _minari_references(manifest) if found is None else found
+
+
+def _minari_references(manifest: Manifest) -> PublishedReferences | None:
+    """Return the reference returns that a dataset of Minari has in its metadata, or None."""
+    from orlog.datasets.interchange.minari_metadata import references_in
+
+    returns, environment = references_in(manifest.description), manifest.environment
+    if returns is None or environment is None:
+        return None
+    low, high = returns
+    return PublishedReferences(
+        random=PublishedReturn(policy="Minari's ref_min_score", mean=low),
+        expert=PublishedReturn(policy="Minari's ref_max_score", mean=high),
+        protocol=PublishedProtocol(
+            environment_id=environment.id,
+            environment_kwargs=dict(environment.kwargs),
+            versions=dict(environment.versions),
+            episodes=None,
+            description="as the metadata of the Minari dataset say",
+        ),
+        source=f"metadata of the Minari dataset that {manifest.name} was read from",
+        caveats=["Minari's own scores are these divided by 100."],
+    )
 
 
 def references_of_dataset(dataset: Dataset) -> References | None:

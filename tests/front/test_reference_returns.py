@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gymnasium
@@ -164,3 +165,27 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
     assert orlog.references(orlog.combine_datasets(parts[1:])) == found
     with pytest.raises(NotFoundError, match="this view also holds lab/part-0-v1, whose references"):
         orlog.normalized_score(orlog.combine_datasets([parts[1], parts[0]]), [1.0])
+
+
+def test_a_minari_dataset_is_scored_by_the_references_in_its_metadata(
+    tmp_path: Path,
+) -> None:
+    with orlog.record(gymnasium.make("MountainCar-v0"), "lab/car-v1") as env:
+        env.reset(seed=0)
+        for _ in range(200):
+            env.step(0)
+    orlog.export_dataset("lab/car-v1", tmp_path / "out", to="minari")
+    (metadata,) = (tmp_path / "out").rglob("data/metadata.json")
+    body = json.loads(metadata.read_text())
+    for number, (low, high) in enumerate((("low", 1), (3.0, 1.0), (-200.0, -103.5))):
+        metadata.write_text(json.dumps(body | {"ref_min_score": low, "ref_max_score": high}))
+        orlog.import_dataset(metadata.parents[1], f"lab/minari-v{number}")
+    for number in (0, 1):
+        with pytest.raises(NotFoundError, match="no reference returns are known"):
+            orlog.references(f"lab/minari-v{number}")
+    found = orlog.references("lab/minari-v2")
+    assert isinstance(found, PublishedReferences)
+    assert (found.random.mean, found.expert.mean) == (-200.0, -103.5)
+    assert found.protocol.environment_id == "MountainCar-v0"
+    assert found.caveats == ["Minari's own scores are these divided by 100."]
+    assert orlog.normalized_score("lab/minari-v2", [-200.0, -103.5]).tolist() == [0.0, 100.0]
