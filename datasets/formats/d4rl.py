@@ -89,9 +89,11 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
 
 def _recognizes(files: Sequence[Path]) -> bool:
     needed = ("observations", "actions", "terminals")
+    others = ("costs", "episode_terminals")  # of DSRL and d3rlpy
     return look_inside(
         files,
-        lambda file: all(has_child(file, key) for key in needed) and not has_child(file, "costs"),
+        lambda file: all(has_child(file, key) for key in needed)
+        and not any(has_child(file, key) for key in others),
     )
 
 

@@ -122,23 +122,6 @@ def test_hugging_face_has_the_same_rows(vectors: Dataset) -> None:
     np.testing.assert_array_equal(rows[5]["infos/place"], columns["infos"]["place"][5])
 
 
-def test_d3rlpy_picks_the_same_transitions(vectors: Dataset) -> None:
-    pytest.importorskip("d3rlpy")
-    columns, buffer, row = vectors.to_dict(), vectors.to_d3rlpy(), 0
-    for episode in buffer.episodes:
-        for step in range(episode.transition_count):
-            found = buffer.transition_picker(episode, step)
-            np.testing.assert_array_equal(found.observation, columns["observations"][row])
-            np.testing.assert_array_equal(found.reward[0], columns["rewards"][row])
-            if not columns["terminations"][row]:
-                np.testing.assert_array_equal(
-                    found.next_observation, columns["next_observations"][row]
-                )
-            assert bool(found.terminal) == bool(columns["terminations"][row])
-            row += 1
-    assert row == len(columns["rewards"])
-
-
 def test_what_is_not_installed_says_how_to_get_it(
     vectors: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,322 @@
+"""Reads and writes the HDF5 files that d3rlpy's `ReplayBuffer.dump` makes (Seno and Imai, 2022).
+
+    /version  "2.1"      /num_episodes      /columns   names: observations, actions, rewards, terminated
+    /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
+    /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
+
+d3rlpy keeps T observations for T actions. `interchange/known_lengths.py` says what becomes of the last row: of an
+episode that ended the task its final observation is missing, of any other it is that row's observation.
+We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
+Files of d3rlpy 1 are flat: observations, actions, rewards, terminals and episode_terminals.
+https://d3rlpy.readthedocs.io
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import MISSING, count_choices, unbounded_space
+from orlog.datasets.interchange.flat_writing import file_stem
+from orlog.datasets.interchange.hdf5_files import (
+    child,
+    has_child,
+    look_inside,
+    numbers,
+    open_hdf5,
+    reading,
+)
+from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import SchemaError
+
+__all__ = ["FORMAT"]
+
+LAYOUT = "the layout of a dump of d3rlpy"
+VERSION = "2.1"
+COLUMNS = ["observations", "actions", "rewards", "terminated"]
+OLD_COLUMNS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
+BLOCK_BYTES = 2**24
+MOST_PARTS = 64
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    source, where = asked.only_file(LAYOUT)
+    with open_hdf5(source, where) as file:
+        reader = _Reader(file, where, source.stat().st_size)
+        with reading(where):
+            opened = reader.open_old() if has_child(file, "terminals") else reader.open_new()
+        yield opened
+
+
+class _Reader:
+    """Reads the columns of a file, checked."""
+
+    def __init__(self, file: Any, where: str, file_bytes: int) -> None:
+        self._file, self._where, self._file_bytes = file, where, file_bytes
+        self._kinds: dict[str, Any] = {}  # dtype and shape of a row of each column
+        self.doubts: list[str] = []
+
+    def open_new(self) -> Opened:
+        """Return the episodes of a file of d3rlpy 2.
+
+        Raises:
+            SchemaError: it is of another version, or columns are missing or do not agree.
+        """
+        version, count = self._value("version"), self._value("num_episodes")
+        if version != VERSION:
+            raise SchemaError(
+                f"{self._where}: version is {version!r:.20}, expected {VERSION!r}; load the buffer by a "
+                "newer d3rlpy and dump it again."
+            )
+        if not isinstance(count, int) or not 0 < count <= len(self._file):
+            raise SchemaError(
+                f"{self._where}: num_episodes is {count!r:.20}, and the file has {len(self._file)} entries."
+            )
+        more = set(self._value("columns")) - set(COLUMNS)
+        if more:
+            self.doubts.append(f"Left out, of no meaning here: {', '.join(sorted(more))}.")
+        parts = 0
+        if not has_child(self._file, "observations_0"):
+            while parts < MOST_PARTS and has_child(self._file, f"observations_0_{parts}"):
+                parts += 1
+        endings = [f"_{part}" for part in range(parts)] or [""]
+        names = [
+            (f"actions_{one}", f"rewards_{one}", [f"observations_{one}{end}" for end in endings])
+            for one in range(count)
+        ]
+        lengths = [len(self._column(actions)) for actions, _, _ in names]
+        choices = [count_choices(self._column(actions), self._where) for actions, _, _ in names]
+        rows = (
+            rows
+            for episode, (actions, rewards, observations) in enumerate(names)
+            for rows in self._episode(actions, rewards, observations, f"terminated_{episode}")
+        )
+        is_choice = all(choices)
+        return self._opened(names[0], lengths, rows, max(choices) if is_choice else 0)
+
+    def open_old(self) -> Opened:
+        """Return the episodes of a file of d3rlpy 1, whose rows are not cut into episodes."""
+        ends = self._flags("terminals")
+        if has_child(self._file, "episode_terminals"):
+            ends |= self._flags("episode_terminals")
+        ends[-1] = True
+        lengths = np.diff(np.flatnonzero(ends), prepend=-1)
+        choices = count_choices(self._column("actions"), self._where)
+        rows = self._rows("actions", "rewards", ["observations"], "terminals")
+        names = ("actions", "rewards", ["observations"])
+        return self._opened(names, lengths.tolist(), rows, choices)
+
+    def _opened(
+        self,
+        names: tuple[str, str, list[str]],
+        lengths: list[int],
+        rows: Iterator[Rows],
+        choices: int,
+    ) -> Opened:
+        actions, rewards, observations = (
+            self._column(names[0]),
+            self._column(names[1]),
+            [self._column(name) for name in names[2]],
+        )
+        parts = [unbounded_space(one.dtype, one.shape[1:]) for one in observations]
+        if choices:
+            self.doubts.append(
+                f"The file does not say how many actions there are: taken to be {choices}, since the "
+                f"largest is {choices - 1}."
+            )
+        opened = Opened(
+            schema=Schema(
+                observation_space=spaces.Tuple(parts) if len(parts) > 1 else parts[0],
+                action_space=spaces.Discrete(choices)
+                if choices
+                else unbounded_space(actions.dtype, actions.shape[1:]),
+                reward_dtype=np.dtype(np.float32 if rewards.dtype == np.float32 else np.float64),
+            ),
+            steps=iter(()),
+            total_steps=sum(lengths),
+            doubts=self.doubts,
+        )
+        cutter = EpisodeCutter(lengths, self._where)
+        opened.steps = _steps(rows, cutter, opened, self._where)
+        return opened
+
+    def _episode(
+        self, actions: str, rewards: str, observations: list[str], terminated: str
+    ) -> Iterator[Rows]:
+        """Yield the rows of an episode of d3rlpy 2, of which only the last one can end the task."""
+        flag, count = self._value(terminated), len(self._column(actions))
+        if flag not in (0, 1):
+            raise SchemaError(f"{self._where}, {terminated}: expected a flag, found {flag!r:.20}.")
+        done = 0
+        for rows in self._rows(actions, rewards, observations):
+            done += len(rows["action"])
+            rows["terminated"] = np.zeros(len(rows["action"]), bool)
+            rows["terminated"][-1] = bool(flag) and done == count
+            yield rows
+
+    def _rows(
+        self, actions: str, rewards: str, observations: list[str], terminals: str = ""
+    ) -> Iterator[Rows]:
+        """Yield blocks of rows of these columns, which must have one length."""
+        roles = {"action": actions, "reward": rewards}
+        if len(observations) == 1:
+            roles["observation"] = observations[0]
+        else:
+            roles |= {f"observation/{part}": name for part, name in enumerate(observations)}
+        if terminals:
+            roles["terminated"] = terminals
+        columns = {role: self._column(name) for role, name in roles.items()}
+        count = len(columns["action"])
+        for role, column in columns.items():
+            if len(column) != count:
+                raise SchemaError(
+                    f"{self._where}, {roles[role]}: expected {count} rows as in {actions}, found "
+                    f"{len(column)}."
+                )
+            kind = column.dtype, column.shape[1:]
+            first = self._kinds.setdefault(role, kind)
+            if kind != first:
+                raise SchemaError(
+                    f"{self._where}, {roles[role]}: expected rows of {first[0]} {first[1]} as in the first "
+                    f"episode, found {kind[0]} {kind[1]}."
+                )
+        row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in columns.values())
+        block = max(1, BLOCK_BYTES // row_bytes)
+        for start in range(0, count, block):
+            rows = {role: column[start : start + block] for role, column in columns.items()}
+            for role in ("reward", "terminated"):
+                if role in rows and rows[role].size != len(rows["action"]):
+                    raise SchemaError(f"{self._where}, {roles[role]}: expected one number a row.")
+                if role in rows:
+                    rows[role] = rows[role].reshape(-1)
+            yield rows
+
+    def _column(self, name: str) -> Any:
+        node = child(self._file, name, self._where, LAYOUT)
+        return numbers(node, f"{self._where}, {name}", self._file_bytes)
+
+    def _flags(self, name: str) -> np.ndarray:
+        return self._column(name)[:].reshape(-1) != 0
+
+    def _value(self, name: str) -> Any:
+        """Return a small value: a number, a text, or a list of texts."""
+        node = child(self._file, name, self._where, LAYOUT)
+        if getattr(node, "size", 2**20) >= 2**10 or node.dtype.kind not in "biufSO":
+            raise SchemaError(f"{self._where}, {name}: expected a number or texts.")
+        if node.dtype.kind in "biuf":
+            return node[()].item() if node.size == 1 else None
+        found = np.asarray(node[()]).reshape(-1).tolist()
+        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in found]
+        return texts if node.shape else texts[0]
+
+
+def _steps(
+    rows: Iterator[Rows], cutter: EpisodeCutter, opened: Opened, where: str
+) -> Iterator[Steps]:
+    is_choice = isinstance(opened.schema.action_space, spaces.Discrete)
+    with reading(where):
+        for block in rows:
+            if is_choice:
+                block["action"] = block["action"].reshape(-1).astype(np.int64)
+            block["reward"] = block["reward"].astype(opened.schema.reward_dtype)
+            yield from cutter.add(block)
+    opened.doubts += cutter.doubts()
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    layouts = (("version", "columns", "num_episodes"), OLD_COLUMNS)
+    return look_inside(
+        files, lambda file: any(all(has_child(file, key) for key in keys) for keys in layouts)
+    )
+
+
+def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write `NAME.h5`, for d3rlpy's `ReplayBuffer.load`."""
+    h5py = import_h5py()
+    is_choice = isinstance(dataset.action_space, spaces.Discrete)
+    done = 0
+    with h5py.File(folder / f"{file_stem(dataset)}.h5", "w") as file:
+        file["columns"], file["version"] = COLUMNS, VERSION
+        file["num_episodes"] = len(dataset)
+        for number, episode in enumerate(dataset):
+            _write_episode(file, number, episode, is_choice)
+            done += len(episode.rewards)
+            progress(done, dataset.total_steps)
+
+
+def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) -> None:
+    ended = bool(episode.terminations[-1])
+    actions, rewards = episode.actions, episode.rewards
+    if not ended:  # a last row for the final observation; its action and reward are never used
+        actions = np.concatenate((actions, actions[-1:]))
+        rewards = np.append(rewards, rewards.dtype.type(0))
+    file[f"actions_{number}"] = actions[:, None] if is_choice else actions
+    file[f"rewards_{number}"] = rewards[:, None]
+    file[f"terminated_{number}"] = ended
+    if isinstance(episode.observations, tuple):
+        for part, values in enumerate(episode.observations):
+            file[f"observations_{number}_{part}"] = values[: len(rewards)]
+    else:
+        file[f"observations_{number}"] = episode.observations[: len(rewards)]
+
+
+def _losses(dataset: Dataset) -> list[str]:
+    """Say what a dump of d3rlpy cannot hold.
+
+    Raises:
+        SchemaError: observations or actions that it has no place for.
+    """
+    space = dataset.observation_space
+    parts: list[gymnasium.Space[Any]] = list(space) if isinstance(space, spaces.Tuple) else [space]
+    if not all(isinstance(part, spaces.Box) for part in parts):
+        raise SchemaError(
+            f"{dataset.name}: d3rlpy takes observations that are a Box or a Tuple of them, found {space}."
+        )
+    if not isinstance(dataset.action_space, spaces.Box | spaces.Discrete):
+        raise SchemaError(
+            f"{dataset.name}: d3rlpy takes actions that are a Box or Discrete, found "
+            f"{dataset.action_space}."
+        )
+    said = []
+    known = f"episodes/{MISSING}"
+    lost = [name for name in dataset.schema.extras if name != known]
+    if lost:
+        said.append(f"These columns are lost: {', '.join(lost)}.")
+    if (dataset.column("episodes/seeds") >= 0).any():
+        said.append("Seeds of episodes are lost.")
+    ended = int(np.count_nonzero(dataset.column("terminations")))
+    if known in dataset.schema.extras:
+        ended -= int(np.count_nonzero(dataset.column(known)))
+    if ended:
+        said.append(f"The final observations of {ended:,} episodes that ended are lost.")
+    stopped = len(dataset) - int(
+        np.count_nonzero(dataset.column("terminations") | dataset.column("truncations"))
+    )
+    if stopped:
+        said.append(f"{stopped:,} episodes that just stop are taken to be cut off.")
+    return said
+
+
+FORMAT = Format(
+    name="d3rlpy-hdf5",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=(".h5", ".hdf5"),
+    write=_write,
+    losses=_losses,
+    check=lambda: import_h5py(),
+)
