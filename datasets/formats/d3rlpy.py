@@ -210,7 +210,8 @@ class _Reader:
         return numbers(node, f"{self._where}, {name}", self._file_bytes)
 
     def _flags(self, name: str) -> np.ndarray:
-        return self._column(name)[:].reshape(-1) != 0
+        flags: np.ndarray = self._column(name)[:].reshape(-1) != 0
+        return flags
 
     def _value(self, name: str) -> Any:
         """Return a small value: a number, a text, or a list of texts."""

@@ -92,8 +92,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
     others = ("costs", "episode_terminals")  # of DSRL and d3rlpy
     return look_inside(
         files,
-        lambda file: all(has_child(file, key) for key in needed)
-        and not any(has_child(file, key) for key in others),
+        lambda file: (
+            all(has_child(file, key) for key in needed)
+            and not any(has_child(file, key) for key in others)
+        ),
     )
 
 

@@ -38,6 +38,7 @@ class EpisodeCutter:
         where: str,
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
+        can_just_stop: bool = False,
     ) -> None:
         """Take what is known of the episodes.
 
@@ -45,9 +46,11 @@ class EpisodeCutter:
             lengths: Rows of each episode, in their order.
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
+            can_just_stop: Whether an episode that no flag ends just stops; else it was cut off.
         """
         self.left_out = self.missing = 0
         self._lengths, self._where, self._metadata = lengths, where, metadata
+        self._can_just_stop = can_just_stop
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
         self._episode = 0
@@ -116,7 +119,7 @@ class EpisodeCutter:
             self._piece(rows, start, stop, final),
             ends=True,
             terminated=terminated,
-            truncated=truncated or not terminated,
+            truncated=truncated or not (terminated or self._can_just_stop),
             metadata={
                 **self._metadata(self._episode),
                 **({} if has_next else {MISSING: is_missing}),

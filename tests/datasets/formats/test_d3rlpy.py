@@ -130,7 +130,7 @@ def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any
 
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
-KINDS = {
+KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vectors": (VECTOR, spaces.Box(-1, 1, (2,), np.float32)),
     "choices": (VECTOR, spaces.Discrete(4)),
     "frames": (spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(4)),
@@ -146,10 +146,10 @@ def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
     orlog.export_dataset(dataset, tmp_path / "out", to="d3rlpy", lossy=True)
     again, _ = read_files(d3rlpy.FORMAT, tmp_path / "out" / "robot-v1.h5", tmp_path / "store")
     for one, other in zip(dataset, again, strict=True):
-        pairs = zip(one.observations, other.observations, strict=True)
-        if kind != "pairs":
-            pairs = iter([(one.observations, other.observations)])
-        for ours, theirs in pairs:
+        parts = [(one.observations, other.observations)]
+        if kind == "pairs":
+            parts = list(zip(one.observations, other.observations, strict=True))
+        for ours, theirs in parts:
             known = len(ours) - bool(one.terminations[-1])
             np.testing.assert_array_equal(ours[:known], theirs[:known])
         for name in ("actions", "rewards", "terminations", "truncations"):

@@ -18,6 +18,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
+from tests.tool_environments import run_tool, tool_python
 
 
 def write(path: Path, lengths: list[int], *, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -135,3 +136,32 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path, compressed: bool) -> 
         (tmp_path / "b.npz").write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(ogbench.FORMAT, tmp_path / "b.npz", f))  # type: ignore[misc]
+
+
+@pytest.mark.thorough
+def test_ogbench_reads_what_is_exported(tmp_path: Path) -> None:
+    write(tmp_path / "cube-v0.npz", [4, 2])
+    write(tmp_path / "cube-v0-val.npz", [3], seed=1)
+    orlog.import_dataset([tmp_path / "cube-v0.npz", tmp_path / "cube-v0-val.npz"], "lab/cube-v0")
+    export_dataset("lab/cube-v0", tmp_path / "out", to="ogbench")
+    code = """
+    import numpy as np, orlog
+    from ogbench.utils import load_dataset
+
+    whole = orlog.load_dataset("lab/cube-v0")
+    for ending, episodes in (("", [0, 1]), ("-val", [2])):
+        ours = whole.to_dict(episodes=episodes)
+        theirs = load_dataset(f"out/cube-v0{ending}.npz", add_info=True)
+        for name in ("observations", "next_observations", "actions"):
+            assert np.array_equal(theirs[name], ours[name])
+        assert np.array_equal(theirs["terminals"], ours["truncations"])
+        assert np.array_equal(theirs["qpos"], ours["infos"]["qpos"])
+        # Compact: final observations have rows of their own, which are not valid as steps.
+        compact = load_dataset(f"out/cube-v0{ending}.npz", compact_dataset=True)
+        rows = np.flatnonzero(compact["valids"])
+        assert np.array_equal(compact["observations"][rows], ours["observations"])
+        assert np.array_equal(compact["observations"][rows + 1], ours["next_observations"])
+        assert np.array_equal(compact["actions"][rows], ours["actions"])
+        assert np.array_equal(compact["terminals"][rows], ours["truncations"])
+    """
+    run_tool(tool_python("ogbench==1.2.2", dependencies=False), code, folder=tmp_path)

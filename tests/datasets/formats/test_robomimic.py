@@ -16,7 +16,9 @@ from orlog.datasets.formats.formats import choose_format
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
+from tests.tool_environments import run_tool, tool_python
 
+PACKAGES = ("robomimic==0.3.0", "termcolor==2.5.0")
 LENGTHS = {"demo_0": 4, "demo_2": 3, "demo_10": 5}  # with a gap, and not in the order of text
 MASKS = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"], "20_percent": ["demo_10"]}
 
@@ -105,3 +107,38 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
         path.write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(robomimic.FORMAT, path, f))  # type: ignore[misc]
+
+
+@pytest.mark.thorough
+def test_robomimic_reads_what_is_exported(tmp_path: Path) -> None:
+    write(tmp_path / "lift.hdf5")
+    orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
+    orlog.export_dataset("lab/lift-v1", tmp_path / "out", to="robomimic")
+    code = """
+    import numpy as np, orlog
+    import robomimic.utils.obs_utils as kinds
+    from robomimic.utils.dataset import SequenceDataset
+
+    path = "out/lift-v1.hdf5"
+    kinds.initialize_obs_utils_with_obs_specs({"obs": {"low_dim": ["eef_pos"], "rgb": ["image"]}})
+    for split in (None, "train", "valid"):
+        episodes = [
+            one
+            for one in orlog.load_dataset("lab/lift-v1")
+            if split in (None, one.metadata["split"])
+        ]
+        steps = [(one, step) for one in episodes for step in range(len(one.rewards))]
+        dataset = SequenceDataset(
+            path, ("eef_pos", "image"), ("actions", "rewards", "dones"), filter_by_attribute=split
+        )
+        assert len(dataset) == len(steps) and len(episodes) == dataset.n_demos
+        for row, (episode, step) in enumerate(steps):
+            found = dataset[row]
+            for part, values in episode.observations.items():
+                assert np.array_equal(found["obs"][part][0], values[step])
+                assert np.array_equal(found["next_obs"][part][0], values[step + 1])
+            assert np.array_equal(found["actions"][0], episode.actions[step])
+            assert np.array_equal(found["rewards"][0], episode.rewards[step])
+            assert found["dones"][0] == episode.infos["done"][step]
+    """
+    run_tool(tool_python(*PACKAGES, dependencies=False), code, folder=tmp_path)

@@ -1,0 +1,304 @@
+"""TorchRL's folders: those of its layout, written and read again, by TorchRL itself, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.formats import torchrl
+from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.interchange.tensordict_files import write_documents
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
+from tests.levels import scaled
+from tests.tool_environments import run_tool, tool_python
+
+PACKAGES = ("torchrl==0.14.1", "tensordict==0.14.3")
+LENGTHS = (3, 1, 4)
+
+
+def arrays(**change: Any) -> dict[str, np.ndarray]:
+    """Return three episodes as tensors: one cut off, one that just stops, one that ended."""
+    rng = np.random.default_rng(0)
+    observations = [rng.normal(size=(length + 1, 2)).astype("f4") for length in LENGTHS]
+    count = sum(LENGTHS)
+    rows = np.arange(count)
+    found = {
+        "observation": np.concatenate([one[:-1] for one in observations]),
+        "action": rng.normal(size=(count, 1)).astype("f4"),
+        "collector/traj_ids": np.repeat([7, 8, 9], LENGTHS),
+        "next/observation": np.concatenate([one[1:] for one in observations]),
+        "next/reward": rng.normal(size=(count, 1)).astype("f4"),
+        "next/done": ((rows == 2) | (rows == 7))[:, None],
+        "next/terminated": (rows == 7)[:, None],
+        "next/truncated": (rows == 2)[:, None],
+        "info/speed": rng.normal(size=(count, 1)),
+    }
+    return {name: one for name, one in (found | change).items() if one is not None}
+
+
+def write(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write a folder of TensorDict's layout."""
+    files = write_documents(folder, {name: (one.dtype, one.shape) for name, one in tensors.items()})
+    for name, path in files.items():
+        path.write_bytes(tensors[name].tobytes())
+
+
+def check(dataset: Dataset, tensors: dict[str, np.ndarray]) -> None:
+    """Compare with the three episodes, row by row."""
+    first = 0
+    for episode, length in zip(dataset, LENGTHS, strict=True):
+        rows = slice(first, first + length)
+        np.testing.assert_array_equal(episode.observations[:-1], tensors["observation"][rows])
+        np.testing.assert_array_equal(episode.observations[1:], tensors["next/observation"][rows])
+        np.testing.assert_array_equal(episode.actions, tensors["action"][rows])
+        np.testing.assert_array_equal(episode.rewards, tensors["next/reward"][rows, 0])
+        for flag, name in (("terminations", "terminated"), ("truncations", "truncated")):
+            np.testing.assert_array_equal(
+                getattr(episode, flag), tensors[f"next/{name}"][rows].reshape(-1)
+            )
+        first += length
+
+
+@pytest.mark.parametrize("block_bytes", [1, 100, 2**24])
+def test_episodes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(torchrl, "BLOCK_BYTES", block_bytes)
+    tensors = arrays()
+    write(tmp_path / "data", tensors)
+    (tmp_path / "data" / "other.pickle").write_bytes(b"never read")
+    assert choose_format([tmp_path / "data"], None, "lab/x").name == "torchrl-memmap"
+    dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    check(dataset, tensors)
+    assert (found.terminated, found.truncated) == (1, 1)
+    np.testing.assert_array_equal(dataset[2].infos["speed"], tensors["info/speed"][4:])
+
+
+def test_a_dump_of_a_buffer_is_read_as_far_as_it_is_filled(tmp_path: Path) -> None:
+    full = {name: np.concatenate((one, one[:2])) for name, one in arrays().items()}
+    write(tmp_path / "dump" / "storage", full)
+    (tmp_path / "dump" / "storage" / "storage_metadata.json").write_text('{"len": 8}', "utf-8")
+    (tmp_path / "dump" / "writer").mkdir()
+    (tmp_path / "dump" / "writer" / "metadata.json").write_text('{"cursor": 8}', "utf-8")
+    assert choose_format([tmp_path / "dump"], None, "lab/x").name == "torchrl-memmap"
+    dataset, _ = read_files(torchrl.FORMAT, tmp_path / "dump", tmp_path / "store")
+    check(dataset, full)
+    # One that is full goes on at its oldest row; the episode there, of one id, is in two pieces.
+    tensors = arrays(**{"collector/traj_ids": None})
+    ring = {name: np.roll(one, 2, axis=0) for name, one in tensors.items()}
+    write(tmp_path / "ring" / "storage", ring)
+    (tmp_path / "ring" / "storage" / "storage_metadata.json").write_text('{"len": 8}', "utf-8")
+    (tmp_path / "ring" / "writer").mkdir()
+    (tmp_path / "ring" / "writer" / "metadata.json").write_text('{"cursor": 2}', "utf-8")
+    with pytest.raises(SchemaError, match="that of row 5 is not the observation of row 6"):
+        read_files(
+            torchrl.FORMAT, tmp_path / "ring", tmp_path / "store2"
+        )  # rows 2 to 4 end, 5 just stops
+    flags = np.roll(np.arange(8) == 3, 2)[:, None]
+    write(tmp_path / "ring" / "storage", ring | {"next/done": ring["next/done"] | flags})
+    dataset, _ = read_files(torchrl.FORMAT, tmp_path / "ring", tmp_path / "store3")
+    assert dataset.episode_lengths.tolist() == [2, 3, 1, 2]
+
+
+def test_what_is_missing_stays_missing(tmp_path: Path) -> None:
+    ends = arrays()["next/done"] | (np.arange(8) == 3)[:, None]
+    zeros = np.where(ends, 0, arrays()["next/observation"]).astype("f4")
+    for number, after in enumerate([zeros, None]):  # as TorchRL's downloads, and without it
+        tensors = arrays(**{"next/observation": after, "next/done": ends})
+        write(tmp_path / f"data{number}", tensors)
+        dataset, found = read_files(
+            torchrl.FORMAT, tmp_path / f"data{number}", tmp_path / f"store{number}"
+        )
+        assert dataset.episode_lengths.tolist() == [2, 4]
+        assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [False, True]
+        np.testing.assert_array_equal(dataset[0].observations, tensors["observation"][:3])
+        assert any("zeros, as in TorchRL" in one for one in found.doubts) == (number == 0)
+        assert any(one.startswith("2 last rows of episodes were left out") for one in found.doubts)
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_actions_may_be_choices(tmp_path: Path, one_hot: bool) -> None:
+    choices = np.array([0, 2, 1, 1, 0, 2, 0, 1])
+    write(tmp_path / "data", arrays(action=np.eye(3, dtype=bool)[choices] if one_hot else choices))
+    dataset, found = read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")
+    assert dataset.action_space == spaces.Discrete(3)
+    np.testing.assert_array_equal(dataset.column("actions"), choices)
+    assert "Actions were taken to be a choice among 3." in found.doubts
+
+
+KINDS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
+    "vectors-v1": (spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32)),
+    "parts-v1": (
+        spaces.Dict(
+            {"arm": spaces.Box(-1, 1, (2,)), "frame": spaces.Box(0, 255, (4, 4, 3), np.uint8)}
+        ),
+        spaces.Discrete(3),
+    ),
+}
+
+
+def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
+    """Record episodes: one cut off, one that just stops, one that ended the task."""
+    observations.seed(0)
+    actions.seed(0)
+    with orlog.DatasetWriter(name, observation_space=observations, action_space=actions) as writer:
+        for number, length in enumerate(LENGTHS):
+            ends = np.arange(length) == length - 1
+            samples = [observations.sample() for _ in range(length + 1)]
+            writer.add_episode(
+                orlog.Episode(
+                    observations={
+                        key: np.stack([one[key] for one in samples]) for key in samples[0]
+                    }
+                    if isinstance(observations, spaces.Dict)
+                    else np.stack(samples),
+                    actions=np.stack([actions.sample() for _ in range(length)]),
+                    rewards=np.arange(length) / 4.0,
+                    terminations=ends & (number == 2),
+                    truncations=ends & (number == 0),
+                    infos={"place": np.arange(2.0 * length).reshape(-1, 2)},
+                )
+            )
+    return orlog.load_dataset(name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
+    dataset = record(f"lab/{kind}", *KINDS[kind])
+    orlog.export_dataset(dataset, tmp_path / "out", to="torchrl")
+    again, _ = read_files(torchrl.FORMAT, tmp_path / "out", tmp_path / "store")
+    assert again.manifest.columns == dataset.manifest.columns
+
+
+def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
+    follows = arrays()["next/observation"].copy()
+    follows[5] += 1
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"next/observation": follows}, "that of row 5 is not the observation of row 6"),
+        ({"next/observation": follows[:, :1]}, "next/observation: expected float32 of shape"),
+        ({"next/reward": None}, "has no tensor next/reward"),
+        (dict.fromkeys(("next/done", "next/terminated", "next/truncated")), "expected next/done"),
+        ({"observation": None}, "no tensor is also in next"),
+        ({"next/reward": np.zeros((8, 2), "f4")}, "next/reward: expected one number a row"),
+        ({"next/reward": np.zeros((7, 1), "f4")}, "next/reward: expected 8 rows"),
+    ]
+    for number, (change, message) in enumerate(changes):
+        write(tmp_path / str(number), arrays(**change))
+        with pytest.raises(SchemaError, match=message):
+            read_files(torchrl.FORMAT, tmp_path / str(number), tmp_path / "store")
+
+
+def test_files_are_not_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    write(folder, arrays())
+    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+
+    def refuses(error: type[Exception], message: str, **change: Any) -> None:
+        (folder / "meta.json").write_text(json.dumps(meta | change), "utf-8")
+        with pytest.raises(error, match=message):
+            read_files(torchrl.FORMAT, folder, tmp_path / "store")
+
+    refuses(SchemaError, "a batch of shape \\(2, 4\\)", shape=[2, 4])
+    refuses(
+        IntegrityError,
+        "takes 96 bytes, and observation.memmap has 64",
+        observation=meta["observation"] | {"shape": [8, 3]},
+    )
+    refuses(
+        IntegrityError, "..%2F..%2Fsecret.memmap' is missing", **{"../../secret": meta["action"]}
+    )
+    refuses(SchemaError, "has no meta.json", **{"..": {"type": "TensorDict"}})
+    (tmp_path / "x.memmap").write_bytes(bytes(32))
+    (folder / "x.memmap").symlink_to(tmp_path / "x.memmap")
+    refuses(SchemaError, "x.memmap is a link", x=meta["action"])
+    (folder / "inner").symlink_to(folder / "next")
+    refuses(SchemaError, "a link, or nested too deeply", inner={"type": "TensorDict"})
+    (folder / "meta.json").write_text(
+        json.dumps(meta | {"note": {"type": "NonTensorData"}}), "utf-8"
+    )
+    _, found = read_files(torchrl.FORMAT, folder, tmp_path / "store")
+    assert "Left out, no numbers with a row a step: note." in found.doubts
+
+
+def test_damaged_folders_are_refused_or_read(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    write(folder, arrays())
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    each = max(1, scaled(60) // len(files))
+    for number, path in enumerate(files):
+        good = path.read_bytes()
+        for turn, data in enumerate(damaged(good, each, seed=number)):
+            path.write_bytes(data)
+            store = tmp_path / f"{number}-{turn}"
+            refuses_or_reads(lambda f=store: read_files(torchrl.FORMAT, folder, f))  # type: ignore[misc]
+        path.write_bytes(good)
+
+
+@pytest.mark.thorough
+def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None:
+    for kind, pair in KINDS.items():
+        orlog.export_dataset(record(f"lab/{kind}", *pair), tmp_path / kind, to="torchrl")
+    code = """
+    import sys, numpy as np, torch, orlog
+    from tensordict import TensorDict
+    from torchrl.data import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
+    from torchrl.envs import GymEnv
+
+    def same(tensors, values):
+        if isinstance(values, dict):
+            return all(same(tensors[key], one) for key, one in values.items())
+        return np.array_equal(tensors.reshape(np.shape(values)), values)
+
+    for kind in sys.argv[1:]:
+        dataset = orlog.load_dataset(f"lab/{kind}")
+        columns = dataset.to_dict()
+        loaded = TensorDict.load_memmap(kind)
+        for tensors in (loaded, dataset.to_torchrl()):
+            assert same(tensors["observation"], columns["observations"])
+            assert same(tensors["next", "observation"], columns["next_observations"])
+            assert same(tensors["action"], columns["actions"])
+            assert same(tensors["next", "reward"], columns["rewards"])
+            assert same(tensors["next", "terminated"], columns["terminations"])
+            assert same(tensors["next", "truncated"], columns["truncations"])
+            assert same(tensors["collector", "traj_ids"], columns["episodes"])
+        assert same(loaded["info", "place"], columns["infos"]["place"])
+        buffer = TensorDictReplayBuffer(
+            storage=LazyMemmapStorage(12, scratch_dir=f"{kind}-scratch"),
+            sampler=SliceSampler(slice_len=2, traj_key=("collector", "traj_ids"), strict_length=False),
+            batch_size=4,
+        )
+        buffer.extend(loaded)
+        sample = buffer.sample()
+        assert sample["next", "reward"].shape[1:] == (1,)
+        buffer.dumps(f"{kind}-dump")
+        loaded.clone().memmap(f"{kind}-again")
+    env = GymEnv("CartPole-v1")
+    env.set_seed(0)
+    torch.manual_seed(0)
+    rolled = env.rollout(100, break_when_any_done=False)
+    rolled.memmap("rolled")
+    np.savez("rolled.npz", **{name: rolled["next", name] for name in ("done", "observation")})
+    """
+    run_tool(tool_python(*PACKAGES), code, *KINDS, folder=tmp_path)
+    for kind in KINDS:
+        for place in ("again", "dump"):
+            folder = tmp_path / f"{kind}-{place}"
+            again, _ = read_files(torchrl.FORMAT, folder, tmp_path / f"store-{kind}-{place}")
+            ours = orlog.load_dataset(f"lab/{kind}").manifest.columns
+            assert again.manifest.columns == ours
+    dataset, _ = read_files(torchrl.FORMAT, tmp_path / "rolled", tmp_path / "store-rolled")
+    with np.load(tmp_path / "rolled.npz") as rolled:
+        ended = np.flatnonzero(rolled["done"])
+        assert len(ended) > 2
+        assert len(dataset) == len(ended) + (ended[-1] != 99)
+        after = np.concatenate([one.observations[1:] for one in dataset])
+        np.testing.assert_array_equal(after, rolled["observation"])
+    assert dataset.action_space == spaces.Discrete(2)
