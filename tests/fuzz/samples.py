@@ -118,14 +118,12 @@ def write_samples(folder: Path) -> dict[str, list[Sample]]:
 
 
 def _sample(name: str, root: Path, options: Options) -> Sample:
-    files = sorted(path for path in root.iterdir() if path.is_file())
-    place = root
-    while "" in formats()[name].extensions and not files:
-        (place,) = place.iterdir()  # the folder that holds all
-        files = [
-            path for path in place.iterdir() if path.is_file() or len(list(place.iterdir())) > 1
-        ]
-    given = (place,) if "" in formats()[name].extensions else tuple(files)
+    is_folder = "" in formats()[name].extensions
+    place, entries = root, sorted(root.iterdir())
+    while is_folder and len(entries) == 1 and entries[0].is_dir():  # the folder that holds all
+        place = entries[0]
+        entries = list(place.iterdir())
+    given = (place,) if is_folder else tuple(path for path in entries if path.is_file())
     return Sample(name, root, given, options)
 
 
