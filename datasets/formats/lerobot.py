@@ -1,16 +1,18 @@
-"""Reads LeRobotDataset folders, versions 2.0, 2.1 and 3.0: Parquet tables, a row for each frame.
+"""Reads LeRobotDataset folders, versions 1, 2.0, 2.1 and 3.0, and writes 3.0: a row for each frame.
 
-    meta/        features, frames per second, episodes: see `interchange/lerobot_metadata.py`
+    meta/        features, frames per second, episodes: see `interchange/lerobot_metadata.py`,
+                 and `interchange/lerobot_version1.py` for version 1, which has less of them
     data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature
     videos/      frames of the features that are videos
 
 `observation.state` becomes the part `state` of a Dict of observations, and so on; `action` the action;
 `next.reward` the reward, which is 0 where there is none. `next.done` says which episodes ended the task;
 without it all were cut off. Episodes of LeRobot have no final observation: the last frame of one that was
-cut off gives it, and its action is left out. Images (PNG in the tables) are decoded without loss, and
-frames of videos as they were encoded, each found by its timestamp. `episodes/task` holds the task in
-words. Other features become infos. Order, counts and lengths are compared with the metadata.
-https://github.com/huggingface/lerobot
+cut off gives it, and its action is left out. Where the last two rows are both done, as in LeRobot's PushT, the last
+one is the final observation of an episode that ended. Images (PNG in the tables) are decoded without
+loss, and frames of videos as they were encoded, each found by its timestamp. `episodes/task` holds the
+task in words. Other features become infos. Order, counts and lengths are compared with the metadata.
+What orlog wrote comes back whole: `interchange/lerobot_exports.py`. https://github.com/huggingface/lerobot
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange import lerobot_version1 as version1
+from orlog.datasets.interchange.arrow_files import (
+    array_of,
+    check_pyarrow,
+    reading_arrow,
+    table_batches,
+)
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.image_tables import decoded_images
@@ -58,32 +66,38 @@ FLOATS = ("float16", "float32", "float64")
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     root, where = asked.files[0], asked.sources[0]
-    info = read_document(root, INFO, where)
-    version, fps = info.get("codebase_version"), info.get("fps")
-    if version not in VERSIONS:
+    is_first = not (root / INFO).exists() and (root / version1.INFO).exists()
+    info = read_document(root, version1.INFO if is_first else INFO, where)
+    version, fps = str(info.get("codebase_version")), info.get("fps")
+    if version not in VERSIONS and not (is_first and version.startswith("v1.")):
         raise SchemaError(
-            f"{where}: LeRobotDataset {version!r:.20} is not read, only {', '.join(VERSIONS)}; LeRobot's "
-            "converters bring older ones to these."
+            f"{where}: LeRobotDataset {version:.20} is not read, only v1.x, {', '.join(VERSIONS)}."
         )
     if not isinstance(fps, int | float) or not 0 < fps < math.inf:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
+    files = version1.tables_of(root, where) if is_first else tables_in(root, "data", where)
+    if is_first:
+        info["features"] = version1.find_features(root, files, where)
     kept = read_kept(root, where) if version == "v3.0" else None
     features = _Features(info, where) if kept is None else KeptRows(kept, root, where)
-    episodes = read_episodes(root, info, features.videos, where)
+    if is_first:
+        episodes = version1.read_episodes(root, list(features.videos), where)
+    else:
+        episodes = read_episodes(root, info, features.videos, where)
+    robot = info.get("robot_type")
     opened = Opened(
         schema=features.schema,
         steps=iter(()),
         total_steps=sum(episodes.lengths),
-        description=f"LeRobotDataset {version}, {fps} frames per second, robot {info.get('robot_type')}.",
+        description=f"LeRobotDataset {version}, {fps} frames per second"
+        + (f", robot {robot}." if robot else "."),
         doubts=features.doubts(),
     )
     if kept is not None:
         opened.environment, opened.license = kept.environment, kept.license
         opened.description = kept.description
     with contextlib.closing(Videos(root, episodes, features.videos, fps, where)) as videos:
-        opened.steps = _steps(
-            tables_in(root, "data", where), where, features, episodes, videos, opened.doubts
-        )
+        opened.steps = _steps(files, where, features, episodes, videos, opened.doubts)
         yield opened
 
 
@@ -113,7 +127,6 @@ class _Features:
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
         self._has_done = "next.done" in features
-        self._tasks: list[str] = []
         self._row_bytes = 0
         parts: dict[str, Any] = {}
         for name, feature in features.items():
@@ -167,13 +180,15 @@ class _Features:
         """Return about how many bytes a row takes."""
         return self._row_bytes
 
-    def begin(self, episodes: Episodes) -> None:
-        """Take the episodes, whose rows come next."""
-        self._tasks = episodes.tasks
-
-    def metadata(self, episode: int) -> dict[str, Any]:
-        """Return the values of an episode by its position."""
-        return {"task": self._tasks[episode]}
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+        """Return what cuts the rows of all files, which come next, into episodes."""
+        tasks = episodes.tasks
+        return EpisodeCutter(
+            episodes.lengths,
+            self.where,
+            metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
+            has_final_rows=True,
+        )
 
     def finished(self, piece: Steps) -> Steps:
         """Return a piece as it is."""
@@ -186,7 +201,12 @@ class _Features:
         for name, role in self.roles.items():
             if name in self.videos:
                 numbers = [array_of(_column(batch, one, where), one, where, first) for one in PLACE]
-                values = videos.frames(name, *numbers)
+                rows_of, times = numbers
+                if name in batch.schema.names:  # as in version 1
+                    times = version1.video_times(
+                        batch.column(name), name, rows_of, f"{where}, {name}"
+                    )
+                values = videos.frames(name, rows_of, times)
             elif name in self.images:
                 column = _column(batch, name, where)
                 values = decoded_images(column, self.images[name], f"{where}, {name}", first)
@@ -217,19 +237,16 @@ def _steps(
     videos: Videos,
     doubts: list[str],
 ) -> Iterator[Steps]:
-    import pyarrow.parquet
-
     lengths = episodes.lengths
-    features.begin(episodes)
-    cutter = EpisodeCutter(lengths, where, metadata=features.metadata)
+    cutter = features.cutter(episodes)
     expected = np.repeat(np.arange(len(lengths)), lengths)
     frames = np.concatenate([np.arange(length) for length in lengths])
     done = 0
     block_rows = max(1, BLOCK_BYTES // features.row_bytes())
     for file in files:
         name = f"{where}, {file.parent.name}/{file.name}"
-        with reading_arrow(name), pyarrow.parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches(block_rows):
+        with reading_arrow(name):
+            for batch in table_batches(file, block_rows):
                 count = batch.num_rows
                 for column, wanted in (("episode_index", expected), ("frame_index", frames)):
                     found = array_of(_column(batch, column, name), column, name, done)
@@ -293,7 +310,7 @@ def _shaped(values: np.ndarray, space: Any, where: str) -> np.ndarray:
 
 
 def _recognizes(files: Sequence[Path]) -> bool:
-    return (files[0] / INFO).is_file()
+    return any((files[0] / info).is_file() for info in (INFO, version1.INFO))
 
 
 FORMAT = Format(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["array_of", "check_pyarrow", "reading_arrow"]
+__all__ = ["array_of", "check_pyarrow", "reading_arrow", "table_batches"]
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -51,6 +52,22 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
             )
         return parts.reshape(len(column), int(sizes[0]), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+def table_batches(file: Path, rows: int) -> Iterator[Any]:
+    """Yield at most so many rows of a Parquet file, or of a stream of Arrow, at once and in order."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        with pyarrow.parquet.ParquetFile(file) as table:
+            yield from table.iter_batches(rows)
+        return
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        for batch in reader:
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
 
 
 @contextlib.contextmanager

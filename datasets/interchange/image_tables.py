@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["decoded_images", "encoded_images"]
+__all__ = ["decoded_images", "encoded_images", "image_size"]
 
 
 def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
@@ -26,29 +28,28 @@ def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) 
         IntegrityError: an image is damaged.
         MissingExtraError: Pillow is not installed.
     """
-    image_library = _pillow(where)
     found = np.empty((len(column), *shape), np.uint8)
     for row, item in enumerate(column.to_pylist()):
-        data = item.get("bytes") if isinstance(item, dict) else None
-        if not isinstance(data, bytes):
-            raise SchemaError(
-                f"{where}: row {first + row} holds no image; images in files are not read."
-            )
-        try:
-            with image_library.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
-                size = (image.height, image.width, len(image.getbands()))
-                if size not in (shape, (*shape, 1)):
-                    raise SchemaError(
-                        f"{where}: expected images of {shape}, found {size} in row {first + row}."
-                    )
-                found[row] = np.asarray(image).reshape(shape)
-        except (OSError, SyntaxError, ValueError) as error:
-            if isinstance(error, SchemaError):
-                raise
-            raise IntegrityError(
-                f"{where}: row {first + row} holds no image: {error}.", file=where
-            ) from error
+        with _opened(item, f"{where}, row {first + row}") as image:
+            size = _size(image)
+            if size not in (shape, (*shape, 1)):
+                raise SchemaError(
+                    f"{where}: expected images of {shape}, found {size} in row {first + row}."
+                )
+            found[row] = np.asarray(image).reshape(shape)
     return found
+
+
+def image_size(item: object, where: str) -> tuple[int, int, int]:
+    """Return height, width and channels of the image of one row, which is not decoded.
+
+    Raises:
+        SchemaError: the row holds no image.
+        IntegrityError: it is damaged.
+        MissingExtraError: Pillow is not installed.
+    """
+    with _opened(item, where) as image:
+        return _size(image)
 
 
 def encoded_images(frames: np.ndarray, where: str) -> Any:
@@ -70,6 +71,26 @@ def encoded_images(frames: np.ndarray, where: str) -> Any:
     return pa.StructArray.from_arrays(
         [pa.array(files, pa.binary()), pa.array(names, pa.string())], names=["bytes", "path"]
     )
+
+
+@contextlib.contextmanager
+def _opened(item: object, where: str) -> Iterator[Any]:
+    """Open the image of a row; what it says of itself is known, and its pixels come when asked for."""
+    library = _pillow(where)
+    data = item.get("bytes") if isinstance(item, dict) else None
+    if not isinstance(data, bytes):
+        raise SchemaError(f"{where} holds no image; images in files are not read.")
+    try:
+        with library.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
+            yield image
+    except OrlogError:
+        raise
+    except (OSError, SyntaxError, ValueError, library.DecompressionBombError) as error:
+        raise IntegrityError(f"{where} holds no image: {error}.", file=where) from error
+
+
+def _size(image: Any) -> tuple[int, int, int]:
+    return image.height, image.width, len(image.getbands())
 
 
 def _pillow(where: str) -> Any:

@@ -30,6 +30,7 @@ class EpisodeCutter:
     Attributes:
         left_out: Rows that were left out.
         missing: Episodes without a final observation.
+        finals: Episodes whose last row was taken for their final observation alone.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class EpisodeCutter:
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
         can_just_stop: bool = False,
+        has_final_rows: bool = False,
     ) -> None:
         """Take what is known of the episodes.
 
@@ -47,8 +49,11 @@ class EpisodeCutter:
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
             can_just_stop: Whether an episode that no flag ends just stops; else it was cut off.
+            has_final_rows: Whether an episode whose last two rows both end the task ended at the first
+                of them, and the other one holds its final observation.
         """
-        self.left_out = self.missing = 0
+        self.left_out = self.missing = self.finals = 0
+        self._has_final_rows = has_final_rows
         self._lengths, self._where, self._metadata = lengths, where, metadata
         self._can_just_stop = can_just_stop
         self._held: Rows = {}
@@ -95,17 +100,33 @@ class EpisodeCutter:
                 f"{self.missing:,} episodes that ended have no final observation; zeros stand for it, "
                 f"and episodes/{MISSING} is true."
             )
+        if self.finals:
+            said.append(
+                f"In {self.finals:,} episodes the last two rows are both done: the last one was taken for the "
+                "final observation alone."
+            )
         return said
 
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
         terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
-        self._check_inside(rows, start, stop - 1)
-        last = slice(stop - 1, stop)
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
-        is_missing = terminated and not has_next
+        is_final_row = (
+            self._has_final_rows
+            and terminated
+            and not has_next
+            and stop - start > 1
+            and bool(rows["terminated"][stop - 2])
+        )
+        self._check_inside(rows, start, stop - 1 - is_final_row)
+        last = slice(stop - 1, stop)
+        is_missing = terminated and not has_next and not is_final_row
         if has_next:
             final = _part(rows, last, "next_observation")
+        elif is_final_row:
+            final = _part(rows, last)
+            stop -= 1
+            self.finals += 1
         elif terminated:
             final = _changed(_part(rows, last), np.zeros_like)
             self.missing += 1

@@ -25,7 +25,7 @@ from orlog.datasets.columns.values import space_columns, unflatten
 from orlog.datasets.interchange.arrow_files import array_of, reading_arrow
 from orlog.datasets.interchange.episodes import Steps
 from orlog.datasets.interchange.image_tables import decoded_images
-from orlog.datasets.interchange.known_lengths import Rows
+from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.datasets.interchange.lerobot_metadata import Episodes, read_document, tables_in
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import ColumnSpec
@@ -173,9 +173,10 @@ class KeptRows:
         self._details: Iterator[dict[str, Any]] = iter(())
         self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
 
-    def begin(self, episodes: Episodes) -> None:
-        """Take the episodes, whose rows come next."""
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+        """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
+        return EpisodeCutter(episodes.lengths, self._where, can_just_stop=True)
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""
@@ -186,10 +187,6 @@ class KeptRows:
         return 2 * sum(
             one.dtype.itemsize * math.prod(one.shape) + 8 for one in self._specs.values()
         )
-
-    def metadata(self, _episode: int) -> dict[str, Any]:
-        """Return nothing, as `finished` adds it."""
-        return {}
 
     def rows(self, batch: Any, _videos: object, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
@@ -210,7 +207,6 @@ class KeptRows:
             details = next(self._details)
             for name, values in nexts.items():
                 values[row] = details[FINAL + name]
-            details["truncated"] = bool(rows["truncated"][row])
             self._ends.append(details)
         return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
 
@@ -228,7 +224,6 @@ class KeptRows:
         seed = int(details[SEED])
         return dataclasses.replace(
             piece,
-            truncated=details["truncated"],
             seed=None if seed < 0 else seed,
             metadata={
                 name.removeprefix("episodes/"): details[EPISODE + name.removeprefix("episodes/")]

@@ -25,7 +25,7 @@ from orlog.datasets.interchange.arrow_files import reading_arrow
 from orlog.datasets.interchange.video_frames import Video, open_video
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["INFO", "Episodes", "Videos", "read_document", "read_episodes", "tables_in"]
+__all__ = ["INFO", "Episodes", "Videos", "inside", "read_document", "read_episodes", "tables_in"]
 
 INFO = Path("meta") / "info.json"
 LARGEST_DOCUMENT = 2**26
@@ -46,13 +46,13 @@ class Episodes:
 
     Attributes:
         lengths: Frames of each.
-        tasks: What was done in each, in words.
+        tasks: What was done in each, in words; None where no metadata tell it.
         videos: Of each camera, the file of each episode, relative to the dataset, and the time in
             seconds at which the episode begins there.
     """
 
     lengths: list[int]
-    tasks: list[str]
+    tasks: list[str] | None
     videos: dict[str, list[tuple[str, float]]]
 
 
@@ -63,7 +63,7 @@ def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
         SchemaError: there is no such file, or it holds something else.
         IntegrityError: it is damaged.
     """
-    file = _inside(root, path, where)
+    file = inside(root, path, where)
     if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
         raise SchemaError(f"{where}: has no {path.as_posix()}, so it is no LeRobotDataset.")
     try:
@@ -84,7 +84,7 @@ def tables_in(root: Path, folder: str, where: str) -> list[Path]:
         SchemaError: one is a link.
     """
     files = sorted((root / folder).glob("chunk-*/*.parquet"))
-    return [_inside(root, file.relative_to(root), where) for file in files]
+    return [inside(root, file.relative_to(root), where) for file in files]
 
 
 def read_episodes(
@@ -201,7 +201,7 @@ class Videos:
         wanted = self._frames[camera].pop(file, 0)
         if not wanted:
             raise SchemaError(f"{where}: the episodes in it do not follow each other.")
-        path = _inside(self._root, Path(file), self._where)
+        path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
                 f"{where}: is missing; it was downloaded without its videos, or in part."
@@ -278,7 +278,7 @@ def _rows_of_tables(root: Path, cameras: list[str], where: str) -> list[Any]:
 
 
 def _rows_of_lines(root: Path, where: str) -> list[Any]:
-    file = _inside(root, Path("meta") / "episodes.jsonl", where)
+    file = inside(root, Path("meta") / "episodes.jsonl", where)
     if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
         raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
     try:
@@ -289,8 +289,12 @@ def _rows_of_lines(root: Path, where: str) -> list[Any]:
         ) from error
 
 
-def _inside(root: Path, path: Path, where: str) -> Path:
-    """Return the path of a file of the dataset; links are refused."""
+def inside(root: Path, path: Path, where: str) -> Path:
+    """Return the path of a file of the dataset.
+
+    Raises:
+        SchemaError: it, or a folder on the way, is a link.
+    """
     place = root
     for part in path.parts:
         place /= part

@@ -18,13 +18,15 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["Video", "open_video"]
+__all__ = ["Video", "open_video", "video_shape"]
 
 CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
 PIXELS = {1: "gray", 3: "rgb24"}
 LARGEST_INDEX = 2**26  # bytes of the box that lists the frames
 BOXES = (b"ftyp", b"free", b"mdat", b"moov", b"skip", b"wide")
 MOST_EDITS = 16
+MOST_FRAMES = 2**20  # where it is not known how many there should be
+LARGEST_FRAME = 2**24  # pixels, likewise
 ALIGNMENT = 128  # codecs round the size of a frame up to at most this
 
 
@@ -56,7 +58,7 @@ class Video:
                 f"{where}: expected frames of {shape[1]} x {shape[0]} pixels, found {context.width} x "
                 f"{context.height}."
             )
-        context.options = {"err_detect": "explode", "max_pixels": _most_pixels(shape)}
+        context.options = {"err_detect": "explode", "max_pixels": str(_most_pixels(shape))}
         context.thread_type = "AUTO"
         self.where = where
         self._shape, self._used, self._count = shape, 0, int(streams[0].frames)
@@ -133,19 +135,40 @@ def open_video(
         IntegrityError: it is damaged, or claims more frames.
         MissingExtraError: PyAV is not installed.
     """
-    av = _import_av()
     if len(shape) != 3 or shape[2] not in PIXELS:
         raise SchemaError(
             f"{where}: expected a shape of height, width and 1 or 3 channels, found {shape}."
         )
+    with _opened(path, where, most_frames, _most_pixels(shape)) as container:
+        yield Video(container, shape, where)
+
+
+def video_shape(path: Path, where: str) -> tuple[int, int, int]:
+    """Return height, width and channels of the frames of an MP4 file, which may be of any size.
+
+    Raises:
+        SchemaError: it holds no video.
+        IntegrityError: it is damaged.
+        MissingExtraError: PyAV is not installed.
+    """
+    with _opened(path, where, MOST_FRAMES, LARGEST_FRAME) as container:
+        streams = container.streams.video
+        if len(streams) != 1 or streams[0].codec_context is None:
+            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+        return streams[0].codec_context.height, streams[0].codec_context.width, 3
+
+
+@contextlib.contextmanager
+def _opened(path: Path, where: str, most_frames: int, most_pixels: int) -> Iterator[Any]:
+    av = _import_av()
     with path.open("rb") as file:
         _check_boxes(file, where, most_frames)
         file.seek(0)
         with _reading(where):
-            options = {"max_pixels": _most_pixels(shape)}
+            options = {"max_pixels": str(most_pixels)}
             container = av.open(file, format="mp4", metadata_errors="replace", options=options)
         with container:
-            yield Video(container, shape, where)
+            yield container
 
 
 def _check_boxes(file: BinaryIO, where: str, most_frames: int) -> None:
@@ -194,9 +217,9 @@ def _check_index(index: bytes, where: str, most_frames: int) -> None:
             )
 
 
-def _most_pixels(shape: tuple[int, ...]) -> str:
+def _most_pixels(shape: tuple[int, ...]) -> int:
     height, width = (-(-one // ALIGNMENT) * ALIGNMENT + ALIGNMENT for one in shape[:2])
-    return str(height * width)
+    return height * width
 
 
 @contextlib.contextmanager
