@@ -35,11 +35,15 @@ from orlog.datasets.interchange.tf_examples import Feature, read_example
 from orlog.datasets.interchange.tfds_metadata import (
     FEATURES_FILE,
     INFO_FILE,
+    METADATA_FILE,
     DatasetInfo,
     Leaf,
+    Own,
     find_version,
+    plain_text,
     read_features,
     read_info,
+    read_own,
 )
 from orlog.datasets.interchange.tfds_values import (
     Column,
@@ -48,7 +52,7 @@ from orlog.datasets.interchange.tfds_values import (
     stored_names,
 )
 from orlog.datasets.interchange.tfds_writing import SEED, SPLIT, TfdsWriter, tfds_losses
-from orlog.datasets.interchange.tfrecord_files import open_tfrecord, record_spans
+from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord, record_spans
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
@@ -56,6 +60,7 @@ from orlog.manifests.columns import can_be_named
 __all__ = ["FORMAT"]
 
 BLOCK_BYTES = 2**24
+MOST_LISTED = 10_000
 FLAGS = ("is_first", "is_last", "is_terminal")
 ONLY_SPLIT = {"train"}
 
@@ -70,10 +75,12 @@ def _open(asked: Asked) -> Iterator[Opened]:
     folder = find_version(asked.files[0], where)
     info = read_info(folder, where)
     features = _Features(*read_features(folder, where), where)
+    own = read_own(folder, where)
     looks = _look_at_all(info, features, where)
     plan = _Plan(looks, info, features)
     opened = Opened(
-        schema=features.schema(),
+        schema=features.schema(own),
+        environment=None if own is None else own.environment,
         steps=iter(()),
         total_steps=int(plan.actions.sum()),
         doubts=[*features.doubts(), *plan.doubts, *_unlisted(folder, info)],
@@ -143,14 +150,33 @@ class _Features:
         groups = (self.flags, self.observation, self.action, self.infos)
         return [*(leaf for group in groups for leaf in group.values()), *reward]
 
-    def schema(self) -> Schema:
-        """Return the spaces and the dtype of rewards."""
+    def reward_dtype(self) -> np.dtype[Any]:
+        """Return float32, or float64 where rewards need it."""
         is_double = self.reward is not None and self.reward.dtype not in (np.float32, np.float16)
-        return Schema(
+        return np.dtype(np.float64 if is_double else np.float32)
+
+    def schema(self, own: Own | None) -> Schema:
+        """Return the spaces, those that orlog wrote beside the records if there are some.
+
+        Raises:
+            SchemaError: these are not of what the records hold.
+        """
+        found = Schema(
             observation_space=_space(self.observation),
             action_space=_space(self.action),
-            reward_dtype=np.dtype(np.float64 if is_double else np.float32),
+            reward_dtype=self.reward_dtype(),
         )
+        if own is None:
+            return found
+        told = dataclasses.replace(
+            found, observation_space=own.observation_space, action_space=own.action_space
+        )
+        if told.columns() != found.columns():
+            raise SchemaError(
+                f"{self._where}, {METADATA_FILE}: its spaces are not of what {FEATURES_FILE} says; remove "
+                "that file."
+            )
+        return told
 
     def step_bytes(self) -> int:
         """Return about how many bytes a step takes."""
@@ -161,9 +187,10 @@ class _Features:
         said = []
         if self._left_out:
             listed = ", ".join(f"{name} ({why})" for name, why in sorted(self._left_out.items()))
-            said.append(f"Left out: {listed}.")
+            said.append(f"Left out: {plain_text(listed, MOST_LISTED)}.")
         if self._texts:
-            said.append(f"Texts and sequences became infos: {', '.join(self._texts)}.")
+            listed = plain_text(", ".join(self._texts), MOST_LISTED)
+            said.append(f"Texts and sequences became infos: {listed}.")
         if self.reward is None:
             said.append("The steps have no reward: rewards are zeros.")
         missing = [name for name in FLAGS if name not in self.flags]
@@ -238,6 +265,13 @@ def _leaf_space(leaf: Leaf) -> spaces.Space[Any]:
     return unbounded_space(leaf.dtype, shape)
 
 
+def _stored_dtype(leaf: Leaf) -> np.dtype[Any]:
+    """Return the dtype of values of the space of a feature."""
+    if leaf.dtype.kind == "b":
+        return np.dtype(np.int8 if leaf.shape else np.int64)
+    return leaf.dtype
+
+
 LOOK = np.dtype(
     [
         ("shard", "i4"),
@@ -269,7 +303,7 @@ def _look_at_all(info: DatasetInfo, features: _Features, where: str) -> np.ndarr
         with open_tfrecord(shard.path, where) as file:
             for record, span in enumerate(record_spans(file, name)):
                 what = f"{name}, record {record}"
-                rows.append((number, *span, *looker.look(file, span, what)))
+                rows.append((number, *span, *looker.look(*near_record(file, span), what)))
         if len(rows) != shard.records:
             raise IntegrityError(
                 f"{name}: holds {len(rows):,} records, and {INFO_FILE} says {shard.records:,}.",
@@ -488,8 +522,9 @@ def _steps(
                     continue
                 span = (int(looks["start"][index]), int(looks["stop"][index]))
                 what = f"{where}, {shard.path.name}, the record at byte {span[0]}"
-                example = read_example(file, span, features.wanted, what)
-                episode = _Episode(file, example, features, what)
+                near, place = near_record(file, span)
+                example = read_example(near, place, features.wanted, what)
+                episode = _Episode(near, example, features, what)
                 metadata = episode.metadata()
                 if has_splits:
                     metadata[SPLIT] = shard.split
@@ -542,7 +577,7 @@ class _Episode:
         seed = metadata.pop(SEED, None)
         terminals = self._led_to_terminal(rows, count)
         at_once = max(1, BLOCK_BYTES // self._features.step_bytes())
-        dtype = self._features.schema().reward_dtype
+        dtype = self._features.reward_dtype()
         for start in range(0, count, at_once):
             stop = min(count, start + at_once)
             is_last = stop == count
@@ -577,7 +612,7 @@ class _Episode:
                 values = np.concatenate(
                     (values, np.zeros_like(values[:1]) if len(values) else _zeros(column))
                 )
-            values = values.astype(_leaf_space(column.leaf).dtype, copy=False)
+            values = values.astype(_stored_dtype(column.leaf), copy=False)
             if not path:
                 return values
             place = found

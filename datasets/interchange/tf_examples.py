@@ -79,14 +79,14 @@ class _Message:
         """Return number, wire type and value of the field at the start of a span."""
         start, stop = span
         head = self.read(start, min(2 * LONGEST_NUMBER, stop - start))
-        tag, used = self._varint(head, 0)
+        tag, used = (head[0], 1) if head and head[0] < 0x80 else self._varint(head, 0)
         number, wire = tag >> 3, tag & 7
         place = start + used
-        if wire == VARINT:
-            length = self._varint(head, used)[1] - used
-        elif wire == BLOCK:
+        if wire == BLOCK:
             length, after = self._varint(head, used)
             place = start + after
+        elif wire == VARINT:
+            length = self._varint(head, used)[1] - used
         elif wire in (EIGHT_BYTES, FOUR_BYTES):
             length = 8 if wire == EIGHT_BYTES else 4
         else:
@@ -130,11 +130,12 @@ class _Message:
 
     def _varint(self, data: bytes, start: int) -> tuple[int, int]:
         """Return the number at a place, and where it ends."""
-        value = 0
-        for place in range(start, min(len(data), start + LONGEST_NUMBER)):
-            value |= (data[place] & 0x7F) << 7 * (place - start)
-            if data[place] < 0x80:
-                return value, place + 1
+        value = shift = 0
+        for place, byte in enumerate(data[start : start + LONGEST_NUMBER], start + 1):
+            if byte < 0x80:
+                return value | byte << shift, place
+            value |= (byte & 0x7F) << shift
+            shift += 7
         raise self.error("a number is not ended")
 
 

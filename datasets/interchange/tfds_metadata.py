@@ -2,6 +2,7 @@
 
     dataset_info.json   name, version, description, splits: names of their files, records in each
     features.json       a tree of what a record holds; in the records its paths are the names of features
+    metadata.json       anything that the author adds; `orlog` in it holds spaces and environment, as manifests do
 
 https://www.tensorflow.org/datasets
 """
@@ -16,14 +17,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
+import msgspec
 import numpy as np
 
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.manifests.manifest import EnvironmentRecord
+from orlog.manifests.spaces import space_from_json, space_to_json
 
-__all__ = ["DatasetInfo", "Leaf", "Shard", "find_version", "read_features", "read_info"]
+__all__ = [
+    "DatasetInfo",
+    "Leaf",
+    "Own",
+    "Shard",
+    "find_version",
+    "own_to_json",
+    "plain_text",
+    "read_features",
+    "read_info",
+    "read_own",
+]
 
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
+METADATA_FILE = "metadata.json"
+OWN = "orlog"
 STEPS = "steps"
 LARGEST_DOCUMENT = 2**26
 LARGEST_VALUE = 2**26
@@ -101,6 +119,57 @@ class Leaf:
         return math.prod(1 if one is None else one for one in self.shape)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What orlog adds to what TensorFlow Datasets says.
+
+    Attributes:
+        observation_space: Space of observations, with its bounds.
+        action_space: Space of actions.
+        environment: The environment that recorded the data, if one is known.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    environment: EnvironmentRecord | None
+
+
+def own_to_json(own: Own) -> dict[str, Any]:
+    """Return what `metadata.json` holds."""
+    return {
+        OWN: {
+            "observation_space": space_to_json(own.observation_space),
+            "action_space": space_to_json(own.action_space),
+            "environment": msgspec.to_builtins(own.environment),
+        }
+    }
+
+
+def read_own(folder: Path, where: str) -> Own | None:
+    """Return what orlog wrote into `metadata.json`; None where it wrote none.
+
+    Raises:
+        SchemaError: it is not what orlog writes.
+        IntegrityError: it is no JSON.
+    """
+    if not (folder / METADATA_FILE).is_file():
+        return None
+    body = _document(folder / METADATA_FILE, where).get(OWN)
+    if body is None:
+        return None
+    what = f"{where}, {METADATA_FILE}, {OWN}"
+    if not isinstance(body, dict):
+        raise SchemaError(f"{what}: expected spaces, found {body!r:.50}.")
+    try:
+        return Own(
+            observation_space=space_from_json(body.get("observation_space")),
+            action_space=space_from_json(body.get("action_space")),
+            environment=msgspec.convert(body.get("environment"), EnvironmentRecord | None),
+        )
+    except (SchemaError, msgspec.ValidationError) as error:
+        raise SchemaError(f"{what}: {clause(error)}.") from error
+
+
 def find_version(folder: Path, where: str) -> Path:
     """Return the folder of the one version that lies in a folder, or in folders inside of it.
 
@@ -141,7 +210,7 @@ def read_info(folder: Path, where: str) -> DatasetInfo:
         )
     name = _word(body.get("name"), f"{what}, name")
     config = body.get("configName")
-    title = "/".join([name, *([str(config)[:200]] if config else [])])
+    title = "/".join([name, *([plain_text(config, 200)] if config else [])])
     shards: list[Shard] = []
     splits = body.get("splits", [])
     if not isinstance(splits, list) or not all(isinstance(one, dict) for one in splits):
@@ -152,9 +221,9 @@ def read_info(folder: Path, where: str) -> DatasetInfo:
     said = redistribution.get("license") if isinstance(redistribution, dict) else ""
     return DatasetInfo(
         name=name,
-        title=f"{title} {str(body.get('version', ''))[:50]}".strip(),
-        description=str(body.get("description", "")).strip()[:10_000],
-        license=str(said or "")[:200],
+        title=f"{title} {plain_text(body.get('version', ''), 50)}".strip(),
+        description=plain_text(body.get("description", ""), 10_000),
+        license=plain_text(said or "", 200),
         shards=shards,
     )
 
@@ -324,6 +393,11 @@ def _integer(value: object, what: str, *, lowest: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 2**60:
         raise SchemaError(f"{what}: expected an integer of {lowest} or more, found {value!r:.30}.")
     return value
+
+
+def plain_text(value: object, most: int) -> str:
+    """Return a text of JSON, which may hold halves of characters, as one that can be written."""
+    return str(value)[:most].strip().encode("utf-8", "replace").decode()
 
 
 def _word(value: object, what: str) -> str:

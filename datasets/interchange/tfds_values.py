@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -194,8 +195,9 @@ class Column:
     def _images(self, count: int) -> np.ndarray:
         shape: Any = self.leaf.shape
         found = np.empty((count, *shape), np.uint8)
-        for row in range(count):
-            found[row] = _pixels(self._values.one_bytes(), shape, self.where)
+        with _no_warnings():
+            for row in range(count):
+                found[row] = _pixels(self._values.one_bytes(), shape, self.where)
         return found
 
     def first_bytes(self) -> bytes:
@@ -226,12 +228,20 @@ def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple
         IntegrityError: it is no image.
         SchemaError: it has another shape than was said, or is too large.
     """
-    with _opened(data, where) as image:
+    with _no_warnings(), _opened(data, where) as image:
         sizes = (image.height, image.width, len(image.getbands()))
     found = tuple(one or other for one, other in zip(shape, sizes, strict=False))
     if len(shape) != 3 or math.prod(found) > LARGEST_VALUE:
         raise SchemaError(f"{where}: an image of {sizes} is too large, or no picture.")
     return found
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Turn warnings, of pictures that would take all memory, into errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 def _pixels(data: bytes, shape: tuple[int, ...], where: str) -> np.ndarray:
@@ -243,16 +253,14 @@ def _pixels(data: bytes, shape: tuple[int, ...], where: str) -> np.ndarray:
         if image.mode not in ("1", "L", "P", "RGB", "RGBA"):
             raise SchemaError(f"{where}: images of the kind {image.mode} are not read.")
         try:
-            return np.asarray(image.convert(mode)).reshape(shape)
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            return np.asarray(image if image.mode == mode else image.convert(mode)).reshape(shape)
+        except (OSError, SyntaxError, ValueError, EOFError, Warning) as error:
             raise IntegrityError(f"{where}: an image is damaged: {error}.", file=where) from error
 
 
 def _opened(data: bytes, where: str) -> Any:
     image = import_pillow(where)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of pictures that would take all memory
-            return image.open(io.BytesIO(data), formats=["PNG", "JPEG"])
+        return image.open(io.BytesIO(data), formats=["PNG", "JPEG"])
     except (OSError, SyntaxError, ValueError, Warning, image.DecompressionBombError) as error:
         raise IntegrityError(f"{where}: holds no PNG or JPEG: {error}.", file=where) from error

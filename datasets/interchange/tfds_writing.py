@@ -22,7 +22,10 @@ from orlog.datasets.interchange.tfds_metadata import (
     DEFAULT_TEMPLATE,
     FEATURES_FILE,
     INFO_FILE,
+    METADATA_FILE,
     VERSION,
+    Own,
+    own_to_json,
 )
 from orlog.datasets.interchange.tfds_values import import_pillow
 from orlog.datasets.interchange.tfrecord_files import write_record
@@ -102,7 +105,17 @@ class TfdsWriter:
         }
         if manifest.license:
             info["redistributionInfo"] = {"license": manifest.license}
-        for name, body in ((INFO_FILE, info), (FEATURES_FILE, self._features.tree())):
+        own = Own(
+            observation_space=self._dataset.observation_space,
+            action_space=self._dataset.action_space,
+            environment=self._dataset.environment,
+        )
+        documents = {
+            INFO_FILE: info,
+            FEATURES_FILE: self._features.tree(),
+            METADATA_FILE: own_to_json(own),
+        }
+        for name, body in documents.items():
             text = json.dumps(body, indent=2, sort_keys=True)
             (self._folder / name).write_text(text, "utf-8")
 

@@ -7,6 +7,7 @@ All numbers are little-endian. https://www.tensorflow.org/tutorials/load_data/tf
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterator
@@ -17,11 +18,19 @@ import google_crc32c
 
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["Span", "masked_checksum", "open_tfrecord", "record_spans", "write_record"]
+__all__ = [
+    "Span",
+    "masked_checksum",
+    "near_record",
+    "open_tfrecord",
+    "record_spans",
+    "write_record",
+]
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 CHECKED_AT_ONCE = 2**20
+LARGEST_NEAR = 2**22
 Span = tuple[int, int]
 """Where bytes start in a file, and where they stop."""
 
@@ -43,7 +52,7 @@ def record_spans(file: BinaryIO, where: str) -> Iterator[Span]:
     Raises:
         IntegrityError: a checksum does not fit, or the file ends inside a record.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     start, number = 0, 0
     while start < size:
         what = f"{where}, record {number} at byte {start}"
@@ -68,6 +77,15 @@ def record_spans(file: BinaryIO, where: str) -> Iterator[Span]:
             raise IntegrityError(f"{what}: the checksum of its data does not fit.", file=where)
         yield first, first + length
         start, number = first + length + FOOTER_BYTES, number + 1
+
+
+def near_record(file: BinaryIO, span: Span) -> tuple[BinaryIO, Span]:
+    """Return a small record in memory, where reading it here and there is quick; a large one as it is."""
+    start, stop = span
+    if stop - start > LARGEST_NEAR:
+        return file, span
+    file.seek(start)
+    return io.BytesIO(file.read(stop - start)), (0, stop - start)
 
 
 def write_record(file: BinaryIO, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Ways to damage data files: their bytes, or what they say in the words of HDF5, Zip, NumPy, Parquet, CSV and JSON.
+"""Ways to damage data files: their bytes, or what they say as HDF5, Zip, NumPy, Parquet, CSV, JSON and TFRecord.
 
 All randomness comes from the generator given, so that a number says which damage is done.
 """
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
+from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
 from tests.fuzz.damage import damaged as damaged_document
 
 __all__ = ["Link", "damage_bytes", "damage_folder", "damage_structure"]
@@ -157,7 +158,8 @@ ON_BYTES = (_flip, _flip, _integer, _integer, _cut, _zeros, _remove, _repeat, _s
 
 def damage_structure(name: str, data: bytes, rng: Rng) -> bytes:
     """Return a file that its library may still read, and that says other things; or other bytes."""
-    change = BY_ENDING.get(Path(name).suffix, _no_structure)
+    ending = Path(name).suffix.partition("-")[0]  # a shard's is `.tfrecord-00000-of-00001`
+    change = BY_ENDING.get(ending, _no_structure)
     with contextlib.suppress(Exception):  # what cannot be done is not done
         return change(data, rng)
     return damage_bytes(data, [data], rng)
@@ -543,6 +545,27 @@ def _damage_json(data: bytes, rng: Rng) -> bytes:
     return b"\n".join(lines)
 
 
+# --- records of TensorFlow
+
+
+def _damage_tfrecord(data: bytes, rng: Rng) -> bytes:
+    """Change a record, or which there are, and give it the right checksums."""
+    file = io.BytesIO(data)
+    records = [data[start:stop] for start, stop in record_spans(file, "")]
+    place = int(rng.integers(len(records)))
+    kind = rng.random()
+    if kind < 0.9:
+        records[place] = damage_bytes(records[place], records, rng)
+    elif kind < 0.95:
+        records.insert(place, records[int(rng.integers(len(records)))])
+    else:
+        del records[place]
+    out = io.BytesIO()
+    for record in records:
+        write_record(out, record)
+    return out.getvalue()
+
+
 BY_ENDING: dict[str, Callable[[bytes, Rng], bytes]] = {
     ".h5": _damage_hdf5,
     ".hdf5": _damage_hdf5,
@@ -552,4 +575,5 @@ BY_ENDING: dict[str, Callable[[bytes, Rng], bytes]] = {
     ".csv": _damage_csv,
     ".json": _damage_json,
     ".jsonl": _damage_json,
+    ".tfrecord": _damage_tfrecord,
 }

@@ -24,6 +24,7 @@ from tests.datasets.formats import (
     test_npz,
     test_ogbench,
     test_ogbench_tasks,
+    test_rlds,
     test_robomimic,
     test_table,
 )
@@ -84,6 +85,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"),
         Options(task="task1"),
     ),
+    ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (
         "table",

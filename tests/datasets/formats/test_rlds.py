@@ -24,6 +24,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
+from tests.tool_environments import run_tool, tool_python
 
 STEPS = {
     "observation": ("float32", [2]),
@@ -87,6 +88,9 @@ def rows(count: int, *, seed: int = 0, terminal: bool = True, **change: Any) -> 
     }
 
 
+SAMPLE = (rows(4), rows(3, terminal=False))
+
+
 def read(folder: Path, store: Path) -> tuple[Dataset, Found]:
     return read_files(rlds.FORMAT, folder, store)
 
@@ -100,7 +104,7 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
             "inner": spaces.Dict(
                 {
                     "precise": spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
-                    "choice": spaces.Discrete(4),
+                    "choice": spaces.Discrete(4, start=-2),
                 }
             ),
             "lights": spaces.MultiBinary(3),
@@ -109,7 +113,7 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
             "counts": spaces.Box(-(2**31), 2**31 - 1, (2,), np.int32),
         }
     )
-    actions = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    actions = spaces.Box(-9, 9, (3,), np.float32)
     with orlog.DatasetWriter(name, observation_space=space, action_space=actions) as writer:
         for number, steps in enumerate((3, 1, 6, 2, 4)):
             ends = np.arange(steps) == steps - 1
@@ -119,7 +123,7 @@ def recorded(name: str = "lab/odd-v1") -> Dataset:
                         "frame": rng.integers(0, 256, (steps + 1, 6, 5, 3)).astype("u1"),
                         "inner": {
                             "precise": rng.normal(size=(steps + 1, 2, 2)),
-                            "choice": rng.integers(0, 4, steps + 1),
+                            "choice": rng.integers(-2, 2, steps + 1),
                         },
                         "lights": rng.integers(0, 2, (steps + 1, 3)).astype("i1"),
                         "bytes": rng.integers(0, 256, (steps + 1, 7)).astype("u1"),
@@ -161,6 +165,7 @@ def test_what_is_exported_comes_back_in_every_column(
     assert choose_format([tmp_path / "out"], None, "lab/x").name == "rlds"
     again, found = read(tmp_path / "out", tmp_path / "store")
     assert not found.doubts
+    assert again.environment == dataset.environment
     assert (again.observation_space, again.action_space) == (
         dataset.observation_space,
         dataset.action_space,
@@ -307,6 +312,12 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     shard.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SchemaError, match="or it is a link"):
         read(folder, tmp_path / "store")
+    folder = write(tmp_path / "spaces", [rows(4)])
+    actions = {"type": "Discrete", "n": 3, "start": 0}
+    body = {"orlog": {"observation_space": actions, "action_space": actions, "environment": None}}
+    (folder / "metadata.json").write_text(json.dumps(body), "utf-8")
+    with pytest.raises(SchemaError, match="its spaces are not of what features"):
+        read(folder, tmp_path / "store")
     write(tmp_path / "two/1.0.0", [rows(4)])
     write(tmp_path / "two/1.1.0", [rows(4)])
     with pytest.raises(
@@ -350,15 +361,7 @@ def test_every_flipped_bit_of_a_file_of_records_is_noticed() -> None:
 
 
 def spans(data: bytes) -> list[tuple[int, int]]:
-    path = Path("records")
-    path.write_bytes(data)
-    with path.open("rb") as file:
-        return list(record_spans(file, "records"))
-
-
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    return list(record_spans(io.BytesIO(data), "records"))
 
 
 def test_damaged_messages_with_right_checksums_are_refused_or_read() -> None:
@@ -394,7 +397,7 @@ def test_damaged_messages_with_right_checksums_are_refused_or_read() -> None:
             read_all(hostile)
 
 
-@pytest.mark.parametrize("name", ["record", "features.json", "dataset_info.json"])
+@pytest.mark.parametrize("name", ["record", "features.json", "dataset_info.json", "metadata.json"])
 def test_damaged_datasets_are_refused_or_read(tmp_path: Path, name: str) -> None:
     orlog.export_dataset(recorded(), tmp_path / "out", to="rlds")
     (folder,) = (tmp_path / "out/odd_v1").iterdir()
@@ -430,3 +433,189 @@ def test_memory_does_not_grow_with_an_episode(
         tracemalloc.stop()
     assert done == count - 1
     assert most < 2**23  # of an episode of 17 MiB
+
+
+TENSORFLOW = ("tensorflow-cpu==2.21.0", "tensorflow-datasets==4.9.10")
+READ = """
+import sys
+import numpy as np
+import tensorflow_datasets as tfds
+
+def flat(value, path):
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from flat(part, path + "/" + key)
+    elif not isinstance(value, tf.RaggedTensor):
+        yield path, np.asarray(value, "S") if np.asarray(value).dtype == object else np.asarray(value)
+
+import tensorflow as tf
+builder = tfds.builder_from_directory(sys.argv[1])
+found = {}
+for split in builder.info.splits:
+    for number, episode in enumerate(tfds.as_numpy(builder.as_dataset(split=split))):
+        for step, values in enumerate(episode.pop("steps")):
+            found.update(flat(values, f"{split}/{number}/{step}"))
+        found.update(flat(episode, f"{split}/{number}"))
+np.savez(sys.argv[2], **found)
+print(builder.info.name, builder.info.version, [one.num_examples for one in builder.info.splits.values()])
+"""
+WRITE = """
+import sys
+import numpy as np
+import tensorflow_datasets as tfds
+
+F = tfds.features
+rng = np.random.default_rng(0)
+configuration = tfds.rlds.rlds_base.DatasetConfig(
+    name="arm",
+    overall_description="An arm.",
+    observation_info={
+        "image": F.Image(shape=(None, None, 3), encoding_format="png"),
+        "jpeg": F.Image(shape=(16, 16, 3), encoding_format="jpeg"),
+        "state": F.Tensor(shape=(3,), dtype=np.float32),
+        "precise": F.Tensor(shape=(2, 2), dtype=np.float64, encoding="zlib"),
+        "raw": F.Tensor(shape=(4,), dtype=np.uint8, encoding="bytes"),
+        "large": F.Tensor(shape=(2,), dtype=np.uint64),
+        "inner": {"flag": np.bool_, "number": F.Scalar(np.float64), "task": F.Text()},
+    },
+    action_info={"arm": F.Tensor(shape=(2,), dtype=np.float32), "stop": F.ClassLabel(num_classes=3)},
+    reward_info=np.float64,
+    discount_info=np.float32,
+    step_metadata_info={
+        "said": F.Text(),
+        "tokens": F.Sequence(np.int64),
+        "masks": F.Tensor(shape=(None, None), dtype=np.float32, encoding="zlib"),
+    },
+    episode_metadata_info={"number": np.int64, "file": {"path": F.Text(), "good": np.bool_}, "goal": F.Tensor(shape=(2,), dtype=np.float32)},
+)
+identity = tfds.core.dataset_info.DatasetIdentity(
+    name="arm", version=tfds.core.Version("1.2.3"), data_dir=sys.argv[1], module_name=""
+)
+info = tfds.rlds.rlds_base.build_info(configuration, identity)
+info.set_file_format("tfrecord")
+writer = tfds.core.SequentialWriter(info, 2, overwrite=True, file_format="tfrecord")
+writer.initialize_splits(["train", "test"], fail_if_exists=True)
+
+def step(number, count, place):
+    is_last = place == count
+    return {
+        "observation": {
+            "image": rng.integers(0, 256, (6, 5, 3)).astype("u1"),
+            "jpeg": np.full((16, 16, 3), 20 * place, "u1"),
+            "state": rng.normal(size=3).astype("f4"),
+            "precise": rng.normal(size=(2, 2)),
+            "raw": rng.integers(0, 256, 4).astype("u1"),
+            "large": np.array([2**63 + place, 5], np.uint64),
+            "inner": {"flag": place % 2 == 0, "number": 0.25 * place, "task": "t"},
+        },
+        "action": {"arm": (rng.normal(size=2) * (not is_last)).astype("f4"), "stop": 0 if is_last else place % 3},
+        "reward": 0.0 if is_last else place + 0.5,
+        "discount": 1.0,
+        "is_first": place == 0,
+        "is_last": is_last,
+        "is_terminal": is_last and number % 2 == 0,
+        "said": f"grün {place}",
+        "tokens": list(range(place)),
+        "masks": np.ones((place, 2), np.float32),
+    }
+
+for number in range(4):
+    episode = {
+        "steps": [step(number, 3 + number, place) for place in range(4 + number)],
+        "number": number,
+        "file": {"path": f"/runs/{number}", "good": number > 0},
+        "goal": np.array([1, number], np.float32),
+    }
+    writer.add_examples({"test" if number == 3 else "train": [episode]})
+writer.close_all()
+"""
+
+
+def read_by_tensorflow(folder: Path, scratch: Path) -> tuple[dict[str, Any], str]:
+    python = tool_python(*TENSORFLOW, alone=True)
+    said = run_tool(python, READ, folder, scratch / "found.npz", folder=scratch)
+    with np.load(scratch / "found.npz") as file:
+        return dict(file), said.splitlines()[-1]
+
+
+def flat(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        found |= flat(part, f"{path}/{key}")
+    return found
+
+
+@pytest.mark.thorough
+def test_tensorflow_datasets_reads_what_we_export(tmp_path: Path) -> None:
+    dataset = recorded()
+    orlog.export_dataset(dataset, tmp_path / "out", to="rlds")
+    theirs, said = read_by_tensorflow(tmp_path / "out/odd_v1/1.0.0", tmp_path)
+    assert said == "odd_v1 1.0.0 [3, 2]"
+    seen: dict[str, int] = {}
+    for ours in dataset:
+        split = ours.metadata["split"]
+        number = seen.setdefault(split, 0)
+        seen[split] += 1
+        start, count = f"{split}/{number}", len(ours)
+        assert theirs[f"{start}/by"] == b"me"
+        assert theirs[f"{start}/reset_seed"] == (-1 if ours.seed is None else ours.seed)
+        np.testing.assert_array_equal(theirs[f"{start}/goal"], ours.metadata["goal"])
+        for step in range(count + 1):
+            place = f"{start}/{step}"
+            for path, values in flat(ours.observations, "observation").items():
+                np.testing.assert_array_equal(theirs[f"{place}/{path}"], values[step])
+            is_last = step == count
+            assert theirs[f"{place}/is_first"] == (step == 0)
+            assert theirs[f"{place}/is_last"] == is_last
+            assert theirs[f"{place}/is_terminal"] == (is_last and ours.terminations[-1])
+            if is_last:
+                assert not theirs[f"{place}/action"].any()
+                continue
+            np.testing.assert_array_equal(theirs[f"{place}/action"], ours.actions[step])
+            np.testing.assert_array_equal(
+                theirs[f"{place}/force/left"], ours.infos["force/left"][step]
+            )
+            assert theirs[f"{place}/reward"] == ours.rewards[step]
+            assert theirs[f"{place}/infos/action"] == step
+            assert theirs[f"{place}/said"].item().decode() == ours.infos["said"][step]
+            np.testing.assert_array_equal(theirs[f"{place}/points"], ours.infos["points"][step])
+
+
+@pytest.mark.thorough
+def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:
+    folder = tmp_path / "arm/1.2.3"
+    folder.mkdir(parents=True)
+    run_tool(tool_python(*TENSORFLOW, alone=True), WRITE, folder, folder=tmp_path)
+    theirs, _ = read_by_tensorflow(folder, tmp_path)
+    dataset, found = read(tmp_path / "arm", tmp_path / "store")
+    assert (found.terminated, found.truncated, found.steps) == (2, 2, 18)
+    assert found.doubts == [
+        "Left out: steps/masks (arrays of any size).",
+        "Texts and sequences became infos: steps/observation/inner/task.",
+    ]
+    for ours in dataset:
+        number = int(ours.metadata["number"])
+        split = ours.metadata["split"]
+        start = f"{split}/{number if split == 'train' else 0}"
+        assert theirs[f"{start}/file/path"].item().decode() == ours.metadata["file/path"]
+        assert theirs[f"{start}/file/good"] == ours.metadata["file/good"]
+        np.testing.assert_array_equal(theirs[f"{start}/goal"], ours.metadata["goal"])
+        for step in range(len(ours) + 1):
+            place = f"{start}/{step}"
+            for path, values in flat(ours.observations, "observation").items():
+                one = theirs[f"{place}/{path}"]
+                np.testing.assert_allclose(
+                    one.astype(float), values[step], atol=path.endswith("jpeg")
+                )
+            if step == len(ours):
+                assert theirs[f"{place}/is_last"]
+                assert theirs[f"{place}/is_terminal"] == ours.terminations[-1]
+                continue
+            for path, values in flat(ours.actions, "action").items():
+                np.testing.assert_array_equal(theirs[f"{place}/{path}"], values[step])
+            assert theirs[f"{place}/reward"] == ours.rewards[step]
+            assert theirs[f"{place}/said"].item().decode() == ours.infos["said"][step]
+            assert ours.infos["observation/inner/task"][step] == "t"
+            np.testing.assert_array_equal(theirs[f"{place}/tokens"], ours.infos["tokens"][step])
