@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import re
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 METADATA_FILE = "metadata.json"
+DEEPEST_NAME = 8
+MOST_INSIDE = 1000
 LARGEST_FILE = 2**26
 DEEPEST = 32
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
@@ -87,8 +90,27 @@ def references_in(description: str) -> tuple[float, float] | None:
 
 
 def find_data(given: Path) -> Path:
-    """Return the folder of `metadata.json`: `given`, or `data` in it, as Minari lays it out."""
-    return given if (given / METADATA_FILE).is_file() else given / "data"
+    """Return the folder of `metadata.json`: `given`, `data` in it, or that of the only dataset below it.
+
+    Minari lays datasets out as `NAMESPACE/NAME/data`, and so does orlog's export.
+    """
+    folder = given
+    for _ in range(DEEPEST_NAME):
+        for data in (folder, folder / "data"):
+            if (data / METADATA_FILE).is_file():
+                return data
+        inside = [path for path in _inside(folder) if path.is_dir() and not path.is_symlink()]
+        if len(inside) != 1:
+            break
+        (folder,) = inside
+    return given / "data"
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(itertools.islice(folder.iterdir(), MOST_INSIDE))
+    except OSError:  # no folder, or none that can be read
+        return []
 
 
 def read_metadata(file: Path, where: str) -> Metadata:

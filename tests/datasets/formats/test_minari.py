@@ -213,3 +213,11 @@ def test_damaged_files_are_refused_or_read(recorded: Path, tmp_path: Path) -> No
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(minari_format.FORMAT, recorded, f))  # type: ignore[misc]
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_only_dataset_below_a_folder_is_imported(recorded: Path, tmp_path: Path) -> None:
+    orlog.import_dataset(tmp_path / "minari", "lab/again-v1")
+    assert len(orlog.load_dataset("lab/again-v1")) == 4
+    shutil.copytree(recorded, recorded.with_name("two-v0"))
+    with pytest.raises(ValueError, match="no known format"):
+        orlog.import_dataset(tmp_path / "minari", "lab/both-v1")
