@@ -57,7 +57,7 @@ def import_dataset(
         step: For tables: the column that counts the steps of an episode.
         length: For tables: the column that holds the length of an episode.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
-        task: Which of several tasks to take the rewards of, for files that have several.
+        task: Which of several tasks to take the rewards of, or which of several vaults.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         description: What the data are.

@@ -42,7 +42,7 @@ class Options:
         step: Name of the column that counts the steps of an episode.
         length: Name of the column that holds the length of the whole episode.
         sort: Whether rows may be put in the order of episodes and steps.
-        task: Name of one of several tasks that the files have rewards for.
+        task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
     """
 
     horizon: int | None = None

@@ -64,7 +64,11 @@ def import_files(
         typer.Option("--sort", help="For tables: put rows in the order of episodes and steps."),
     ] = False,
     task: Annotated[
-        str, typer.Option(metavar="NAME", help="Which of several tasks to take the rewards of.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of several tasks, the one to take the rewards of; of vaults, the one.",
+        ),
     ] = "",
     like: Annotated[
         str,
