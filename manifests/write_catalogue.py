@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import versioned
 from orlog.manifests.shipped import records_folder
@@ -65,6 +67,9 @@ MINARI_DATASETS = {
         for robot in ("inverteddoublependulum", "invertedpendulum", "pusher", "reacher", "swimmer")
     },
 }
+
+DEFAULT_TASK = "single-task default task: "
+TASKS = "12345"
 
 # huggingface.co/datasets/polixirai/NeoRL2, which NeoRL-2's README names
 NEORL2_HUB = f"{HUB}/polixirai/NeoRL2/resolve/main"
@@ -150,6 +155,7 @@ def _neorl2(tables: Tables) -> Entries:
 
 
 def _ogbench(tables: Tables) -> Entries:
+    """OGBench's datasets, and their single tasks, which are the same files with rewards."""
     checked = {
         row["url"].rpartition("/")[2]: row
         for row in tables("other_files")
@@ -160,14 +166,23 @@ def _ogbench(tables: Tables) -> Entries:
         for url in (row["url"], row["val_url"]):
             path = url.rpartition("/")[2]
             files.append(ForeignFile(path=path, url=url, **_checksum(checked.get(path))))
-        yield (
-            row["dataset_id"],
-            ForeignEntry(
-                files=tuple(files),
-                format="ogbench-npz",
-                description=f"OGBench's {row['dataset_id']}.",
-            ),
-        )
+        dataset, says = row["dataset_id"], f"OGBench's {row['dataset_id']}"
+        entry = ForeignEntry(files=tuple(files), format="ogbench-npz", description=f"{says}.")
+        yield dataset, entry
+        default = row["notes"].removeprefix(DEFAULT_TASK)
+        if default == row["notes"]:
+            continue
+        stem, _, version = dataset.rpartition("-")
+        for name, task in (("", default), *((f"-task{one}", one) for one in TASKS)):
+            yield (
+                f"{stem}-singletask{name}-{version}",
+                msgspec.structs.replace(
+                    entry,
+                    task=f"task{task}",
+                    description=f"{says} with the rewards of task {task}"
+                    + (", the default one." if not name else "."),
+                ),
+            )
 
 
 def _ogmarl(tables: Tables) -> Entries:

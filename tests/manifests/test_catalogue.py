@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orlog.datasets.formats.formats import formats
+from orlog.datasets.interchange.ogbench_tasks import find_task
 from orlog.manifests.benchmarks import as_listed, find_benchmark_dataset
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.shipped import SHIPPED, records_folder, shipped_index, shipped_names
@@ -17,7 +18,7 @@ COUNTS = {
     "dsrl": 38,
     "minari": 57,
     "neorl2": 8,
-    "ogbench": 85,
+    "ogbench": 85 + 47 * 6,
     "ogmarl": 84,
     "rlds": 7,
     "robomimic": 36,
@@ -57,7 +58,9 @@ def test_addresses_are_those_of_the_tables_that_ship() -> None:
         in_table = [tuple(row[name] for name in names) for row in read_table(benchmark)]
         index = shipped_index(benchmark).foreign
         shipped = [
-            tuple(file.url for file in versions["1.0.0"].each) for versions in index.values()
+            tuple(file.url for file in versions["1.0.0"].each)
+            for name, versions in index.items()
+            if "-singletask-" not in name
         ]
         assert sorted(shipped) == sorted(in_table)
     urls = {row["url"] for row in read_table("ogmarl") if row["url"]}
@@ -73,7 +76,7 @@ def test_sizes_and_checksums_are_known_of_these() -> None:
         "dsrl": 0,
         "minari": 0,
         "neorl2": 8,
-        "ogbench": 4,
+        "ogbench": 4 + 4 * 6,
         "ogmarl": 0,
         "rlds": 7,
         "robomimic": 22,
@@ -85,11 +88,24 @@ def test_sizes_and_checksums_are_known_of_these() -> None:
 def test_a_listed_dataset_is_one_of_its_benchmark() -> None:
     for benchmark in ("d4rl", "dsrl", "neorl2", "ogbench", "ogmarl"):
         for name, _ in entries(benchmark):
-            assert find_benchmark_dataset(name) is not None, name
+            assert find_benchmark_dataset(name) is not None or "-singletask-" in name, name
     pipeline = find_benchmark_dataset("neorl2/pipeline-v0")
     assert pipeline is not None
     assert pipeline is find_benchmark_dataset("neorl2/Pipeline")
     assert pipeline.anchors == (-296.0, 751.0)
+
+
+def test_single_tasks_of_ogbench_are_its_files_with_the_rewards_of_a_task() -> None:
+    index = shipped_index("ogbench").foreign
+    plain = index["ogbench/scene-play-v0"]["1.0.0"]
+    default = index["ogbench/scene-play-singletask-v0"]["1.0.0"]
+    third = index["ogbench/scene-play-singletask-task3-v0"]["1.0.0"]
+    assert plain.files == default.files == third.files
+    assert (plain.task, default.task, third.task) == (None, "task2", "task3")
+    for name, entry in entries("ogbench"):
+        if name.endswith("-singletask-v0"):
+            task = find_task("singletask", entry.files[0].path, name)
+            assert entry.task == f"task{task.number}"
 
 
 @pytest.mark.parametrize(
