@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats.formats import choose_format, read_version
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
@@ -13,8 +16,10 @@ from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
+from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import Parent
-from orlog.manifests.names import parse_name
+from orlog.manifests.names import DatasetName, parse_name
+from orlog.manifests.shipped import listed_versions, superseded
 
 __all__ = ["import_dataset"]
 
@@ -44,9 +49,13 @@ def import_dataset(
     The files stay as they are. The lineage of the version holds the SHA-256 of each, or of a folder
     the SHA-256 of what `sha256sum` prints about its files in the order of their names.
 
+    Files that ship with orlog's catalogue under this name become the version that a download of them
+    gives. A file that its publisher has replaced under the same name is said to be one.
+
     Args:
         paths: The file, the files of one dataset in their order, or one folder.
-        name: Name of the dataset, or name and version (`lab/arm-v1@1.1.0`); 1.0.0 by default.
+        name: Name of the dataset, or name and version (`lab/arm-v1@1.1.0`); by default 1.0.0, or the
+            version that the catalogue lists these files under.
         format: Format of the files, such as `d4rl`, or the path of a file of your own that declares one
             (`./my_format.py`); by default the one that they look like.
         horizon: Steps after which the environment truncates an episode, for files that do not say
@@ -82,7 +91,6 @@ def import_dataset(
     wanted = parse_name(name)
     if wanted.digest:
         raise InvalidNameError(f"{name}: an import has no digest yet; leave it out.")
-    version = wanted.version or "1.0.0"
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     sources = [absolute_path(os.fspath(path)) for path in given]
     if not sources:
@@ -91,36 +99,56 @@ def import_dataset(
         if not source.is_file() and not (source.is_dir() and len(sources) == 1):
             raise NotFoundError(f"{source}: there is no such file.")
     files = [source.resolve() for source in sources]  # readers follow no links
-    file_format = choose_format(files, format, wanted.name)
+    options = Options(
+        horizon=horizon,
+        columns=columns or {},
+        episode=episode,
+        step=step,
+        length=length,
+        sort=sort,
+        task=task,
+    )
+    states = [_state(file) for file in files]
+    is_plain = not (format or options.given() or like or description or license)
+    listed = _find_listed(wanted, files) if is_plain else None
+    version = wanted.version or "1.0.0" if listed is None else listed.version
+    wanted_format = format if listed is None else listed.entry.format
+    file_format = choose_format(files, wanted_format, wanted.name)
     file_format.check()
-    check_unused(wanted.name, version)
+    check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
     with unfinished_folder(destination, on_wait=on_wait) as folder:
-        check_unused(wanted.name, version)
-        states = [_state(file) for file in files]
-        operation = f"read {file_format.name}"
-        manifest, found = read_version(
-            file_format,
-            files,
-            folder / "store",
-            name=wanted.name,
-            version=version,
-            sources=[str(source) for source in sources],
-            lineage=[Parent(digest=f"sha256:{_hash(file)}", operation=operation) for file in files],
-            options=Options(
-                horizon=horizon,
-                columns=columns or {},
-                episode=episode,
-                step=step,
-                length=length,
-                sort=sort,
-                task=task,
-            ),
-            like=like,
-            description=description,
-            license=license,
-            progress=progress,
-        )
+        check_unused(wanted.name, version, is_listed=listed is not None)
+        sums = [_hash(file) for file in files] if listed is None else listed.sums
+        notes = list(filter(None, map(superseded, sums)))
+        if listed is None:
+            operation = f"read {file_format.name}"
+            manifest, found = read_version(
+                file_format,
+                files,
+                folder / "store",
+                name=wanted.name,
+                version=version,
+                sources=[str(source) for source in sources],
+                lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
+                options=options,
+                like=like,
+                description=description,
+                license=license,
+                doubts=notes,
+                progress=progress,
+            )
+        else:
+            manifest, found = read_listed(
+                wanted.name,
+                version,
+                listed.entry,
+                listed.files,
+                sums,
+                folder / "store",
+                progress=progress,
+            )
+            found.doubts += notes  # the version itself says so by its number
         for source, file, state in zip(sources, files, states, strict=True):
             if _state(file) != state:
                 raise IntegrityError(
@@ -133,6 +161,40 @@ def import_dataset(
             accept = check_unchanged
             finish_version(folder / "store", manifest, destination, accept=accept, decode=True)
     return destination
+
+
+class _Listed(NamedTuple):
+    """A version of the catalogue, what to read it from, and the SHA-256 of each of its files."""
+
+    version: str
+    entry: ForeignEntry
+    files: Sequence[Path]
+    sums: list[str]
+
+
+def _find_listed(wanted: DatasetName, files: Sequence[Path]) -> _Listed | None:
+    """Return the version of the catalogue whose very files these are; None if there is none."""
+    for version, entry in listed_versions(wanted.name).items():
+        paths = files
+        if files[0].is_dir():
+            paths = [files[0] / file.path for file in entry.each]
+        if wanted.version in ("", version) and len(paths) == len(entry.each):
+            sums = [_proven_sum(path, file) for path, file in zip(paths, entry.each, strict=True)]
+            if all(sums):
+                return _Listed(version, entry, files if reads_folder(entry) else paths, sums)
+    return None
+
+
+def _proven_sum(path: Path, file: ForeignFile) -> str:
+    """Return the SHA-256 of a file if it has the size and checksum that are listed; else nothing."""
+    if not path.is_file() or file.size_bytes not in (None, path.stat().st_size):
+        return ""
+    sha256 = hash_file(path)
+    if file.sha256 is not None:
+        return sha256 if sha256 == file.sha256 else ""
+    with path.open("rb") as data:
+        md5 = hashlib.file_digest(data, "md5").hexdigest()
+    return sha256 if md5 == file.md5 else ""
 
 
 def _files(path: Path) -> list[Path]:

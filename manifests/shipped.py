@@ -6,7 +6,10 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from orlog.manifests.index import (
+    ForeignEntry,
     Index,
     index_from_json,
 )
@@ -14,16 +17,19 @@ from orlog.manifests.manifest import (
     Manifest,
     read_manifest,
 )
-from orlog.manifests.names import is_version, newest_first
+from orlog.manifests.names import DatasetName, is_version, newest_first
 
 __all__ = [
     "SHIPPED",
+    "known_files",
+    "listed_versions",
     "recorded_folder",
     "recorded_manifest",
     "recorded_manifests",
     "records_folder",
     "shipped_index",
     "shipped_names",
+    "superseded",
 ]
 
 
@@ -62,18 +68,55 @@ def _read_shipped(path: Path, _changed: int) -> Manifest:
     return read_manifest(path)
 
 
-# D4RL's 183 datasets: 118 with a published checksum, and 65 whose first download is trusted.
-# The others are made by `write_catalogue.py`.
+# D4RL's 183 datasets: 118 with a published checksum, and 65 whose first download is trusted; and 24
+# files that D4RL replaced under the same names, as version 0.9.0. The others are made by
+# `write_catalogue.py`.
 SHIPPED = ("d4rl", "dsrl", "minari", "neorl2", "ogbench", "ogmarl", "rlds", "robomimic")
 
 
 @functools.cache
 def shipped_index(name: str) -> Index:
-    """Return the index of one of the registries that ship with orlog."""
+    """Return the index of one of the registries that ship with orlog, with superseded files."""
+    index = _read_foreign(name)
+    older = _read_foreign(f"{name}-superseded").foreign
+    merged = {one: {**index.foreign[one], **versions} for one, versions in older.items()}
+    return msgspec.structs.replace(index, foreign={**index.foreign, **merged})
+
+
+def _read_foreign(name: str) -> Index:
     path = records_folder() / "foreign" / f"{name}.json"
-    return index_from_json(path.read_bytes(), str(path))
+    return index_from_json(path.read_bytes(), str(path)) if path.exists() else Index()
 
 
 def shipped_names() -> set[str]:
     """Return the names of all third-party datasets that orlog lists."""
     return {name for one in SHIPPED for name in shipped_index(one).foreign}
+
+
+def listed_versions(name: str) -> dict[str, ForeignEntry]:
+    """Return the third-party files that ship under a name, by version."""
+    registry = name.partition("/")[0]
+    return dict(shipped_index(registry).foreign.get(name, {})) if registry in SHIPPED else {}
+
+
+def known_files(sha256: str) -> list[DatasetName]:
+    """Return the names and versions that a third-party file of this SHA-256 is listed under."""
+    return [
+        DatasetName(name, version)
+        for registry in SHIPPED
+        for name, versions in shipped_index(registry).foreign.items()
+        for version, entry in versions.items()
+        if sha256 in [file.sha256 for file in entry.each]
+    ]
+
+
+def superseded(sha256: str) -> str:
+    """Return a sentence if a third-party file was replaced under its name; empty if not."""
+    for one in known_files(sha256):
+        newest = newest_first(listed_versions(one.name))[0]
+        if one.version != newest:
+            return (
+                f"This is the file of {one}, which was replaced under the same name; {newest} holds "
+                "other data, so scores do not compare."
+            )
+    return ""

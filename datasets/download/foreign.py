@@ -38,18 +38,19 @@ from orlog.datasets.download.transfer import (
     Patience,
     fetch_object,
 )
-from orlog.datasets.formats.formats import Format, find_format, read_version
+from orlog.datasets.formats.formats import find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.errors import IntegrityError, SchemaError, TransferError, clause
 from orlog.files import hash_of_sums, list_files, storage_errors, unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
+from orlog.manifests.shipped import listed_versions
 
-__all__ = ["download_foreign_file", "first_downloads_file"]
+__all__ = ["download_foreign_file", "first_downloads_file", "read_listed", "reads_folder"]
 
 
 class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,8 +104,7 @@ def download_foreign_file(
         MissingExtraError: a package that reads them is not installed.
         StorageError: the disk is full.
     """
-    file_format = find_format(source.entry.format, f"{source.name}@{source.version}")
-    file_format.check()
+    find_format(source.entry.format, f"{source.name}@{source.version}").check()
     here = version_folder(source.name, source.version)
     if (here / MANIFEST_FILE).is_file() and not replace:
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
@@ -119,7 +119,6 @@ def download_foreign_file(
             try:
                 _make_version(
                     source,
-                    file_format,
                     files,
                     folder / "store",
                     destination,
@@ -141,7 +140,6 @@ def first_downloads_file() -> Path:
 
 def _make_version(
     source: ForeignFileSource,
-    file_format: Format,
     files: Path,
     store: Path,
     destination: Path,
@@ -161,7 +159,7 @@ def _make_version(
         fetched = _fetch(source, files, refused, options, on_mirror)
         on_read()
         try:
-            _import_files(source, file_format, files, fetched, store, destination)
+            _import_files(source, files, fetched, store, destination)
         except (SchemaError, IntegrityError) as error:
             unproven = _unproven(source, fetched)
             if not _has_others(source, refused | unproven):
@@ -195,15 +193,19 @@ def _fetch(
 
     def fetch(task: tuple[ForeignFile, Sequence[str]]) -> Fetched:
         file, urls = task
-        found = fetch_object(
-            [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
-            Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
-            folder / file.path,
-            progress=progress.add,
-            limiter=options.limiter,
-            patience=options.patience,
-            durable=False,  # bytes are hashed again before they are relied on
-        )
+        try:
+            found = fetch_object(
+                [Mirror(url) for url in [one for one in urls if one not in refused] or urls],
+                Expected(size_bytes=file.size_bytes, sha256=file.sha256 or "", md5=file.md5 or ""),
+                folder / file.path,
+                progress=progress.add,
+                limiter=options.limiter,
+                patience=options.patience,
+                durable=False,  # bytes are hashed again before they are relied on
+            )
+        except TransferError as error:
+            note = _other_generation(source, file, str(error))
+            raise TransferError(f"{error}{note}", attempts=error.attempts) from error
         progress.finish_object()
         return found
 
@@ -214,6 +216,19 @@ def _fetch(
             reasons = "; ".join(f"{url}: {reason}" for url, reason in one.failed.items())
             on_mirror(f"downloaded from {', '.join(one.sources)}, since {reasons}.")
     return fetched
+
+
+def _other_generation(source: ForeignFileSource, file: ForeignFile, reasons: str) -> str:
+    """Return a line if a server has the file of another listed version; empty if it has not."""
+    for version, entry in listed_versions(source.name).items():
+        for other in entry.each if version != source.version else ():
+            said = (f"sha256 {other.sha256}", f"has {other.size_bytes} bytes")
+            if other.url == file.url and any(one in reasons for one in said):
+                return (
+                    f"\n  the server has the file of {source.name}@{version}, other data under the same "
+                    f"name; if you have this one: orlog import FILE {source.name}@{source.version}"
+                )
+    return ""
 
 
 def _discard_unproven(source: ForeignFileSource, folder: Path) -> None:
@@ -239,74 +254,90 @@ def _has_others(source: ForeignFileSource, refused: Collection[str]) -> bool:
 
 def _import_files(
     source: ForeignFileSource,
-    file_format: Format,
-    files: Path,
+    folder: Path,
     fetched: Sequence[Fetched],
     store: Path,
     destination: Path,
 ) -> None:
     """Write the version of the files in a folder, and put it in its place."""
+    entry = source.entry
     _refuse_others(source, fetched, _read_first_downloads())
 
     def accept(manifest: Manifest) -> None:
         _check_digest(source, manifest.digest)
         check_offered(manifest)
-        _remember_first(source, files, fetched)  # not earlier: an error page must not be trusted
+        _remember_first(source, folder, fetched)  # not earlier: an error page must not be trusted
 
-    manifest = _convert(source, file_format, files, fetched, store)
+    files = [folder] if reads_folder(entry) else [folder / file.path for file in entry.each]
+    sums = [one.sha256 for one in fetched]
+    manifest, _ = read_listed(source.name, source.version, entry, files, sums, store)
     finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
 
 
-def _convert(
-    source: ForeignFileSource,
-    file_format: Format,
-    files: Path,
-    fetched: Sequence[Fetched],
+def read_listed(
+    name: str,
+    version: str,
+    entry: ForeignEntry,
+    files: Sequence[Path],
+    sums: Sequence[str],
     store: Path,
-) -> Manifest:
-    """Write the objects of the version that the files hold, and return its manifest."""
-    entry = source.entry
-    sums = {file.path: one.sha256 for file, one in zip(entry.each, fetched, strict=True)}
-    trusted = [file.path for file in entry.each if not file.has_checksum]
+    *,
+    progress: Progress = lambda _done, _total: None,
+) -> tuple[Manifest, Found]:
+    """Write the objects of the version that listed files hold; return manifest and what was found.
+
+    Args:
+        name: Name that they are listed under.
+        version: Version.
+        entry: What the registry says of them.
+        files: The files in the order of the entry; or the one folder that holds them, for formats
+            that read a folder.
+        sums: SHA-256 of each file, in the order of the entry.
+        store: The new folder.
+        progress: Called with steps done and in all.
+
+    Raises as `read_version` does.
+    """
+    each = entry.each
+    unknown = sum(not file.has_checksum for file in each)
     trust = ""
-    if trusted and len(entry.each) == 1:
-        trust = f"first download (sha256 {sums[trusted[0]]}) was"
-    elif trusted:
-        trust = f"first download of {len(trusted)} of {len(entry.each)} files was"
-    if entry.files and "" in file_format.extensions:
-        operation = _operation(entry, entry.place, is_trusted=bool(trusted))
-        lineage = [Parent(digest=f"sha256:{hash_of_sums(sums)}", operation=operation)]
-        paths, sources = [files], [entry.place]
+    if unknown:
+        what = f"(sha256 {sums[0]})" if len(each) == 1 else f"of {unknown} of {len(each)} files"
+        trust = f"Upstream publishes no checksum: the first download {what} was trusted."
+    if reads_folder(entry):
+        by_path = {file.path: one for file, one in zip(each, sums, strict=True)}
+        operation = _operation(entry, entry.place, is_trusted=bool(unknown))
+        lineage = [Parent(digest=f"sha256:{hash_of_sums(by_path)}", operation=operation)]
+        sources = [entry.place]
     else:
         lineage = [
             Parent(
-                digest=f"sha256:{sums[file.path]}",
+                digest=f"sha256:{one}",
                 operation=_operation(entry, file.url, is_trusted=not file.has_checksum),
             )
-            for file in entry.each
+            for file, one in zip(each, sums, strict=True)
         ]
-        paths, sources = [files / path for path in sums], [file.url for file in entry.each]
-    manifest, _ = read_version(
-        file_format,
-        paths,
+        sources = [file.url for file in each]
+    return read_version(
+        find_format(entry.format, f"{name}@{version}"),
+        files,
         store,
-        name=source.name,
-        version=source.version,
+        name=name,
+        version=version,
         sources=sources,
         lineage=lineage,
         options=Options(horizon=entry.horizon, task=entry.task or ""),
-        description=" ".join(
-            filter(
-                None,
-                (
-                    entry.description,
-                    trust and f"Upstream publishes no checksum: the {trust} trusted.",
-                ),
-            )
-        ),
+        description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
+        progress=progress,
     )
-    return manifest
+
+
+def reads_folder(entry: ForeignEntry) -> bool:
+    """Return whether listed files are read from their folder, since their format takes no such files."""
+    taken = find_format(entry.format, entry.place).extensions
+    endings = {Path(file.path).suffix for file in entry.files}
+    return "" in taken and not endings <= set(taken)
 
 
 def _operation(entry: ForeignEntry, where: str, *, is_trusted: bool) -> str:

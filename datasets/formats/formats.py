@@ -194,6 +194,7 @@ def read_version(
     like: str = "",
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
+    doubts: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[Manifest, Found]:
     """Write the objects of the version that files hold into a new folder.
@@ -214,6 +215,7 @@ def read_version(
             default the dataset's own name, if a benchmark has it.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
+        doubts: What else is to be known about the files, a sentence each.
         progress: Called with steps done and in all.
 
     Raises:
@@ -240,10 +242,11 @@ def read_version(
             opened, folder, f"{name}@{version} ({sources[0]})", progress=progress
         )
     found.format = file_format.name
-    doubts = " ".join(found.doubts)
-    if file_format.doubts_in_lineage and doubts:
+    found.doubts = [*doubts, *found.doubts]
+    told = " ".join(found.doubts)
+    if file_format.doubts_in_lineage and told:
         lineage = [
-            msgspec.structs.replace(one, operation=f"{one.operation}. {doubts}") for one in lineage
+            msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
         ]
     manifest = make_manifest(
         written.schema,
@@ -254,7 +257,7 @@ def read_version(
         container="zarr",
         non_finite=written.non_finite,
         outside=written.outside,
-        description=" ".join(filter(None, (description or opened.description, doubts))),
+        description=" ".join(filter(None, (description or opened.description, told))),
         license=license or opened.license,
         lineage=lineage,
         environment=opened.environment if benchmark is None else benchmark.record,

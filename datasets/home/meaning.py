@@ -17,7 +17,7 @@ from orlog.manifests.index import ForeignEntry
 from orlog.manifests.lock import find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import newest_first
-from orlog.manifests.shipped import SHIPPED, recorded_manifest, shipped_index
+from orlog.manifests.shipped import listed_versions, recorded_manifest
 
 __all__ = [
     "check_linked",
@@ -48,8 +48,13 @@ def known_manifests(
         yield "what ships with orlog", recorded
 
 
-def check_unused(name: str, version: str) -> None:
+def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
     """Refuse a name and version that are already in use, before new data are written for them.
+
+    Args:
+        name: The name.
+        version: The version.
+        is_listed: Whether the data are those of the files that orlog lists under them.
 
     Raises:
         VersionExistsError: they are.
@@ -59,7 +64,7 @@ def check_unused(name: str, version: str) -> None:
             f"{name}@{version} is already {known.digest} ({where}), and a version never changes; "
             "give another version."
         )
-    entry = _shipped_file(name, version)
+    entry = None if is_listed else _shipped_file(name, version)
     if entry is not None:
         raise VersionExistsError(
             f"{name}@{version} is already the file {entry.place}, which orlog lists, and a version "
@@ -154,9 +159,7 @@ def _shipped_file(name: str, version: str) -> ForeignEntry | None:
 
     A file with a checksum was listed under earlier versions too, by earlier releases.
     """
-    listed: dict[str, ForeignEntry] = {}
-    for one in SHIPPED:
-        listed |= shipped_index(one).foreign.get(name, {})
+    listed = listed_versions(name)
     if version in listed:
         return listed[version]
     newest = newest_first([*listed, version])[0]

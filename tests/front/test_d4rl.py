@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from orlog.datasets import listing
 from orlog.datasets.download import sources
-from orlog.datasets.home import meaning
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests import shipped
@@ -203,7 +203,7 @@ class Upstream:
 
     def has(self, dataset: str, body: Body) -> Path:
         """Let the server have a dataset's file; the index knows its checksum if the real one does."""
-        ((version, entry),) = self.real.foreign[dataset].items()
+        version, entry = "1.0.1", self.real.foreign[dataset]["1.0.1"]
         path = self.folder / urlsplit(entry.url).path.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(path, "w") as file:
@@ -225,7 +225,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstre
     monkeypatch.chdir(tmp_path)
     with FileServer(tmp_path / "served") as server:
         one = Upstream(tmp_path / "served", server)
-        for module in (sources, shipped, meaning):
+        for module in (listing, sources, shipped):
             monkeypatch.setattr(module, "shipped_index", lambda _: one.index)
         yield one
 

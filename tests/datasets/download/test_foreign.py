@@ -340,21 +340,23 @@ def test_a_signed_index_vouches_for_its_files(upstream: Upstream, tmp_path: Path
 def test_d4rl_ships_with_orlog() -> None:
     index = shipped_index("d4rl")
     assert len(index.foreign) == 183
-    trusted = 0
+    trusted = superseded = 0
     for name, versions in index.foreign.items():
         assert name.startswith("d4rl/")
+        superseded += "0.9.0" in versions
         for entry in versions.values():
             assert (entry.sha256 is None) == (entry.size_bytes is None)
             trusted += entry.sha256 is None
             assert entry.format == "d4rl-hdf5"
     assert trusted == 65  # nobody has published their checksums
+    assert superseded == 24
     source = find_source(parse_name("d4rl/hopper-medium-v2"))
     assert isinstance(source, ForeignFileSource)
     assert (source.registry, source.version) == ("d4rl", "1.0.1")
     assert source.urls == ((source.entry.url,),)
     with pytest.raises(NotFoundError, match="d4rl does not have it; did you mean"):
         find_source(parse_name("d4rl/hoper-medium-v2"))
-    with pytest.raises(NotFoundError, match=r"d4rl has 1\.0\.1 of it"):
+    with pytest.raises(NotFoundError, match=r"d4rl has 0\.9\.0, 1\.0\.1 of it"):
         find_source(parse_name("d4rl/hopper-medium-v2@2.0.0"))
     with pytest.raises(NotFoundError, match="there is no registry to ask"):
         find_source(parse_name("lab/other-v2"))

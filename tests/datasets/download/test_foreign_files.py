@@ -12,7 +12,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
@@ -21,6 +22,8 @@ from typer.testing import CliRunner
 
 import orlog
 from orlog.cli import app
+from orlog.datasets import listing
+from orlog.datasets.download import sources
 from orlog.datasets.download.foreign import download_foreign_file, first_downloads_file
 from orlog.datasets.download.sources import ForeignFileSource, find_source
 from orlog.datasets.download.transfer import Patience
@@ -32,20 +35,22 @@ from orlog.datasets.importing import import_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError, StorageError, TransferError
+from orlog.manifests import shipped
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import parse_name
+from tests.datasets.formats.test_minari_arrow import odd
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
 QUICK = Patience(idle=0, timeout=1.0, attempts=2, first_wait=0.01, longest_wait=0.1)
-MINARI = "minari/mujoco/hopper/medium-v0"
 MAIN = "data/main_data.hdf5"
-# Of each layout: name here, where upstream has the files, the format.
+DOOR = "minari/d4rl/door/human-v2"  # with a mirror
 LAYOUTS = {
-    "minari": (MINARI, "mujoco/resolve/main/hopper/medium-v0", "minari-hdf5"),
-    "ogbench": ("ogbench/cube-single-play-v0", "datasets/ogbench", "ogbench-npz"),
-    "robomimic": ("robomimic/can/ph/low_dim-v0", "rt_benchmark/can/ph", "robomimic-hdf5"),
-    "npz": ("neorl2/pipeline-v0", "neorl2", "npz"),
+    DOOR: "minari",
+    "minari/mujoco/hopper/medium-v0": "minari",
+    "ogbench/cube-single-play-v0": "ogbench",
+    "robomimic/can/ph/low_dim-v0": "robomimic",
+    "neorl2/pipeline-v0": "npz",
 }
 
 
@@ -72,57 +77,58 @@ def record(name: str) -> Dataset:
 
 
 class Upstream:
-    """Two servers with the same files of a dataset, and a registry that lists them."""
+    """Two servers with the files of a dataset, at the paths where upstream and its mirror have them.
 
-    def __init__(self, served: Path, layout: str) -> None:
-        self.name, self.place, self.format = LAYOUTS[layout]
-        self.served = served
-        self.folder = served / self.place
+    The catalogue lists the dataset as it does for everyone, but for the names of the servers.
+    """
+
+    def __init__(self, served: Path, name: str) -> None:
+        self.name, layout = name, LAYOUTS[name]
         dataset = record(f"lab/{self.name.rpartition('/')[2]}")
-        exported = export_dataset(dataset, served / "exported", to=layout, lossy=True)
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        files = [path for path in sorted(exported.rglob("*")) if path.is_file()]
-        root = files[0].parent.parent if layout == "minari" else files[0].parent
-        self.paths = [file.relative_to(root).as_posix() for file in files]
-        root.rename(self.folder)
+        self.folder = served.with_name("files")
+        if layout == "npz":
+            for split, view in (("train", dataset[:2]), ("val", dataset[2:])):
+                export_dataset(view, served.with_name(split), to=layout, lossy=True)
+            found = [next(served.with_name(one).glob("*.npz")) for one in ("train", "val")]
+        else:
+            exported = export_dataset(dataset, served.with_name("exported"), to=layout, lossy=True)
+            found = [path for path in exported.rglob("*") if path.is_file()]
+            found.sort(key=lambda path: path.stem)
+        self.real = shipped.shipped_index(self.name.partition("/")[0]).foreign[self.name]["1.0.0"]
+        self.paths = [file.path for file in self.real.each]
+        self.servers = [FileServer(served / str(number)) for number in range(2)]
+        assert [path.suffix for path in found] == [Path(path).suffix for path in self.paths]
+        for file, path in zip(self.real.each, found, strict=True):
+            (self.folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(self.folder / file.path)
+            for server, url in zip(self.servers, (file.url, *file.mirrors), strict=False):
+                place = server.folder / urlsplit(url).path.lstrip("/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(self.folder / file.path)
 
-    def __enter__(self) -> Self:
-        self.servers = [FileServer(self.served).__enter__() for _ in range(2)]
-        add_registry("lab", str(self.served))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for server in self.servers:
-            server.__exit__()
+    def url(self, number: int, path: str) -> str:
+        """Return the URL of a file on one of the servers."""
+        (file,) = (file for file in self.real.each if file.path == path)
+        return self.servers[number].url + urlsplit((file.url, *file.mirrors)[number]).path
 
     def source(self, *, checked: bool = True) -> ForeignFileSource:
         """List the files, with or without what proves their bytes, and return what is found."""
         files = []
-        for path in self.paths:
-            urls = [f"{server.url}/{self.place}/{path}" for server in self.servers]
-            data = (self.folder / path).read_bytes()
+        for file in self.real.each:
+            url, *mirrors = [self.url(number, file.path) for number in range(1 + len(file.mirrors))]
+            data = (self.folder / file.path).read_bytes()
             proof = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             said: dict[str, Any] = proof if checked else {}
-            files.append(ForeignFile(path=path, url=urls[0], mirrors=(urls[1],), **said))
-        entry = ForeignEntry(files=tuple(files), format=self.format, license="MIT")
-        index = Index().with_foreign(self.name, "1.0.0", entry)
-        (self.served / "index.json").write_bytes(index.to_json())
-        (datasets_folder().parent / "registries-seen.json").unlink(missing_ok=True)
+            files.append(ForeignFile(path=file.path, url=url, mirrors=tuple(mirrors), **said))
+        self.entry = ForeignEntry(files=tuple(files), format=self.real.format, license="MIT")
         source = find_source(parse_name(self.name))
         assert isinstance(source, ForeignFileSource)
         return source
 
     def imported(self) -> Dataset:
         """Return the same files, read from this machine."""
-        files = self.folder if self.format == "minari-hdf5" else None
-        given = files or [self.folder / path for path in self.paths]
-        return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.format))
-
-
-@pytest.fixture
-def upstream(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Upstream]:
-    with Upstream(tmp_path / "served", getattr(request, "param", "minari")) as one:
-        yield one
+        given = [self.folder / path for path in self.paths]
+        return orlog.load_dataset(import_dataset(given, "lab/imported-v0", format=self.real.format))
 
 
 def bring(source: ForeignFileSource, said: list[str] | None = None) -> Dataset:
@@ -139,15 +145,28 @@ def leftovers(name: str) -> list[str]:
     return sorted(path.name for path in paths if path.suffix != ".lock")
 
 
+@pytest.fixture
+def upstream(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Upstream]:
+    one = Upstream(tmp_path / "served", getattr(request, "param", DOOR))
+    for module in (listing, sources, shipped):
+        monkeypatch.setattr(
+            module, "shipped_index", lambda _: Index(foreign={one.name: {"1.0.0": one.entry}})
+        )
+    with one.servers[0], one.servers[1]:
+        yield one
+
+
 @pytest.mark.parametrize(
     ("upstream", "checked"),
     [
-        ("minari", True),
-        ("minari", False),
-        ("ogbench", True),
-        pytest.param("ogbench", False, marks=pytest.mark.thorough),
-        pytest.param("robomimic", False, marks=pytest.mark.thorough),
-        pytest.param("npz", True, marks=pytest.mark.thorough),
+        (DOOR, False),
+        ("ogbench/cube-single-play-v0", True),
+        pytest.param(DOOR, True, marks=pytest.mark.thorough),
+        pytest.param("ogbench/cube-single-play-v0", False, marks=pytest.mark.thorough),
+        pytest.param("robomimic/can/ph/low_dim-v0", False, marks=pytest.mark.thorough),
+        pytest.param("neorl2/pipeline-v0", True, marks=pytest.mark.thorough),
     ],
     indirect=["upstream"],
 )
@@ -165,7 +184,7 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     assert same(dataset, imported)
     assert [one.digest for one in dataset.lineage] == [one.digest for one in imported.lineage]
     assert dataset.lineage[0].operation.startswith(
-        f"read {upstream.format} from {source.entry.place}"
+        f"read {upstream.real.format} from {source.entry.place}"
     )
     assert ("first download trusted" in dataset.lineage[0].operation) == (not checked)
     assert ("was trusted" in dataset.manifest.description) == (not checked)
@@ -177,18 +196,52 @@ def test_all_files_of_a_dataset_become_a_version(upstream: Upstream, checked: bo
     else:
         known = json.loads(first_downloads_file().read_text("utf-8"))["files"]
         assert set(known) == {url for urls in source.urls for url in urls}
-    assert {len(server.requests) for server in upstream.servers} == {len(upstream.paths), 0}
+    assert [len(server.requests) for server in upstream.servers] == [len(upstream.paths), 0]
 
 
-def test_the_command_downloads_a_name_of_minari(upstream: Upstream) -> None:
+def test_a_format_of_folders_reads_the_files_at_their_places(tmp_path: Path) -> None:
+    folder = odd(tmp_path / "served", "parquet")
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
+    assert "data/0/part-0.parquet" in paths
+    with FileServer(folder) as server:
+        add_registry("lab", str(tmp_path))
+        files = tuple(ForeignFile(path=path, url=f"{server.url}/{path}") for path in paths)
+        entry = ForeignEntry(files=files, format="minari-arrow")
+        index = Index().with_foreign("lab/odd-v3", "1.0.0", entry)
+        (tmp_path / "index.json").write_bytes(index.to_json())
+        dataset = orlog.load_dataset("lab/odd-v3", download=True)
+    imported = orlog.load_dataset(import_dataset(folder, "lab/imported-v0", format="minari-arrow"))
+    assert same(dataset, imported)
+    (parent,), (other,) = dataset.lineage, imported.lineage
+    assert parent.digest == other.digest
+    assert parent.operation.startswith(f"read minari-arrow from {server.url} (upstream")
+    assert f"first download of {len(paths)} of {len(paths)} files" in dataset.manifest.description
+
+
+def test_a_mirror_is_used_from_the_command_line(upstream: Upstream) -> None:
     upstream.source(checked=False)
     upstream.servers[0].faults = [Fault(path=MAIN, status=404)]
-    done = CliRunner().invoke(app, ["download", MINARI])
+    done = CliRunner().invoke(app, ["download", DOOR])
     assert done.exit_code == 0, done.output
-    used = f"downloaded from {upstream.servers[1].url}/{upstream.place}/{MAIN}, since "
-    assert f"{used}{upstream.servers[0].url}/{upstream.place}/{MAIN}: 404 Not Found" in done.stderr
-    assert same(orlog.load_dataset(MINARI), upstream.imported())
-    assert f"{MINARI}@1.0.0" in CliRunner().invoke(app, ["show", f"{MINARI}@1.0.0"]).output
+    said = f"downloaded from {upstream.url(1, MAIN)}, since {upstream.url(0, MAIN)}: 404 Not Found"
+    assert said in done.stderr
+    assert same(orlog.load_dataset(DOOR), upstream.imported())
+
+
+@pytest.mark.parametrize("upstream", ["minari/mujoco/hopper/medium-v0"], indirect=True)
+def test_a_name_of_minari_is_downloaded_and_shown(upstream: Upstream) -> None:
+    upstream.source(checked=False)
+    for name in (upstream.name, "minari/mujoco/hopper/medium-v0@1.0.0"):
+        done = CliRunner().invoke(app, ["download", name])
+        assert done.exit_code == 0, done.output
+        assert "first download trusted" in done.output
+    shown = CliRunner().invoke(app, ["show", upstream.name])
+    assert shown.exit_code == 0
+    assert f"{upstream.name}@1.0.0" in shown.output
+    assert same(orlog.load_dataset(upstream.name), upstream.imported())
+    assert [request.path for request in upstream.servers[0].requests if MAIN in request.path] == [
+        "/datasets/farama-minari/mujoco/resolve/main/hopper/medium-v0/data/main_data.hdf5"
+    ]
 
 
 BAD = {
@@ -224,7 +277,7 @@ def test_a_bad_mirror_is_named_and_the_next_one_used(
     said: list[str] = []
     dataset = bring(source, said)
     assert same(dataset, upstream.imported())
-    assert any(f"{bad.url}/{upstream.place}/{MAIN}" in text for text in said)
+    assert any(upstream.url(0, MAIN) in text for text in said)
     assert sum(MAIN in request.path for request in good.requests) == 1
     assert leftovers(upstream.name) == []
 
@@ -271,7 +324,7 @@ def test_files_of_an_earlier_listing_are_not_read(upstream: Upstream) -> None:
     stale.parent.mkdir(parents=True)
     stale.write_text("{}")
     dataset = bring(source)
-    assert dataset.lineage[0].digest == upstream.imported().lineage[0].digest
+    assert same(dataset, upstream.imported())
 
 
 def test_a_disk_without_room_is_said_before_anything_is_asked(upstream: Upstream) -> None:
@@ -280,7 +333,7 @@ def test_a_disk_without_room_is_said_before_anything_is_asked(upstream: Upstream
         ForeignFile(path=file.path, url=file.url, size_bytes=2**60, sha256=file.sha256)
         for file in source.entry.files
     ]
-    entry = ForeignEntry(files=tuple(files), format=upstream.format)
+    entry = ForeignEntry(files=tuple(files), format=upstream.real.format)
     with pytest.raises(StorageError, match="must still be downloaded"):
         bring(dataclasses.replace(source, entry=entry))
     assert not upstream.servers[0].requests

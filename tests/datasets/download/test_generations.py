@@ -1,0 +1,114 @@
+"""Files that their publisher replaced under the same name: both are listed, and told apart by their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import orlog
+from orlog.cli import app
+from orlog.datasets import listing
+from orlog.datasets.download import sources
+from orlog.datasets.download.download import download_dataset
+from orlog.datasets.formats import d4rl
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import delete_version
+from orlog.errors import TransferError, VersionExistsError
+from orlog.manifests import shipped
+from orlog.manifests.index import ForeignEntry, Index
+from tests.datasets.formats.test_d4rl import rows_of, write
+from tests.servers import FileServer
+
+NAME = "d4rl/hopper-medium-v2"
+FILE = "hopper_medium-v2.hdf5"
+BODY = rows_of([False, True] * 3, None, next_observations=True, sizes=(11, 3))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """Serve the newer file; return the file of each version, of different sizes."""
+    (tmp_path / "served").mkdir()
+    found = {
+        "1.0.1": write(tmp_path / "served" / FILE, BODY),
+        "0.9.0": write(
+            tmp_path / "old.hdf5", {**BODY, "rewards": BODY["rewards"] + 1}, compression="gzip"
+        ),
+    }
+    with FileServer(tmp_path / "served") as server:
+        entries = {
+            version: ForeignEntry(
+                url=f"{server.url}/{FILE}",
+                format=d4rl.FORMAT.name,
+                size_bytes=path.stat().st_size,
+                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+            for version, path in found.items()
+        }
+        for module in (listing, sources, shipped):
+            monkeypatch.setattr(module, "shipped_index", lambda _: Index(foreign={NAME: entries}))
+        yield found
+
+
+def test_each_is_imported_as_the_version_that_a_download_gives(files: dict[str, Path]) -> None:
+    new = orlog.load_dataset(download_dataset(NAME))
+    assert new.version == "1.0.1"
+    delete_version(NAME, "1.0.1")
+    assert orlog.load_dataset(orlog.import_dataset(files["1.0.1"], NAME)).digest == new.digest
+    old = orlog.load_dataset(orlog.import_dataset(files["0.9.0"], NAME))
+    assert (old.version, old.manifest.benchmark) == ("0.9.0", NAME)
+    assert orlog.load_dataset(NAME).version == "1.0.1"
+    delete_version(NAME, "0.9.0")
+    files["0.9.0"].replace(files["1.0.1"])
+    assert orlog.load_dataset(download_dataset(f"{NAME}@0.9.0")).digest == old.digest
+    with pytest.raises(VersionExistsError, match=r"@0\.9\.0 is already sha256"):
+        orlog.import_dataset(files["1.0.1"], NAME)
+
+
+def test_a_download_says_which_one_the_server_has(files: dict[str, Path]) -> None:
+    with pytest.raises(
+        TransferError, match=rf"file of {NAME}@1\.0\.1, other.*import FILE {NAME}@0"
+    ):
+        download_dataset(f"{NAME}@0.9.0")
+    files["0.9.0"].replace(files["1.0.1"])
+    with pytest.raises(
+        TransferError, match=rf"file of {NAME}@0\.9\.0, other.*import FILE {NAME}@1"
+    ):
+        download_dataset(NAME)
+    assert not list((datasets_folder() / NAME).glob("[0-9]*"))
+
+
+def test_an_import_under_another_name_says_so(files: dict[str, Path]) -> None:
+    said = f"This is the file of {NAME}@0.9.0, which was replaced under the same name"
+    done = CliRunner(env={"COLUMNS": "500"}).invoke(
+        app, ["import", str(files["0.9.0"]), "lab/my-v0"]
+    )
+    assert done.exit_code == 0, done.output
+    assert said in done.output
+    assert said in orlog.load_dataset("lab/my-v0").manifest.description
+    new = orlog.load_dataset(orlog.import_dataset(files["1.0.1"], "lab/new-v0"))
+    assert "replaced" not in new.manifest.description
+
+
+def test_other_files_are_not_taken_for_listed_ones(files: dict[str, Path], tmp_path: Path) -> None:
+    other = write(tmp_path / "other.hdf5", {**BODY, "rewards": BODY["rewards"] + 2})
+    assert other.stat().st_size == files["1.0.1"].stat().st_size
+    with pytest.raises(VersionExistsError, match="which orlog lists"):
+        orlog.import_dataset(other, NAME)
+    with pytest.raises(VersionExistsError, match="which orlog lists"):
+        orlog.import_dataset(files["0.9.0"], f"{NAME}@1.0.1")
+    with pytest.raises(VersionExistsError, match="which orlog lists"):
+        orlog.import_dataset(files["0.9.0"], f"{NAME}@0.9.0", description="Mine.")
+
+
+def test_the_superseded_files_of_d4rl_are_known() -> None:
+    old = shipped.shipped_index("d4rl").foreign[NAME]["0.9.0"]
+    assert old.sha256 is not None
+    assert [str(one) for one in shipped.known_files(old.sha256)] == [f"{NAME}@0.9.0"]
+    assert shipped.superseded(old.sha256)
+    new = shipped.shipped_index("d4rl").foreign[NAME]["1.0.1"]
+    assert new.sha256 is not None
+    assert not shipped.superseded(new.sha256)
