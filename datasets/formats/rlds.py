@@ -5,10 +5,12 @@
 A record is an episode: features of the episode, and a nested dataset `steps` of observation, action, reward,
 discount, is_first, is_last, is_terminal and others. T + 1 steps are T transitions: action and reward of a step
 follow from its observation, and those of the last step, `is_last`, are invalid. The task ended if that step is
-terminal, else the episode was cut off. Two things are not always so, and are told:
+terminal, else the episode was cut off. Some things are not always so, and are told:
 
     the last step has a reward    many datasets of robots end at the last action: an episode whose task ended
                                   keeps that step, and its final observation is marked as missing
+    and never an action           where first steps have no reward either, rewards come with the observation after
+                                  an action, and are moved to the action
     no final observation          TensorFlow Datasets' D4RL ends an episode whose task ended with zeros, and with
                                   `next_observations` it gives all episodes the last one of the whole file
 
@@ -282,6 +284,7 @@ LOOK = np.dtype(
         ("ends", "?"),  # is_last at the last one
         ("terminal", "?"),  # is_terminal at the last one
         ("terminals", "i8"),  # is_terminal before it
+        ("opened", "?"),  # the first step has a reward
         ("rewarded", "?"),  # the last step has a reward
         ("acted", "?"),  # the last step has an action
         ("zeros", "?"),  # the last observation is zeros, and the first one is not
@@ -348,20 +351,20 @@ class _Looker:
                     "inside of the episode; a record must be one episode."
                 )
         if not rows:
-            return (0, *[False] * 3, 0, *[False] * 4, True, False)
+            return (0, *[False] * 3, 0, *[False] * 5, True, False)
         self._find_image_shapes(column)
         is_terminal = bool(terminals[-1])
         discounts, cut = self._discounts(column, rows, is_terminal)
         final, zeros = self._final(column, rows)
         if self._first_final is None:
             self._first_final = final
-        last_reward = 0.0
+        rewards = np.zeros(rows)
         if features.reward is not None:
-            last_reward = float(_last(column(features.reward), rows).reshape(()))
+            rewards = column(features.reward).rows(rows).reshape(rows)
         acted = any(
             np.any(_last(column(leaf), rows) != 0)
             for leaf in features.action.values()
-            if leaf.kind == "numbers"
+            if leaf.kind != "image"
         )
         return (
             rows,
@@ -369,7 +372,8 @@ class _Looker:
             bool(ends[-1]),
             is_terminal,
             int(terminals[:-1].sum()),
-            last_reward != 0,
+            rewards[0] != 0,
+            rewards[-1] != 0,
             acted,
             zeros,
             final == self._first_final,
@@ -425,20 +429,23 @@ class _Plan:
         made: Whether zeros are put there, since the record has no row for it.
         terminated: Whether the task ended.
         truncated: Whether it was cut off.
+        moves_rewards: Whether the reward of an action is at the step after it.
         doubts: What was done, and why.
     """
 
     def __init__(self, looks: np.ndarray, info: DatasetInfo, features: _Features) -> None:
         rows, terminal = looks["rows"], looks["terminal"]
-        rewarded = terminal & looks["rewarded"]
-        keeps_last = bool(rewarded.any())
         # TensorFlow Datasets' D4RL takes the last row of the file in place of that of the episode.
         has_wrong_final = (
             info.name.startswith("d4rl_")
             and len(looks) > 1
             and bool((looks["same"] & looks["ends"]).all())
-            and not looks["acted"].any()
+            and not (looks["acted"] | looks["rewarded"]).any()
         )
+        self.moves_rewards = bool(
+            looks["rewarded"].any() and not looks["acted"].any() and not looks["opened"].any()
+        )
+        keeps_last = bool((terminal & looks["rewarded"]).any()) and not self.moves_rewards
         rows = rows - has_wrong_final
         self.made = terminal & (keeps_last or has_wrong_final)
         self.actions = np.maximum(0, rows - ~self.made)
@@ -451,7 +458,12 @@ class _Plan:
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: _Features
     ) -> None:
-        left_out = ~self.made & (looks["rewarded"] | looks["acted"])
+        left_out = ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
+        if self.moves_rewards:
+            self.doubts.append(
+                "First steps have no reward, and last steps a reward and no action: rewards were taken to come "
+                "with the observation after an action, and moved to that action."
+            )
         if has_wrong_final:
             self._add(
                 len(looks),
@@ -577,6 +589,8 @@ class _Episode:
         seed = metadata.pop(SEED, None)
         terminals = self._led_to_terminal(rows, count)
         at_once = max(1, BLOCK_BYTES // self._features.step_bytes())
+        for column in self._reward.values():
+            column.skip(int(plan.moves_rewards))
         dtype = self._features.reward_dtype()
         for start in range(0, count, at_once):
             stop = min(count, start + at_once)
@@ -601,7 +615,7 @@ class _Episode:
                 seed=int(seed) if is_last and seed is not None and seed >= 0 else None,
                 metadata=metadata if is_last else {},
             )
-        self._check_ends(rows, count, is_made)
+        self._check_ends(rows - count, plan.moves_rewards, is_made)
 
     def _tree(self, columns: Mapping[str, Column], count: int, is_made: bool) -> Any:
         """Return the next values of a space; the last one is of zeros where it has to be made."""
@@ -629,21 +643,26 @@ class _Episode:
             return np.append(flags[1:], flags[-1:])[:count]
         return None
 
-    def _check_ends(self, rows: int, count: int, is_made: bool) -> None:
+    def _check_ends(self, left: int, moves_rewards: bool, is_made: bool) -> None:
         """Refuse features that have more or fewer values than the record has steps.
+
+        Args:
+            left: Steps that gave no action.
+            moves_rewards: Whether the reward of the first step was left out.
+            is_made: Whether the final observation is none of the record's.
 
         Raises:
             IntegrityError: one has.
         """
-        read = {**dict.fromkeys(("action", "infos", "reward"), count)}
-        groups = {"action": self._action, "infos": self._infos, "reward": self._reward}
-        for name, columns in groups.items():
+        for columns, count in (
+            (self._observation, left - (not is_made)),
+            (self._action, left),
+            (self._reward, left - moves_rewards),
+            (self._infos, left),
+        ):
             for column in columns.values():
-                column.skip(rows - read[name])
+                column.skip(count)
                 column.check_end()
-        for column in self._observation.values():
-            column.skip(rows - count - (not is_made))
-            column.check_end()
 
 
 def _zeros(column: Column) -> np.ndarray:

@@ -210,6 +210,21 @@ def test_a_reward_at_the_last_step_of_a_task_that_ended_is_kept(tmp_path: Path) 
     assert "1 episodes have an action or a reward at their last step" in found.doubts[1]
 
 
+def test_rewards_that_come_with_the_next_observation_are_moved_to_their_action(
+    tmp_path: Path,
+) -> None:
+    episodes = [
+        rows(4, seed=seed, terminal=seed == 0, reward=np.arange(4, dtype="f4")) for seed in range(2)
+    ]
+    dataset, found = read(write(tmp_path / "arm", episodes), tmp_path / "store")
+    for ours, theirs in zip(dataset, episodes, strict=True):
+        np.testing.assert_array_equal(ours.observations, theirs["observation"])
+        np.testing.assert_array_equal(ours.actions, theirs["action"][:-1])
+        assert ours.rewards.tolist() == [1, 2, 3]
+    assert (found.terminated, found.truncated) == (1, 1)
+    assert [one[:27] for one in found.doubts] == ["First steps have no reward,"]
+
+
 def test_final_observations_that_d4rls_adapter_made_up_are_marked(tmp_path: Path) -> None:
     episodes = [rows(4, seed=seed, terminal=seed != 1) for seed in range(3)]
     episodes[0]["observation"][-1] = 0
