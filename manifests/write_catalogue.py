@@ -214,7 +214,7 @@ def _rlds(tables: Tables) -> Entries:
             f"{builder}/{config}",
             ForeignEntry(
                 url=row["url"],
-                format="rlds",
+                format="envlogger",
                 description=f"TensorFlow Datasets' {builder}/{config}.",
                 **_checksum(row),
             ),

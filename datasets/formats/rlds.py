@@ -72,7 +72,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     where = asked.sources[0]
     if len(asked.files) != 1 or not asked.files[0].is_dir():
         raise SchemaError(
-            f"{where}: an RLDS dataset is a folder with {INFO_FILE}; give the folder."
+            f"{where}: an RLDS dataset is a folder with {INFO_FILE}; unpack an archive, and give the folder."
         )
     folder = find_version(asked.files[0], where)
     info = read_info(folder, where)

@@ -42,6 +42,7 @@ INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
 METADATA_FILE = "metadata.json"
 OWN = "orlog"
+RIEGELI_FILE = "metadata.riegeli"
 STEPS = "steps"
 LARGEST_DOCUMENT = 2**26
 LARGEST_VALUE = 2**26
@@ -184,6 +185,11 @@ def find_version(folder: Path, where: str) -> Path:
         for file in sorted(folder.glob(pattern))
         if VERSION.fullmatch(file.parent.name) and not file.parent.is_symlink()
     ]
+    if not found and any(any(folder.glob(f"{deep}{RIEGELI_FILE}")) for deep in ("", "*/", "*/*/")):
+        raise SchemaError(
+            f"{where}: holds logs of EnvLogger, which are not read; tfds build or rlds.tfds.EpisodeWriter makes "
+            "a dataset of them."
+        )
     if len(found) != 1:
         names = ", ".join(one.relative_to(folder).as_posix() for one in found[:20])
         raise SchemaError(

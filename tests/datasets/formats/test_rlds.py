@@ -333,6 +333,10 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     (folder / "metadata.json").write_text(json.dumps(body), "utf-8")
     with pytest.raises(SchemaError, match="its spaces are not of what features"):
         read(folder, tmp_path / "store")
+    (tmp_path / "logs/day").mkdir(parents=True)
+    (tmp_path / "logs/day/metadata.riegeli").touch()
+    with pytest.raises(SchemaError, match="logs of EnvLogger, which are not read"):
+        read(tmp_path / "logs", tmp_path / "store")
     write(tmp_path / "two/1.0.0", [rows(4)])
     write(tmp_path / "two/1.1.0", [rows(4)])
     with pytest.raises(
