@@ -23,7 +23,7 @@ COUNTS = {
     "rlds": 7,
     "robomimic": 36,
 }
-NOT_READ = {"ogmarl-vault"}
+NOT_READ = {"envlogger", "ogmarl-vault"}
 
 
 def entries(benchmark: str) -> Iterator[tuple[str, ForeignEntry]]:
