@@ -55,13 +55,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
     table = _Table(asked)
     layout = _Layout(table.names, asked.options, table.where)
     checked = _check(table, layout)
-    parts = {
-        role.removeprefix("observation/"): unbounded_space(*kind)
-        for role, kind in checked.kinds.items()
-        if role != "action"
+    parts: dict[str, gymnasium.Space[Any]] = {
+        role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
+        for role in layout.observations
     }
+    is_whole = layout.observations == ["observation"]
     schema = Schema(
-        observation_space=parts.get("observation") or gymnasium.spaces.Dict(parts),
+        observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
         action_space=_action_space(checked),
         reward_dtype=np.dtype(np.float64),
     )

@@ -113,7 +113,7 @@ def test_columns_that_say_nothing_are_no_loss(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
-    space = spaces.Dict({"place": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(0, 1, (3,))})
+    space = spaces.Dict({"observation": spaces.Box(-1, 1, (2,)), "goal": spaces.Box(0, 1, (3,))})
     with orlog.DatasetWriter(
         "lab/parts-v1", observation_space=space, action_space=spaces.Discrete(3)
     ) as writer:
@@ -132,7 +132,7 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
     file = tmp_path / "out" / "parts-v1.parquet"
     orlog.import_dataset(file, "lab/again-v1")
     first, again = orlog.load_dataset("lab/parts-v1"), orlog.load_dataset("lab/again-v1")
-    assert list(again.observation_space) == ["goal", "place"]  # type: ignore[call-overload]
+    assert list(again.observation_space) == ["goal", "observation"]  # type: ignore[call-overload]
     for one, other in zip(first, again, strict=True):
         np.testing.assert_equal(one.observations, other.observations)
         np.testing.assert_array_equal(one.actions, other.actions)
