@@ -28,7 +28,7 @@ from orlog.files import storage_errors
 __all__ = ["EpisodeLog", "logged_episodes"]
 
 LARGEST_LOG = 2**28
-SMALL = 2**16
+SMALL = 2**20  # bytes of a block that are written at once
 _DIGEST_BYTES = 32
 
 
@@ -79,13 +79,13 @@ class EpisodeLog:
         header = json.dumps(described).encode()
         body: list[Any] = [len(header).to_bytes(4, "little"), header]
         body += [values.data.cast("B") for values in arrays if values.size]
+        size = sum(map(len, body))
+        if size < SMALL:
+            body = [b"".join(body)]
         digest = blake3()
         for piece in body:
             digest.update(piece)
-        size = sum(map(len, body))
-        pieces = [size.to_bytes(8, "little"), digest.digest(), *body]
-        if size < SMALL:
-            pieces = [b"".join(pieces)]
+        pieces = [size.to_bytes(8, "little") + digest.digest(), *body]
         try:
             with storage_errors(self._folder):
                 for piece in pieces:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,9 +31,13 @@ class OpenEpisode:
     Attributes:
         copied_action: Returns a copy of an action; raises SchemaError if it does not fit its space.
         copied_observation: The same for observations.
-        observations: Copies of the observations, one more than steps at an episode's start.
-        actions: Copies of the actions.
-        rewards: The rewards.
+        keep_observation: Keeps a copied observation; there is one more than steps at an episode's start.
+        keep_action: Keeps a copied action.
+        spaces: Those of observations and of actions.
+        row_bytes: Bytes of an observation and of an action, if both are boxes.
+        has_plain_rows: Whether both are rows of numbers, which these functions take without a copy, and
+            nothing else is recorded.
+        rewards: The rewards of the steps; what was kept of a later one does not count.
         flags: Termination and truncation of the last step.
         wants_more: Whether anything else is recorded of a step.
         with_log_probs: Whether each action comes with its log-probability.
@@ -60,10 +66,14 @@ class OpenEpisode:
             keeps_options: Whether the options of resets are kept.
         """
         self._writer = writer
-        self._spaces = observation_space, action_space
+        self.spaces = observation_space, action_space
         self._names = tuple(infos)
         self.with_log_probs = action_log_probs
         self.wants_more = bool(infos) or action_log_probs or state
+        boxes = [space for space in self.spaces if isinstance(space, spaces.Box)]
+        self.row_bytes = [box.dtype.itemsize * math.prod(box.shape) for box in boxes]
+        are_rows = len(boxes) == 2 and all(len(box.shape) == 1 for box in boxes)
+        self.has_plain_rows = are_rows and not self.wants_more
         self._keeps_options = keeps_options
         self.copied_observation = _copier(observation_space, self._misfit("observation", 0, ""))
         advice = "; convert it before the step, for example with .astype"
@@ -72,14 +82,16 @@ class OpenEpisode:
         self.flags: tuple[Any, Any] = False, False
         self._seed: int | None = None
         self._options = ""
-        self.observations: list[Any] = []
+        self._observations, self.keep_observation = _room(observation_space)
+        self._actions, self.keep_action = _room(action_space)
+        self.rewards: list[Any] = []
         self._forget_steps()
 
     def another(self) -> OpenEpisode:
         """Return one more, for an environment beside this one's."""
         return OpenEpisode(
             self._writer,
-            *self._spaces,
+            *self.spaces,
             infos=self._names,
             action_log_probs=self.with_log_probs,
             state=self.wants_more,
@@ -100,7 +112,11 @@ class OpenEpisode:
                 f"{self._writer.name}: the version to append to has no column episodes/options, so "
                 "options of reset cannot be kept; reset without them, or record a new dataset."
             )
-        self.observations = [self.copied_observation(observation)]
+        first = self.copied_observation(observation)
+        # An error may have left an action that was never taken.
+        self._forget_steps()
+        _empty(self._observations)
+        self.keep_observation(first)
         self._seed, self._options = seed, text
 
     def add(
@@ -119,10 +135,31 @@ class OpenEpisode:
         after = self.copied_observation(observation)
         if self.wants_more:
             self.add_more(info, state, log_prob)
-        self.observations.append(after)
-        self.actions.append(action)
+        self.keep_observation(after)
+        self.keep_action(action)
         self.rewards.append(reward)
         self.flags = terminated, truncated
+
+    def keep_action_again(self, action: Any) -> None:
+        """Keep an action, not yet copied, in place of one that was kept as it is and may not fit.
+
+        Raises:
+            SchemaError: it does not fit.
+        """
+        assert isinstance(self._actions, io.BytesIO)
+        self._actions.seek(len(self.rewards) * self.row_bytes[1])
+        self.keep_action(self.copied_action(action))
+
+    def keep_observation_again(self, observation: Any) -> None:
+        """Keep an observation in place of one that was kept as it is and may not fit.
+
+        Raises:
+            SchemaError: it does not fit.
+        """
+        assert isinstance(self._observations, io.BytesIO)
+        row = len(self.rewards) + (self._written == 0)
+        self._observations.seek(row * self.row_bytes[0])
+        self.keep_observation(self.copied_observation(observation))
 
     def add_more(
         self,
@@ -152,11 +189,10 @@ class OpenEpisode:
         metadata = {"options": self._options} if self._keeps_options else {}
         if self._written == 0 and self.rewards:
             columns = self._take_columns()
-            self.observations = []
             self._writer.add_episode(Episode(seed=self._seed, metadata=metadata, **columns))
             return
         self.write_steps()
-        self.observations = []
+        _empty(self._observations)
         if self._written > 0:
             self._written = 0
             self._writer.end_episode(seed=self._seed, metadata=metadata)
@@ -175,17 +211,18 @@ class OpenEpisode:
 
     def _take_columns(self) -> dict[str, Any]:
         """Return the steps as columns; they are forgotten, so that an error is not met twice."""
-        terminations, truncations = np.zeros((2, len(self.rewards)), np.bool_)
+        steps = len(self.rewards)
+        terminations, truncations = np.zeros((2, steps), np.bool_)
         terminations[-1], truncations[-1] = map(bool, self.flags)
         columns = {
-            "observations": _stack(self._spaces[0], self.observations),
-            "actions": _stack(self._spaces[1], self.actions),
+            "observations": _rows(self.spaces[0], self._observations, steps + (self._written == 0)),
+            "actions": _rows(self.spaces[1], self._actions, steps),
             "rewards": _column("rewards", self.rewards),
             "terminations": terminations,
             "truncations": truncations,
             "infos": self._info_columns(),
         }
-        self.observations = []
+        _empty(self._observations)
         self._forget_steps()
         return columns
 
@@ -205,13 +242,13 @@ class OpenEpisode:
     def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:
         """Return a function that says where a value does not fit."""
         return lambda error: SchemaError(
-            f"{self.where()}: the {what} does not fit its space {self._spaces[space]}: "
+            f"{self.where()}: the {what} does not fit its space {self.spaces[space]}: "
             f"{clause(error)}{advice}."
         )
 
     def _forget_steps(self) -> None:
-        self.actions: list[Any] = []
-        self.rewards: list[Any] = []
+        _empty(self._actions)
+        self.rewards.clear()
         self._infos: list[list[Any]] = []
         self._states: list[Mapping[str, np.ndarray]] = []
         self._log_probs: list[float] = []
@@ -285,6 +322,34 @@ def _copier(
                 return copy.deepcopy(value)
 
     return copied
+
+
+def _room(space: gymnasium.Space[Any]) -> tuple[io.BytesIO | list[Any], Callable[[Any], object]]:
+    """Return what holds copied values of a space, and the function that adds one.
+
+    Arrays follow each other in one piece of memory, so that nothing is left to join.
+    """
+    if isinstance(space, spaces.Box):
+        held = io.BytesIO()
+        return held, held.write
+    values: list[Any] = []
+    return values, values.append
+
+
+def _empty(held: io.BytesIO | list[Any]) -> None:
+    if isinstance(held, list):
+        held.clear()
+    else:
+        held.seek(0)
+        held.truncate()
+
+
+def _rows(space: gymnasium.Space[Any], held: io.BytesIO | list[Any], count: int) -> Columns:
+    """Return the first values that are held as columns."""
+    if isinstance(held, list):
+        return _stack(space, held[:count])
+    size = count * math.prod(space.shape or ())
+    return np.frombuffer(held.getvalue(), space.dtype, size).reshape(count, *(space.shape or ()))
 
 
 def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:

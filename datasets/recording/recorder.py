@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, SupportsFloat
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.columns.values import space_columns
@@ -107,6 +108,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._block_steps = _steps_in_memory(env)
         self._running = False
         self._closed = False
+        if episode.has_plain_rows:
+            self.step = _plain_step(self, episode)  # type: ignore[method-assign]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -147,16 +150,9 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         # After an error, nobody knows whether the action was taken: the episode ends before it.
         self._running = False
         result = self.env.step(action)
-        # This is `episode.add`, written out: calls would cost a good part of what recording costs.
-        observation, reward, terminated, truncated, info = result
-        after = episode.copied_observation(observation)
-        if episode.wants_more:
-            episode.add_more(info, state, action_log_prob)
-        episode.observations.append(after)
-        episode.actions.append(kept)
-        episode.rewards.append(reward)
+        episode.add(kept, result, state, action_log_prob)
+        _, _, terminated, truncated, _ = result
         if terminated or truncated:
-            episode.flags = terminated, truncated
             episode.end()
             return result
         if len(episode.rewards) >= self._block_steps:
@@ -196,6 +192,63 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __repr__(self) -> str:
         """Return the environment and what was recorded so far."""
         return f"<Recorder of {self.env} with {self.writer!r}>"
+
+
+def _plain_step(recorder: Recorder, episode: OpenEpisode) -> Callable[..., Any]:
+    """Return `Recorder.step` for rows of numbers and nothing else: the same, in fewer and quicker lookups.
+
+    Names of a function around it are found more quickly than attributes, and calls would cost a good part of
+    what recording costs. An array of one dimension has the shape of its space if it has as many bytes.
+    """
+    observation_type, action_type = (space.dtype for space in episode.spaces)
+    observation_bytes, action_bytes = episode.row_bytes
+    keep_observation, keep_action = episode.keep_observation, episode.keep_action
+    rewards, keep_reward = episode.rewards, episode.rewards.append
+    block_steps, array = recorder._block_steps, np.ndarray
+    env = recorder.env
+
+    def step(action: Any, *, action_log_prob: float | None = None) -> Any:
+        if not recorder._running or action_log_prob is not None:
+            return Recorder.step(recorder, action, action_log_prob=action_log_prob)
+        try:
+            fits = (
+                type(action) is array
+                and action.dtype is action_type
+                and action.ndim == 1
+                and keep_action(action) == action_bytes
+            )
+        except ValueError:  # it is not contiguous
+            fits = False
+        if not fits:
+            episode.keep_action_again(action)
+        try:
+            result = env.step(action)
+            after, reward, terminated, truncated, _ = result
+            try:
+                fits = (
+                    type(after) is array
+                    and after.dtype is observation_type
+                    and after.ndim == 1
+                    and keep_observation(after) == observation_bytes
+                )
+            except ValueError:
+                fits = False
+            if not fits:
+                episode.keep_observation_again(after)
+            keep_reward(reward)
+            if terminated or truncated:
+                recorder._running = False
+                episode.flags = terminated, truncated
+                episode.end()
+            elif len(rewards) >= block_steps:
+                episode.write_steps()
+        except BaseException:
+            # Nobody knows whether the action was taken: the episode ends before it.
+            recorder._running = False
+            raise
+        return result
+
+    return step
 
 
 def start_recording(

@@ -222,6 +222,47 @@ def test_an_error_in_a_step_ends_the_episode_before_it() -> None:
     assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2]
 
 
+class Plain(gymnasium.Env[Any, Any]):
+    """Its observation, which it changes in place, is every second number of an array."""
+
+    observation_space = spaces.Box(-99, 99, (3,), np.float64)
+    action_space = spaces.Box(-99, 99, (2,), np.float32)
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(6)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self.numbers[:] = 0
+        return self.numbers[::2], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.numbers[0] == 3:
+            raise KeyboardInterrupt
+        self.numbers += 1
+        action[:] = 0
+        return self.numbers[::2], 1.0, False, False, {}
+
+
+def test_plain_arrays_are_recorded_as_they_were() -> None:
+    env = orlog.record(Plain(), NAME)
+    for first in (10, 20):
+        env.reset()
+        for step in range(3):
+            given = np.full(4, first + step, np.float32)
+            for wrong in (np.full(3, 7, np.float32), np.full((2, 1), 7, np.float32)):
+                with pytest.raises(SchemaError, match=f"step {step}: the action does not fit"):
+                    env.step(wrong)
+            env.step(given[::2] if step else given[:2])
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.full(2, 50, np.float32))
+        with pytest.raises(SchemaError, match="no episode is running"):
+            env.step(np.zeros(2, np.float32))
+    env.close()
+    for episode, first in zip(orlog.load_dataset(NAME), (10, 20), strict=True):
+        assert episode.observations.tolist() == [[step] * 3 for step in range(4)]
+        assert episode.actions[:, 1].tolist() == [first, first + 1, first + 2]
+
+
 def test_a_recording_that_stopped_goes_on() -> None:
     given = []
 
