@@ -456,7 +456,7 @@ class Dataset:
             self.name, self.environment, versions, trust_environment=trust_environment
         )
 
-    def restore(self, env: gymnasium.Env[Any, Any], episode: int, step: int) -> Any:
+    def restore(self, env: Any, episode: int, step: int) -> Any:
         """Put a recorded state of the simulator into `env` and return the observation there.
 
         The environment goes on from there: `env.step` takes the next action. It is reset first, with
@@ -465,7 +465,8 @@ class Dataset:
         numbers that it draws later differ, and wrappers that remember observations start empty.
 
         Args:
-            env: The environment that was recorded; `recover_environment` makes one.
+            env: The environment that was recorded, of Gymnasium or a parallel one of PettingZoo;
+                `recover_environment` makes one.
             episode: Position of the episode.
             step: Number of the action that comes next, from 0; -1 is the last one.
 

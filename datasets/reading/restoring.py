@@ -3,7 +3,7 @@
 Recorded states are extra columns `infos/state/NAME`; row t is the state before action t. A simulator is
 found from `env.unwrapped`:
 
-    MuJoCo              its `model` and `data`, or those of the environment inside of it (mazes)
+    MuJoCo              its `model` and `data`, or those of the environment inside of it (mazes, MaMuJoCo)
     classic control     an array or tuple of numbers in its attribute `state`
     anything else       its methods `get_state()`, which returns an array of numbers, and
                         `set_state(array)`
@@ -48,13 +48,14 @@ def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
         SchemaError: the environment has none that is known.
     """
     inner = env.unwrapped
-    for holder in (inner, *vars(inner).values()):
+    for held in (inner, *vars(inner).values()):
+        holder = held.unwrapped if isinstance(held, gymnasium.Env) else held
         data = getattr(holder, "data", None)
         if type(data).__name__ == "MjData" and hasattr(holder, "model"):
             return _with_goal(inner, _mujoco(holder.model, data))
     if callable(getattr(inner, "get_state", None)) and callable(getattr(inner, "set_state", None)):
         return _with_goal(inner, _methods(inner))
-    if hasattr(inner, "state"):
+    if not callable(getattr(inner, "state", len)):  # PettingZoo has a method of that name
         return _with_goal(inner, _attribute(inner))
     raise SchemaError(
         f"{_name(env)}: no state of a simulator is found: it has neither MuJoCo's model and data, nor "
@@ -81,6 +82,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
         raise NotFoundError(f"{where}: has {len(episode)} steps, none of them number {step}.")
     step %= len(episode)
     recorded = _recorded_state(episode, step)
+    _check_agents(where, episode, step)
     options = options_from_text(episode.metadata.get("options", ""))
     env.reset(seed=episode.seed, options=options)
     simulator = simulator_of(env)
@@ -103,7 +105,7 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
             )
     simulator.write({part: recorded[part] for part in present if part in recorded})
     observation = _row(episode.observations, step)
-    for wrapper in wrappers_of(env):
+    for wrapper in (env, *wrappers_of(env), *_wrappers_inside(env)):
         if isinstance(wrapper, gymnasium.wrappers.TimeLimit):
             wrapper._elapsed_steps = step  # type: ignore[assignment] # declared as None
         started = getattr(wrapper, "episode_starts_from", None)
@@ -117,6 +119,25 @@ def wrappers_of(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any,
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
+
+
+def _wrappers_inside(
+    env: gymnasium.Env[Any, Any],
+) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Yield the wrappers of environments that this one is made of, as those of PettingZoo are."""
+    for held in vars(env.unwrapped).values():
+        if isinstance(held, gymnasium.Wrapper):
+            yield from wrappers_of(held)
+
+
+def _check_agents(where: str, episode: Episode, step: int) -> None:
+    """Refuse a step without some agents: an environment starts with all of them."""
+    for name, acts in episode.infos.items():
+        if name.startswith("agents/") and name.endswith("/acts") and not acts[step]:
+            raise SchemaError(
+                f"{where}: agent {name.split('/')[1]} takes no part in step {step}, and an environment "
+                "starts with all agents; choose another step."
+            )
 
 
 def _mujoco(model: Any, data: Any) -> Simulator:
@@ -211,4 +232,5 @@ def _row(values: Any, row: int) -> Any:
 
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    spec = getattr(env, "spec", None)
+    return type(env.unwrapped).__name__ if spec is None else str(spec.id)

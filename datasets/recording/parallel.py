@@ -7,21 +7,25 @@ An episode is one run of all agents. Its observation and action spaces are a Dic
     terminations, truncations                at the last step: whether any agent left so in it
     infos["agents/AGENT/acts"]               whether the agent took part in a step; and what it got:
     infos["agents/AGENT/rewards"], infos["agents/AGENT/terminations"], infos["agents/AGENT/truncations"]
+    infos["agents/AGENT/NAME"]               what its info says of NAME, on request
+    infos["agents/AGENT/action_log_probs"]   the log-probability of its action, on request
+    infos["action_log_probs"]                their sum: that of all actions together
 
-Where an agent takes no part, its action, reward and flags are blank (zeros, or a Discrete's first
-value). Row t of its observations is real if it acts in step t or t - 1, and blank otherwise.
+Where an agent takes no part, its action, reward, flags and infos are blank (zeros, no text, or a Discrete's
+first value). Row t of its observations is real if it acts in step t or t - 1, and blank otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.recording.open_episode import OpenEpisode
+from orlog.datasets.reading.restoring import Simulator, simulator_of
+from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode
 from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, wrong_type
@@ -33,15 +37,32 @@ _COLUMNS = ("acts", "rewards", "terminations", "truncations")
 
 
 def record_parallel(
-    env: Any, name: str, *, append: bool = False, **options: Any
+    env: Any,
+    name: str,
+    *,
+    infos: Sequence[str] = (),
+    action_log_probs: bool = False,
+    state: bool = False,
+    append: bool = False,
+    **options: Any,
 ) -> ParallelRecorder:
     """Wrap a parallel environment of PettingZoo; stepping it records a dataset, `close()` ends it.
 
-    The module's docstring says how agents are stored. Agents may leave early and join late. Not
-    recorded are infos, log-probabilities, states, and the environment's id, since PettingZoo has none:
-    `recover_environment` and `restore` are not for these datasets, and algorithms that need plain
-    arrays refuse them. Everything else, including the errors, is as in `record`.
+    The module's docstring says how agents are stored. Agents may leave early and join late. `infos` are
+    names in the info of every agent that acts. With `action_log_probs`, give those of all agents that act:
+    `env.step(actions, action_log_probs={agent: ..})`. With `state`, `Dataset.restore` puts the simulator's
+    state back at steps in which all agents act. The environment's id is not recorded, since PettingZoo has
+    none: `recover_environment` is not for these datasets, and algorithms that need plain arrays refuse them.
+    Everything else, including the errors, is as in `record`.
     """
+    if isinstance(infos, str):
+        raise wrong_type("infos", "a list of names", infos)
+    taken = {*_COLUMNS, LOG_PROBS} & {*infos}
+    if taken:
+        raise SchemaError(
+            f"{name}: infos cannot be named {', '.join(sorted(taken))}: these columns of an agent hold "
+            "something else."
+        )
     if not all(hasattr(env, one) for one in ("possible_agents", "observation_space", "step")):
         raise wrong_type("env", "a parallel environment of PettingZoo", env)
     agents = {str(agent): agent for agent in env.possible_agents}
@@ -56,13 +77,17 @@ def record_parallel(
         spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()}),
         spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()}),
         None,
-        infos=[f"agents/{key}/{column}" for key in agents for column in _COLUMNS],
-        action_log_probs=False,
-        state=False,
+        infos=[
+            f"agents/{key}/{column}"
+            for key in agents
+            for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
+        ],
+        action_log_probs=action_log_probs,
+        state=state,
         append=append,
         options=options,
     )
-    return ParallelRecorder(env, writer, episode, agents)
+    return ParallelRecorder(env, writer, episode, agents, infos=infos, state=state)
 
 
 class ParallelRecorder:
@@ -74,13 +99,23 @@ class ParallelRecorder:
     """
 
     def __init__(
-        self, env: Any, writer: DatasetWriter, episode: OpenEpisode, agents: Mapping[str, Any]
+        self,
+        env: Any,
+        writer: DatasetWriter,
+        episode: OpenEpisode,
+        agents: Mapping[str, Any],
+        *,
+        infos: Sequence[str],
+        state: bool,
     ) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
         self.writer = writer
         self._episode = episode
         self._agents = agents
+        self._infos = infos
+        self._with_state = state
+        self._simulator: Simulator | None = None
         self._blank_observations = {
             key: _blank(env.observation_space(agent)) for key, agent in agents.items()
         }
@@ -102,17 +137,20 @@ class ParallelRecorder:
         """Reset the environment and start an episode; a running one ends as it is.
 
         Raises:
-            SchemaError: an observation does not fit its space, or options cannot be kept as JSON.
+            SchemaError: an observation does not fit its space, the options cannot be kept as JSON, or
+                the environment has no state that can be recorded.
         """
         self._running = False
         self._episode.end()
         observations, infos = self.env.reset(seed=seed, options=options)
+        if self._with_state:
+            self._simulator = simulator_of(self.env)
         self._episode.start(self._of_all(observations, self._blank_observations), seed, options)
         self._running = True
         return observations, infos
 
     def step(
-        self, actions: Mapping[Any, Any]
+        self, actions: Mapping[Any, Any], *, action_log_probs: Mapping[Any, float] | None = None
     ) -> tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]:
         """Step the environment and record what happened.
 
@@ -126,11 +164,13 @@ class ParallelRecorder:
             )
         acting = [key for key, agent in self._agents.items() if agent in self.env.agents]
         kept = self._episode.copied_action(self._of_all(actions, self._blank_actions))
+        log_probs, log_prob = self._log_probs(action_log_probs, acting)
+        state = None if self._simulator is None else self._simulator.read()
         # After an error, nobody knows whether the actions were taken: the episode ends before them.
         self._running = False
         result = self.env.step(actions)
-        observations, rewards, terminations, truncations, _ = result
-        columns: dict[str, Any] = {}
+        observations, rewards, terminations, truncations, infos = result
+        columns = {**log_probs, **self._info_columns(infos, acting)}
         for key, agent in self._agents.items():
             acts = key in acting
             columns[f"agents/{key}/acts"] = acts
@@ -147,11 +187,17 @@ class ParallelRecorder:
                 ended and any(columns[f"agents/{key}/truncations"] for key in self._agents),
                 columns,
             ),
+            state,
+            log_prob,
         )
         if ended:
             self._episode.end()
         self._running = not ended
-        return observations, rewards, terminations, truncations, result[4]
+        return observations, rewards, terminations, truncations, infos
+
+    def episode_starts_from(self, observation: Any) -> None:
+        """Let the episode start from this observation; `Dataset.restore` has put its state back."""
+        self._episode.start(observation)
 
     def close(self) -> None:
         """End the version and close the environment; without any step, no version is written.
@@ -182,9 +228,49 @@ class ParallelRecorder:
         """Return the environment and what was recorded so far."""
         return f"<ParallelRecorder of {self.env} with {self.writer!r}>"
 
+    def _log_probs(
+        self, given: Mapping[Any, float] | None, acting: Sequence[str]
+    ) -> tuple[dict[str, float], float | None]:
+        """Return the log-probability of each agent's action by column, and their sum."""
+        if (given is None) is self._episode.with_log_probs:
+            raise self._episode.wrong_log_prob()
+        if given is None:
+            return {}, None
+        missing = [key for key in acting if self._agents[key] not in given]
+        if missing:
+            raise SchemaError(
+                f"{self._episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
+            )
+        of_agents = {key: float(given[self._agents[key]]) for key in acting}
+        columns = {f"agents/{key}/{LOG_PROBS}": of_agents.get(key, 0.0) for key in self._agents}
+        return columns, sum(of_agents.values())
+
+    def _info_columns(
+        self, infos: Mapping[Any, Mapping[str, Any]], acting: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the chosen infos of all agents by column; those of agents that take no part are blank."""
+        columns = {}
+        for name in self._infos:
+            found = {
+                key: infos[self._agents[key]][name]
+                for key in acting
+                if name in infos.get(self._agents[key], {})
+            }
+            # An info that an acting agent lacks is left out, so that recording refuses and names it.
+            absent = [key for key in self._agents if key not in acting] if found else []
+            blank = _blank_like(next(iter(found.values()), 0))
+            for key, value in {**found, **dict.fromkeys(absent, blank)}.items():
+                columns[f"agents/{key}/{name}"] = value
+        return columns
+
     def _of_all(self, values: Mapping[Any, Any], blank: Mapping[str, Any]) -> dict[str, Any]:
         """Return a value of every agent."""
         return {key: values.get(agent, blank[key]) for key, agent in self._agents.items()}
+
+
+def _blank_like(value: Any) -> Any:
+    """Return a value of the same type and shape that stands for none."""
+    return "" if isinstance(value, str) else np.zeros_like(value)[()]
 
 
 def _blank(space: gymnasium.Space[Any]) -> Any:

@@ -278,8 +278,10 @@ def start_recording(
         for kind, space in (("observation", observation_space), ("action", action_space)):
             recorded = getattr(base, f"{kind}_space")
             _check_append(base.name, f"{kind}_space", recorded, space)
-        _check_append(base.name, "infos", {one for one in found if STATE not in one}, given)
-        _check_append(base.name, "state", any(STATE in one for one in found), state)
+        _check_append(
+            base.name, "infos", {one for one in found if not one.startswith(STATE)}, given
+        )
+        _check_append(base.name, "state", any(one.startswith(STATE) for one in found), state)
         keeps_options = "episodes/options" in base.schema.extras
         writer = DatasetWriter.append(base, keep_every_episode=True, **options)
     else:

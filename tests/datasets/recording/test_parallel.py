@@ -103,3 +103,89 @@ def test_what_is_refused() -> None:
         run(env, 1)
         with pytest.raises(SchemaError, match=r"no episode is running"):
             env.step({})
+
+
+def test_infos_and_log_probabilities_of_each_agent() -> None:
+    class Telling(Leaving):
+        def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+            *rest, infos = super().step(actions)
+            return *rest, {agent: {"energy": 1.5, "word": agent} for agent in infos}
+
+    options: dict[str, Any] = {"infos": ["energy", "word"], "action_log_probs": True}
+    with orlog.record_parallel(Telling(), NAME, **options) as env:
+        env.reset(seed=0)
+        while env.agents:
+            actions = {
+                agent: 3 if agent == "agent_0" else np.array([0.5], np.float32)
+                for agent in env.agents
+            }
+            with pytest.raises(SchemaError, match="step needs action_log_prob"):
+                env.step(actions)
+            with pytest.raises(SchemaError, match="action_log_probs lacks agent 'agent_2'"):
+                env.step(actions, action_log_probs=dict.fromkeys(env.agents[:-1], -0.25))
+            env.step(actions, action_log_probs=dict.fromkeys(env.agents, -0.25))
+    with orlog.record_parallel(Telling(), NAME, append=True, **options):
+        pass
+    (episode,) = orlog.load_dataset(NAME)
+    assert episode.infos["agents/agent_0/energy"].tolist() == [1.5, 1.5, 0, 0]
+    assert episode.infos["agents/agent_1/word"] == ["agent_1"] * 3 + [""]
+    assert episode.infos["agents/agent_0/action_log_probs"].tolist() == [-0.25, -0.25, 0, 0]
+    assert episode.infos["action_log_probs"].tolist() == [-0.75, -0.75, -0.5, -0.25]
+    with pytest.raises(SchemaError, match="infos cannot be named rewards"):
+        orlog.record_parallel(Telling(), "lab/other-v1", infos=["rewards"])
+    env = orlog.record_parallel(Telling(), "lab/other-v1", infos=["heat"])
+    with pytest.raises(SchemaError, match="the info of this step has no 'agents/agent_0/heat'"):
+        run(env, 1)
+    env.close()
+
+
+class Counting(Leaving):
+    """A simulator whose state is the number of steps."""
+
+    def get_state(self) -> np.ndarray:
+        return np.array([self.steps])
+
+    def set_state(self, state: np.ndarray) -> None:
+        self.steps = int(state[0])
+
+
+def test_a_recorded_state_is_put_back_where_all_agents_act() -> None:
+    with orlog.record_parallel(Counting(), NAME, state=True) as env:
+        run(env, 1)
+    ds = orlog.load_dataset(NAME)
+    again = Counting()
+    seen = ds.restore(again, 0, 1)
+    assert (again.steps, seen["agent_1"].tolist()) == (1, [2, 2])
+    with pytest.raises(SchemaError, match="agent agent_0 takes no part in step 2"):
+        ds.restore(Counting(), 0, 2)
+    with orlog.record_parallel(Counting(), "lab/second-v1") as env:
+        ds.restore(env, 0, 1)
+        while env.agents:
+            env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    (episode,) = orlog.load_dataset("lab/second-v1")
+    assert episode.observations["agent_2"][:, 0].tolist() == [2, 3, 4, 5]
+    with pytest.raises(SchemaError, match="Leaving: no state of a simulator is found"):
+        orlog.record_parallel(Leaving(), "lab/third-v1", state=True).reset()
+
+
+def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
+    robots: Any = pytest.importorskip("gymnasium_robotics")
+
+    def make() -> Any:
+        return robots.mamujoco_v1.parallel_env("HalfCheetah", "2x3")
+
+    with orlog.record_parallel(make(), NAME, state=True, infos=["x_position"]) as env:
+        env.reset(seed=0)
+        actions = [
+            {agent: np.full(3, 0.1 * step, np.float32) for agent in env.agents} for step in range(8)
+        ]
+        for one in actions:
+            env.step(one)
+    ds = orlog.load_dataset(NAME)
+    (episode,) = ds
+    again = make()
+    ds.restore(again, 0, 3)
+    for step in range(3, 8):
+        seen, _, _, _, infos = again.step(actions[step])
+        np.testing.assert_array_equal(seen["agent_1"], episode.observations["agent_1"][step + 1])
+        assert infos["agent_0"]["x_position"] == episode.infos["agents/agent_0/x_position"][step]
