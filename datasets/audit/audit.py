@@ -20,6 +20,7 @@ from orlog.datasets.audit.episodes import (
 )
 from orlog.datasets.audit.finals import check_final_observations, check_next_observations
 from orlog.datasets.audit.findings import GRAVITIES, Audit, Check, Facts, Finding
+from orlog.datasets.audit.frames import check_frames
 from orlog.datasets.audit.jumps import check_jumps
 from orlog.datasets.audit.partial import Part, open_part
 from orlog.datasets.audit.pieces import Piece, pieces
@@ -48,6 +49,7 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "bounds": check_bounds,
     "constant and saturated": check_ranges,
     "stuck": check_stuck,
+    "frames": check_frames,
     "unused actions": check_unused_actions,
     "flags": check_flags,
     "final observations": check_final_observations,

@@ -38,10 +38,14 @@ THRESHOLDS = {
     ),
     "hardly still": Threshold(
         0.05,
-        "A number may count as stuck if it stays the same in less than this share of the steps.",
+        "A number may count as stuck, or a frame as frozen, if it stays the same in less than this share of "
+        "the other steps.",
     ),
     "stuck steps": Threshold(
         20, "Steps of an episode from which a number that never changes in it counts as stuck."
+    ),
+    "frozen steps": Threshold(
+        20, "Steps from which a frame that stays the same is reported, if nearly all others change."
     ),
     "jump ratio": Threshold(
         2.0, "How many times as large as the largest of the rest the smallest jump is, at least."

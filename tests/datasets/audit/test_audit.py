@@ -391,6 +391,40 @@ def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
     assert (found.check, found.gravity, found.episode) == ("duplicates", "note", 2)
 
 
+def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    spaces = gymnasium.spaces
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (6, 201, 12, 12, 3), np.uint8)
+    frames[1, 17] = 0
+    frames[4, 50:76] = frames[4, 50]
+    frames[4, 120:200] = frames[4, 120]
+    with orlog.DatasetWriter(
+        "lab/camera-v1",
+        observation_space=spaces.Box(0, 255, (12, 12, 3), np.uint8),
+        action_space=spaces.Discrete(2),
+    ) as writer:
+        for images in frames:
+            writer.add_episode(
+                orlog.Episode(
+                    observations=images,
+                    actions=rng.integers(0, 2, 200),
+                    rewards=np.ones(200),
+                    terminations=np.arange(200) == 199,
+                    truncations=np.zeros(200, bool),
+                )
+            )
+    found = [one for one in orlog.audit("lab/camera-v1").findings if one.check == "frames"]
+    assert [(one.gravity, one.episode, one.step, one.count) for one in found] == [
+        ("warning", 1, 17, 1),
+        ("warning", 4, 50, 2),
+    ]
+    assert found[1].text.startswith("stays the same for 79 steps at most, in 2 places")
+    for steps in (25, 75):  # pieces that end inside of a run, and with one
+        monkeypatch.setattr(audit_pieces, "LONG_EPISODE_BYTES", steps * 450)
+        again = orlog.audit("lab/camera-v1").findings
+        assert [one for one in again if one.check == "frames"] == found
+
+
 def test_long_episodes_are_read_in_pieces(
     recorded: list[Draft], monkeypatch: pytest.MonkeyPatch
 ) -> None:
