@@ -1,12 +1,13 @@
 """Reads and writes the HDF5 files that d3rlpy's `ReplayBuffer.dump` makes (Seno and Imai, 2022).
 
-    /version  "2.1"      /num_episodes      /columns   names: observations, actions, rewards, terminated
+    /num_episodes        /version  "2.1"     /columns   names: observations, actions, rewards, terminated
     /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
     /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
 
 d3rlpy keeps T observations for T actions. `interchange/known_lengths.py` says what becomes of the last row: of an
 episode that ended the task its final observation is missing, of any other it is that row's observation.
 We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
+`version` and `columns` are not read: texts of any length are where HDF5 itself hangs in damaged files.
 Files of d3rlpy 1 are flat: observations, actions, rewards, terminals and episode_terminals.
 https://d3rlpy.readthedocs.io
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from orlog.datasets.interchange.hdf5_files import (
     child,
     has_child,
     look_inside,
+    names_in,
     numbers,
     open_hdf5,
     reading,
@@ -50,6 +53,7 @@ COLUMNS = ["observations", "actions", "rewards", "terminated"]
 OLD_COLUMNS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
 BLOCK_BYTES = 2**24
 MOST_PARTS = 64
+ENTRY = re.compile(r"(\w+?)_\d+(_\d+)?")
 
 
 @contextlib.contextmanager
@@ -74,21 +78,17 @@ class _Reader:
         """Return the episodes of a file of d3rlpy 2.
 
         Raises:
-            SchemaError: it is of another version, or columns are missing or do not agree.
+            SchemaError: columns are missing, or do not agree.
         """
-        version, count = self._value("version"), self._value("num_episodes")
-        if version != VERSION:
-            raise SchemaError(
-                f"{self._where}: version is {version!r:.20}, expected {VERSION!r}; load the buffer by a "
-                "newer d3rlpy and dump it again."
-            )
-        if not isinstance(count, int) or not 0 < count <= len(self._file):
+        count = self._value("num_episodes")
+        if type(count) is not int or not 0 < count <= len(self._file):
             raise SchemaError(
                 f"{self._where}: num_episodes is {count!r:.20}, and the file has {len(self._file)} entries."
             )
-        more = set(self._value("columns")) - set(COLUMNS)
-        if more:
-            self.doubts.append(f"Left out, of no meaning here: {', '.join(sorted(more))}.")
+        stems = {match[1] for match in map(ENTRY.fullmatch, names_in(self._file)) if match}
+        if stems - set(COLUMNS):
+            more = ", ".join(sorted(stems - set(COLUMNS)))
+            self.doubts.append(f"Left out, of no meaning here: {more:.200}.")
         parts = 0
         if not has_child(self._file, "observations_0"):
             while parts < MOST_PARTS and has_child(self._file, f"observations_0_{parts}"):
@@ -214,15 +214,11 @@ class _Reader:
         return flags
 
     def _value(self, name: str) -> Any:
-        """Return a small value: a number, a text, or a list of texts."""
+        """Return the one number of an entry; None if it is none."""
         node = child(self._file, name, self._where, LAYOUT)
-        if getattr(node, "size", 2**20) >= 2**10 or node.dtype.kind not in "biufSO":
-            raise SchemaError(f"{self._where}, {name}: expected a number or texts.")
-        if node.dtype.kind in "biuf":
-            return node[()].item() if node.size == 1 else None
-        found = np.asarray(node[()]).reshape(-1).tolist()
-        texts = [one.decode() if isinstance(one, bytes) else str(one) for one in found]
-        return texts if node.shape else texts[0]
+        if getattr(node, "size", None) != 1 or node.dtype.kind not in "biuf":
+            return None
+        return np.asarray(node[()]).item()
 
 
 def _steps(

@@ -184,6 +184,8 @@ def _recognizes(files: Sequence[Path]) -> bool:
     if not all(is_npz(file) for file in files):
         return False
     with open_npz(files[0], str(files[0])) as file:
+        if "indices" in file.names and "terminal" in file.names:  # of imitation
+            return False
         return all(set(NAMES[name]) & set(file.names) for name in NEEDED)
 
 

@@ -45,12 +45,12 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         parts = array_of(column.flatten(), name, where, first)
         sizes = np.asarray(column.value_lengths())
-        if parts.dtype.kind not in "biuf" or (sizes != sizes[0]).any():
+        if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
             raise SchemaError(
                 f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
                 f"after row {first}."
             )
-        return parts.reshape(len(column), int(sizes[0]), *parts.shape[1:])
+        return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
 
 

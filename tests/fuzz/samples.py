@@ -18,6 +18,7 @@ from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_d4rl,
+    test_imitation,
     test_lerobot,
     test_minari_arrow,
     test_neorl2,
@@ -66,6 +67,7 @@ def _d4rl(root: Path, **options: Any) -> None:
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("d4rl", _d4rl, NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
+    ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
     (

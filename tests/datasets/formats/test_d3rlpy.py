@@ -160,7 +160,7 @@ def test_what_is_exported_comes_back(tmp_path: Path, kind: str) -> None:
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.h5"
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"version": "2.0"}, "version is '2.0', expected '2.1'"),
+        ({"num_episodes": "three"}, "num_episodes is None"),
         ({"num_episodes": 99}, "num_episodes is 99, and the file has 15 entries"),
         ({"num_episodes": 4}, "has no actions_3"),
         ({"rewards_1": np.zeros((3, 1), "f4")}, "rewards_1: expected 2 rows as in actions_1"),

@@ -1,0 +1,292 @@
+"""Reads the trajectories of imitation (Gleave and others, 2022): a folder that Hugging Face's datasets saved.
+
+    FOLDER/state.json                 names of the files of the table, in order
+    FOLDER/data-00000-of-00001.arrow  a row for each trajectory
+        obs  (T + 1, ..)   acts  (T, ..)   rews  (T,), where they were recorded
+        infos  a text a step, as jsonpickle writes it      terminal  whether the episode ended
+
+Older versions saved an npz file, with the rows of all trajectories and `indices`, where the next ones begin.
+
+`terminal` is also true where a time limit ended the episode: it did where the last info says
+`TimeLimit.truncated`; where nothing says so, the task is taken to have ended. Otherwise infos are left out:
+a jsonpickle can run code, so none is ever decoded. https://imitation.readthedocs.io
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
+from orlog.datasets.interchange.npz_files import NpzColumn, is_npz, open_npz
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+
+__all__ = ["FORMAT"]
+
+STATE = "state.json"
+ARRAYS = ("obs", "acts", "rews")
+LARGEST_DOCUMENT = 2**24
+MOST_TRAJECTORIES = 2**24
+TIME_LIMIT = "TimeLimit.truncated"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Trajectory:
+    """One trajectory.
+
+    Attributes:
+        arrays: `obs`, `acts` and where they are known `rews`.
+        terminal: Whether the episode ended.
+        by_limit: Whether a time limit ended it; None if it is not known.
+    """
+
+    arrays: dict[str, np.ndarray]
+    terminal: bool
+    by_limit: bool | None
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Iterator[Opened]:
+    source, where = asked.only_file("imitation's layout")
+    if source.is_dir():
+        check_pyarrow()
+        files = _files(source, where)
+        opened = _opened(lambda: _from_arrow(files, where), where)
+    else:
+        opened = _opened(lambda: _from_npz(source, where), where)
+    yield opened
+
+
+def _opened(trajectories: Callable[[], Iterator[_Trajectory]], where: str) -> Opened:
+    """Look at all trajectories, and return what they are.
+
+    Raises:
+        SchemaError: there is none, or two differ in the dtype or shape of a row.
+    """
+    kinds: dict[str, tuple[Any, ...]] = {}
+    steps = choices = unknown = 0
+    for number, one in enumerate(trajectories()):
+        found = {name: (values.dtype, values.shape[1:]) for name, values in one.arrays.items()}
+        kinds = kinds or found
+        if found != kinds:
+            raise SchemaError(
+                f"{where}, trajectory {number}: expected rows of {kinds} as in the first one, found {found}."
+            )
+        steps += len(one.arrays["acts"])
+        choices = max(choices, count_choices(one.arrays["acts"], where))
+        unknown += one.terminal and one.by_limit is None
+    if not kinds:
+        raise SchemaError(f"{where}: holds no trajectory.")
+    reward_dtype = kinds.get("rews", (np.dtype(np.float64),))[0]
+    schema = Schema(
+        observation_space=unbounded_space(*kinds["obs"]),
+        action_space=spaces.Discrete(choices) if choices else unbounded_space(*kinds["acts"]),
+        reward_dtype=np.dtype(np.float32 if reward_dtype == np.float32 else np.float64),
+    )
+    doubts = ["Infos are left out: those of imitation could run code when they are decoded."]
+    if choices:
+        doubts.append(
+            f"Nothing says how many actions there are: taken to be {choices}, since the largest is "
+            f"{choices - 1}."
+        )
+    if "rews" not in kinds:
+        doubts.append("The trajectories have no rews: rewards are zeros.")
+    if unknown:
+        doubts.append(
+            f"Of {unknown:,} episodes nothing says whether a time limit ended them: the task was taken to "
+            "have ended."
+        )
+    return Opened(
+        schema=schema, steps=_steps(trajectories(), schema), total_steps=steps, doubts=doubts
+    )
+
+
+def _steps(trajectories: Iterator[_Trajectory], schema: Schema) -> Iterator[Steps]:
+    for one in trajectories:
+        acts = one.arrays["acts"]
+        count = len(acts)
+        if isinstance(schema.action_space, spaces.Discrete):
+            acts = acts.reshape(count).astype(np.int64)
+        yield Steps(
+            observations=one.arrays["obs"],
+            actions=acts,
+            rewards=one.arrays.get("rews", np.zeros(count)).astype(schema.reward_dtype),
+            terminated=one.terminal and not one.by_limit,
+            truncated=one.terminal and bool(one.by_limit),
+        )
+
+
+def _checked(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a trajectory, which must agree in length."""
+    count = len(arrays["acts"])
+    if count == 0 or len(arrays["obs"]) != count + 1:
+        raise SchemaError(
+            f"{where}: expected one obs more than acts, found {len(arrays['obs'])} and {count}."
+        )
+    for name, values in arrays.items():
+        if values.dtype.kind not in "iuf" or 0 in values.shape:
+            raise SchemaError(
+                f"{where}, {name}: expected numbers, found {values.dtype} of shape {values.shape}."
+            )
+    if "rews" in arrays and arrays["rews"].shape != (count,):
+        raise SchemaError(
+            f"{where}, rews: expected {count} numbers, found shape {arrays['rews'].shape}."
+        )
+    return arrays
+
+
+def _from_arrow(files: Sequence[Path], where: str) -> Iterator[_Trajectory]:
+    """Yield the rows of the tables."""
+    import pyarrow as pa
+
+    number = 0
+    for file in files:
+        with reading_arrow(f"{where}, {file.name}"), pa.memory_map(str(file)) as source:
+            reader = pa.ipc.open_stream(source)
+            names = reader.schema.names
+            missing = [name for name in ("obs", "acts", "terminal") if name not in names]
+            if missing:
+                raise SchemaError(
+                    f"{where}, {file.name}: has no column {missing[0]}, so these are no trajectories of "
+                    f"imitation; found {', '.join(names)}."
+                )
+            for batch in reader:
+                batch.validate(full=True)  # lists that point outside of the file end the process
+                for row in range(batch.num_rows):
+                    place = f"{where}, trajectory {number}"
+                    values = {name: batch.column(name)[row] for name in names}
+                    arrays = {
+                        name: array_of(values[name].values, name, place, 0)
+                        for name in ARRAYS
+                        if name in values and _is_list(values[name], f"{place}, {name}")
+                    }
+                    terminal = values["terminal"].as_py()
+                    if not isinstance(terminal, bool):
+                        raise SchemaError(
+                            f"{place}, terminal: expected a flag, found {terminal!r:.20}."
+                        )
+                    infos = values.get("infos")
+                    yield _Trajectory(_checked(arrays, place), terminal, _by_limit(infos))
+                    number += 1
+
+
+def _is_list(value: Any, where: str) -> bool:
+    if not hasattr(value, "values") or not value.is_valid:
+        raise SchemaError(f"{where}: expected a list of rows, found {value.type}.")
+    return True
+
+
+def _by_limit(infos: Any) -> bool | None:
+    """Return whether the last info of a trajectory says that a time limit ended it, as plain JSON."""
+    if infos is None or not infos.is_valid or not hasattr(infos, "values") or not len(infos.values):
+        return None
+    text = infos.values[-1].as_py()
+    try:
+        said = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    found = said.get(TIME_LIMIT) if isinstance(said, dict) else None
+    return found if isinstance(found, bool) else None
+
+
+def _files(folder: Path, where: str) -> list[Path]:
+    """Return the files of a table that Hugging Face's datasets saved.
+
+    Raises:
+        SchemaError: it is none, or its rows are in another order than that of the files.
+        IntegrityError: a document is damaged.
+    """
+    path = folder / STATE
+    if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_DOCUMENT:
+        raise SchemaError(f"{where}: has no {STATE}, so Hugging Face's datasets did not save it.")
+    try:
+        state = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{where}: {STATE} is no JSON: {error}.", file=where) from error
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    if not isinstance(listed, list) or not listed or state.get("_indices_files"):
+        raise SchemaError(
+            f"{where}: {STATE} names no files, or rows in an order of their own; save the dataset again "
+            "after flatten_indices()."
+        )
+    files = []
+    for one in listed:
+        name = one.get("filename") if isinstance(one, dict) else None
+        if not isinstance(name, str) or Path(name).name != name:
+            raise SchemaError(
+                f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
+            )
+        if (folder / name).is_symlink() or not (folder / name).is_file():
+            raise IntegrityError(f"{where}: {name!r:.50} is missing, or a link.", file=where)
+        files.append(folder / name)
+    return files
+
+
+def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
+    """Yield the trajectories of a file of older versions."""
+    with open_npz(path, where) as file:
+        columns = {name: file.column(name) for name in ARRAYS if name in file.names}
+        if not {"obs", "acts"} <= columns.keys():
+            raise SchemaError(f"{where}: has no obs or acts; found {', '.join(file.names)}.")
+        terminal = _whole(file.column("terminal"), where) != 0
+        inner = np.zeros(0, np.int64)
+        if file.shape("indices") != (0,):  # of a single trajectory
+            inner = _whole(file.column("indices"), where).astype(np.int64)
+        ends = [*inner.tolist(), len(columns["acts"])]
+        starts = [0, *ends[:-1]]
+        if len(terminal) != len(ends) or any(
+            end <= start for start, end in zip(starts, ends, strict=True)
+        ):
+            raise SchemaError(
+                f"{where}, indices: expected where each trajectory but the first begins."
+            )
+        if len(columns["obs"]) != ends[-1] + len(ends):
+            raise SchemaError(
+                f"{where}, obs: expected {ends[-1] + len(ends)} rows, one more for each trajectory, found "
+                f"{len(columns['obs'])}."
+            )
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            arrays = {
+                name: one[start + number : end + number + 1] if name == "obs" else one[start:end]
+                for name, one in columns.items()
+            }
+            found = _checked(arrays, f"{where}, trajectory {number}")
+            yield _Trajectory(found, bool(terminal[number]), None)
+
+
+def _whole(column: NpzColumn, where: str) -> np.ndarray:
+    """Return an array with a number for each trajectory."""
+    if len(column) > MOST_TRAJECTORIES or column.shape != (len(column),):
+        raise SchemaError(f"{where}: expected a number for each trajectory, found {column.shape}.")
+    return column[: len(column)]
+
+
+def _recognizes(files: Sequence[Path]) -> bool:
+    if len(files) != 1:
+        return False
+    if is_npz(files[0]):
+        with open_npz(files[0], str(files[0])) as file:
+            return {"obs", "acts", "terminal", "indices"} <= set(file.names)
+    try:
+        return any(one.suffix == ".arrow" for one in _files(files[0], ""))
+    except OrlogError:
+        return False
+
+
+FORMAT = Format(
+    name="imitation",
+    open=_open,
+    recognizes=_recognizes,
+    extensions=("", ".npz"),
+)
