@@ -126,6 +126,9 @@ class _Vault:
         if any(one.is_symlink() for one in (folder, *folder.rglob("*"))):
             raise SchemaError(f"{where}: a file is a link, which is not followed.")
         with _reading(where):
+            import tensorstore
+
+            self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
             index = self._array(INDEX)
             if index.shape != (1,) or index.dtype.numpy_dtype != np.int32:
                 raise SchemaError(f"{where}, {INDEX}: expected one number, found {index.shape}.")
@@ -196,8 +199,7 @@ class _Vault:
 
         base = {"driver": "file", "path": f"{self._folder}/"}
         spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"}}
-        context = tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}})
-        return tensorstore.open(spec, open=True, read=True, context=context).result()
+        return tensorstore.open(spec, open=True, read=True, context=self._context).result()
 
 
 def _leaf_names(folder: Path, where: str) -> list[str]:
