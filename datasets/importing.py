@@ -36,6 +36,7 @@ def import_dataset(
     length: str = "",
     sort: bool = False,
     task: str = "",
+    no_video: bool = False,
     like: str = "",
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
@@ -67,6 +68,7 @@ def import_dataset(
         length: For tables: the column that holds the length of an episode.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
+        no_video: For LeRobotDatasets: leave out the frames of videos.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         description: What the data are.
@@ -107,6 +109,7 @@ def import_dataset(
         length=length,
         sort=sort,
         task=task,
+        no_video=no_video,
     )
     states = [_state(file) for file in files]
     is_plain = not (format or options.given() or like or description or license)

@@ -229,7 +229,7 @@ def read_version(
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     for option in options.given():
         if option not in file_format.options:
-            flag = "map" if option == "columns" else option
+            flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
                 f"{name}: files of the format {file_format.name} have no use for --{flag}."
             )

@@ -77,9 +77,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
         raise SchemaError(f"{where}: expected fps, frames per second, found {fps!r:.20}.")
     files = version1.tables_of(root, where) if is_first else tables_in(root, "data", where)
     if is_first:
-        info["features"] = version1.find_features(root, files, where)
+        info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
-    features = _Features(info, where) if kept is None else KeptRows(kept, root, where)
+    features = (
+        _Features(info, asked.options.no_video, where)
+        if kept is None
+        else KeptRows(kept, root, where)
+    )
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
     else:
@@ -111,7 +115,7 @@ class _Features:
         schema: Spaces.
     """
 
-    def __init__(self, info: dict[str, Any], where: str) -> None:
+    def __init__(self, info: dict[str, Any], no_video: bool, where: str) -> None:
         """Read the features.
 
         Raises:
@@ -126,6 +130,7 @@ class _Features:
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
+        self._left_out: list[str] = []
         self._has_done = "next.done" in features
         self._row_bytes = 0
         parts: dict[str, Any] = {}
@@ -133,6 +138,9 @@ class _Features:
             kind, shape = feature.get("dtype"), _shape(feature, f"{where}, {name}")
             self._row_bytes += 8 * math.prod(shape) + 8
             if name in COUNTERS and name != "timestamp":
+                continue
+            if kind == "video" and no_video:
+                self._left_out.append(name)
                 continue
             if kind in ("image", "video"):
                 of_kind = self.images if kind == "image" else self.videos
@@ -166,6 +174,8 @@ class _Features:
     def doubts(self) -> list[str]:
         """Return what is left out or not known."""
         said = []
+        if self._left_out:
+            said.append(f"Left out, as asked for: the videos {', '.join(self._left_out)}.")
         if self.videos:
             said.append(
                 f"Frames are what their videos show, not what was recorded: {', '.join(self.videos)}."
@@ -239,8 +249,8 @@ def _steps(
 ) -> Iterator[Steps]:
     lengths = episodes.lengths
     cutter = features.cutter(episodes)
-    expected = np.repeat(np.arange(len(lengths)), lengths)
-    frames = np.concatenate([np.arange(length) for length in lengths])
+    ends = np.cumsum(lengths)
+    starts, total = ends - lengths, int(ends[-1])
     done = 0
     block_rows = max(1, BLOCK_BYTES // features.row_bytes())
     for file in files:
@@ -248,9 +258,11 @@ def _steps(
         with reading_arrow(name):
             for batch in table_batches(file, block_rows):
                 count = batch.num_rows
-                for column, wanted in (("episode_index", expected), ("frame_index", frames)):
+                known = np.arange(done, min(total, done + count))
+                episode = np.searchsorted(ends, known, "right")
+                wanted = {"episode_index": episode, "frame_index": known - starts[episode]}
+                for column, rows in wanted.items():
                     found = array_of(_column(batch, column, name), column, name, done)
-                    rows = wanted[done : done + count]
                     odd = np.flatnonzero(found[: len(rows)] != rows)
                     if len(odd) or len(rows) < count:
                         place = int(odd[0]) if len(odd) else len(rows)
@@ -262,9 +274,9 @@ def _steps(
                 for piece in cutter.add(features.rows(batch, videos, name, done)):
                     yield features.finished(piece)
                 done += count
-    if done != len(expected):
+    if done != total:
         raise IntegrityError(
-            f"{where}: the tables hold {done:,} frames, and the metadata says {len(expected):,}; it was "
+            f"{where}: the tables hold {done:,} frames, and the metadata says {total:,}; it was "
             "downloaded in part, or frames were lost.",
             file=where,
         )
@@ -318,6 +330,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    options=("no_video",),
     write=write_lerobot,
     losses=lerobot_losses,
     check=check_pyarrow,

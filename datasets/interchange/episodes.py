@@ -43,6 +43,7 @@ class Options:
         length: Name of the column that holds the length of the whole episode.
         sort: Whether rows may be put in the order of episodes and steps.
         task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
+        no_video: Whether to leave out videos.
     """
 
     horizon: int | None = None
@@ -52,6 +53,7 @@ class Options:
     length: str = ""
     sort: bool = False
     task: str = ""
+    no_video: bool = False
 
     def given(self) -> list[str]:
         """Return the names of those that are not at their default."""

@@ -36,6 +36,7 @@ __all__ = ["EPISODE", "FINAL", "KEPT", "SEED", "Kept", "KeptRows", "image_shape"
 
 KEPT = Path("meta") / "orlog.json"
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
+LARGEST_ROW = 2**26
 ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 
 
@@ -109,7 +110,7 @@ def read_kept(root: Path, where: str) -> Kept | None:
     try:
         document = msgspec.convert(read_document(root, KEPT, where), _Document)
         extras = {
-            name: ColumnSpec(name, _numbers(one.dtype), tuple(one.shape))
+            name: ColumnSpec(name, _numbers(one.dtype), _shape(one.shape))
             for name, one in document.extras.items()
         }
         variable: dict[str, Kind] = {}
@@ -278,6 +279,12 @@ class KeptRows:
             f"{self._where}: meta/episodes holds {done} episodes, and the tables more.",
             file=self._where,
         )
+
+
+def _shape(shape: list[int]) -> tuple[int, ...]:
+    if any(one < 1 for one in shape) or math.prod(shape) > LARGEST_ROW:
+        raise TypeError(f"expected a shape, found {shape!r:.50}")
+    return tuple(shape)
 
 
 def _numbers(dtype: str) -> np.dtype[Any]:

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,17 @@ from orlog.datasets.interchange.arrow_files import reading_arrow
 from orlog.datasets.interchange.video_frames import Video, open_video
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["INFO", "Episodes", "Videos", "inside", "read_document", "read_episodes", "tables_in"]
+__all__ = [
+    "INFO",
+    "LONGEST_EPISODE",
+    "MOST_EPISODES",
+    "Episodes",
+    "Videos",
+    "inside",
+    "read_document",
+    "read_episodes",
+    "tables_in",
+]
 
 INFO = Path("meta") / "info.json"
 LARGEST_DOCUMENT = 2**26
@@ -36,8 +46,10 @@ VIDEO_PATHS = {
 }
 VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 SAFE_KEY = re.compile(r"\w[\w.-]*")
+MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
 TOLERANCE = 0.1  # of the time between two frames
 MANY_FRAMES = 1000
+EPISODES_AT_ONCE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +122,11 @@ def read_episodes(
     lengths, tasks = [], []
     videos: dict[str, list[tuple[str, float]]] = {camera: [] for camera in cameras}
     for number, row in enumerate(rows):
-        length = row.get("length") if isinstance(row, dict) else None
-        if not isinstance(length, int) or length < 1 or row.get("episode_index") != number:
+        length: Any = row.get("length") if isinstance(row, dict) else None
+        if number == MOST_EPISODES:
+            raise SchemaError(f"{where}: more than {MOST_EPISODES:,} episodes are not read.")
+        is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
+        if not is_length or row.get("episode_index") != number:
             raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
         lengths.append(length)
         said = row.get("tasks")
@@ -204,7 +219,8 @@ class Videos:
         path = inside(self._root, Path(file), self._where)
         if not path.is_file():
             raise SchemaError(
-                f"{where}: is missing; it was downloaded without its videos, or in part."
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. --no-video leaves "
+                "videos out."
             )
         with contextlib.ExitStack() as stack:
             opened = open_video(
@@ -264,17 +280,16 @@ def _place(
     return VIDEO_PATHS[True].format(video_key=camera, chunk_index=chunk, file_index=file), start
 
 
-def _rows_of_tables(root: Path, cameras: list[str], where: str) -> list[Any]:
+def _rows_of_tables(root: Path, cameras: list[str], where: str) -> Iterator[Any]:
     import pyarrow.parquet
 
     wanted = ["episode_index", "length", "tasks"]
     wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
-    rows: list[Any] = []
     for file in tables_in(root, "meta/episodes", where):
         with reading_arrow(f"{where}, {file.name}"), pyarrow.parquet.ParquetFile(file) as table:
             known = [one for one in wanted if one in table.schema_arrow.names]
-            rows += table.read(columns=known).to_pylist()
-    return rows
+            for batch in table.iter_batches(EPISODES_AT_ONCE, columns=known):
+                yield from batch.to_pylist()
 
 
 def _rows_of_lines(root: Path, where: str) -> list[Any]:

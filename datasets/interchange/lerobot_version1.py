@@ -16,7 +16,12 @@ import numpy as np
 
 from orlog.datasets.interchange.arrow_files import array_of, reading_arrow, table_batches
 from orlog.datasets.interchange.image_tables import image_size
-from orlog.datasets.interchange.lerobot_metadata import Episodes, inside
+from orlog.datasets.interchange.lerobot_metadata import (
+    LONGEST_EPISODE,
+    MOST_EPISODES,
+    Episodes,
+    inside,
+)
 from orlog.datasets.interchange.video_frames import video_shape
 from orlog.errors import IntegrityError, SchemaError
 
@@ -46,7 +51,7 @@ def tables_of(root: Path, where: str) -> list[Path]:
     return [inside(root, file.relative_to(root), where) for file in sorted(files)]
 
 
-def find_features(root: Path, files: list[Path], where: str) -> dict[str, Any]:
+def find_features(root: Path, files: list[Path], no_video: bool, where: str) -> dict[str, Any]:
     """Return features as `meta/info.json` of later versions has them.
 
     Raises:
@@ -58,10 +63,10 @@ def find_features(root: Path, files: list[Path], where: str) -> dict[str, Any]:
         if batch is None or batch.num_rows == 0:
             raise SchemaError(f"{where}: {files[0].name} holds no rows.")
         columns = zip(batch.schema.names, batch.columns, strict=True)
-        return {name: _feature(root, name, column, where) for name, column in columns}
+        return {name: _feature(root, name, column, no_video, where) for name, column in columns}
 
 
-def _feature(root: Path, name: str, column: Any, where: str) -> dict[str, Any]:
+def _feature(root: Path, name: str, column: Any, no_video: bool, where: str) -> dict[str, Any]:
     """Return what the first row of a column says of it."""
     from pyarrow import types
 
@@ -73,7 +78,10 @@ def _feature(root: Path, name: str, column: Any, where: str) -> dict[str, Any]:
             return {"dtype": "image", "shape": list(shape)}
         if fields == {"path", "timestamp"}:
             path = Path(VIDEO_PATH.format(camera=name, episode=0))
-            shape = video_shape(inside(root, path, where), f"{where}, {path}")
+            video = inside(root, path, where)
+            if not (no_video or video.is_file()):
+                raise SchemaError(f"{where}: {path} is missing; --no-video leaves videos out.")
+            shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {path}")
             return {"dtype": "video", "shape": list(shape)}
         raise SchemaError(f"{where}: {name} holds {fields}, expected images or videos.")
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -106,6 +114,8 @@ def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
         and starts[0] == 0
         and (starts[1:] == ends[:-1]).all()
         and (starts < ends).all()
+        and len(starts) <= MOST_EPISODES
+        and ends[-1] < LONGEST_EPISODE
     ):
         raise SchemaError(
             f"{where}: {INDEX.name} does not give the rows of one episode after another."

@@ -70,6 +70,10 @@ def import_files(
             help="Of several tasks, the one to take the rewards of; of vaults, the one.",
         ),
     ] = "",
+    no_video: Annotated[
+        bool,
+        typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
+    ] = False,
     like: Annotated[
         str,
         typer.Option(
@@ -107,6 +111,7 @@ def import_files(
             length=length,
             sort=sort,
             task=task,
+            no_video=no_video,
             like=like,
             description=description,
             license=license,

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from safetensors.numpy import save_file
 from orlog.datasets.formats import lerobot
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.interchange import lerobot_metadata
+from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.interchange.video_frames import open_video
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
@@ -319,6 +321,31 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     write_video(tmp_path / f"arm/videos/{CAMERA}/chunk-000/file-001.mp4", 5, 7)
     _, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     assert any("2 frames of videos belong to no row" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize("version", [write, write_first])
+def test_videos_can_be_left_out(tmp_path: Path, version: Callable[[Path], object]) -> None:
+    version(tmp_path / "arm")
+    shutil.rmtree(tmp_path / "arm/videos")
+    options = Options(no_video=True)
+    dataset, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store", options)
+    assert {"images.top", "state"} <= set(dataset[0].observations)
+    assert "images.side" not in dataset[0].observations
+    assert f"Left out, as asked for: the videos {CAMERA}." in found.doubts
+
+
+def test_claims_without_end_are_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    row = {"episode_index": 0, "length": 2**39, "tasks": []}
+    (root / "meta/episodes.jsonl").write_text(json.dumps(row), "utf-8")
+    info = json.loads((root / "meta/info.json").read_text("utf-8"))
+    claims = {"total_episodes": 1, "total_frames": 2**39}
+    (root / "meta/info.json").write_text(json.dumps(info | claims), "utf-8")
+    with pytest.raises(
+        IntegrityError, match=r"frame_index of row 4 is 0|episode_index of row 4 is 1"
+    ):
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
 def test_a_video_gives_the_frames_that_its_decoder_gives(tmp_path: Path) -> None:
