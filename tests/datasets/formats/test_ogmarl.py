@@ -142,6 +142,8 @@ def test_actions_that_are_no_choices_and_episodes_without_an_end_are_read(tmp_pa
     assert dataset.episode_lengths.tolist() == [4, 1]
     assert "a: the last episode does not end" in found.doubts[0]
     assert dataset.action_space["agent_1"].shape == (2,)  # type: ignore[index]
+    batch = next(iter(orlog.transitions(dataset, batch_size=4, seed=0)))
+    assert batch.actions.shape == (4, AGENTS * 2)
 
 
 def test_what_is_wrong_names_vault_and_array(tmp_path: Path) -> None:
