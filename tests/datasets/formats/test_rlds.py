@@ -15,13 +15,14 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import rlds
+from orlog.datasets.formats import d4rl, rlds, robomimic
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.interchange.episodes import Asked, Found
 from orlog.datasets.interchange.tf_examples import Values, example_bytes, read_example
 from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats import test_d4rl, test_robomimic
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled
 from tests.tool_environments import run_tool, tool_python
@@ -638,3 +639,99 @@ def test_what_tensorflow_datasets_writes_is_read_as_it_reads_it(tmp_path: Path) 
             assert theirs[f"{place}/said"].item().decode() == ours.infos["said"][step]
             assert ours.infos["observation/inner/task"][step] == "t"
             np.testing.assert_array_equal(theirs[f"{place}/tokens"], ours.infos["tokens"][step])
+
+
+CONVERT = """
+import sys
+import h5py
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.d4rl import dataset_utils as d4rl
+from tensorflow_datasets.robomimic import dataset_utils as robomimic
+
+F = tfds.features
+file, folder, name = sys.argv[1:]
+
+def tensor(size, kind):
+    return F.Tensor(shape=(size,), dtype=kind, encoding="zlib")
+
+if name == "robomimic_ph":
+    observation = {"eef_pos": tensor(3, np.float64), "image": F.Image(shape=(8, 8, 3), encoding_format="png")}
+    kinds = {"action_info": tensor(2, np.float64), "reward_info": np.float64, "discount_info": np.float64}
+    kinds["step_metadata_info"] = {"states": tensor(6, np.float64)}
+    with h5py.File(file) as opened:
+        episodes = [{"steps": robomimic.build_episode(one)} for one in opened["data"].values()]
+else:
+    observation = F.Tensor(shape=(3,), dtype=np.float32)
+    kinds = {"action_info": F.Tensor(shape=(2,), dtype=np.float32), "reward_info": np.float32}
+    kinds["discount_info"] = np.float32
+    kinds["step_metadata_info"] = {"infos": {"qpos": tensor(4, np.float64), "step": np.int64}}
+    episodes = [episode for _, episode in d4rl.generate_examples(file)]
+configuration = tfds.rlds.rlds_base.DatasetConfig(name=name, observation_info=observation, **kinds)
+identity = tfds.core.dataset_info.DatasetIdentity(
+    name=name, version=tfds.core.Version("1.0.0"), data_dir=folder, module_name=""
+)
+info = tfds.rlds.rlds_base.build_info(configuration, identity)
+info.set_file_format("tfrecord")
+writer = tfds.core.SequentialWriter(info, 1000, overwrite=True, file_format="tfrecord")
+writer.initialize_splits(["train"], fail_if_exists=True)
+writer.add_examples({"train": episodes})
+writer.close_all()
+"""
+
+
+def converted(file: Path, name: str, folder: Path) -> tuple[Dataset, Found]:
+    """Read what an adapter of TensorFlow Datasets makes of a file."""
+    (folder / name).mkdir(parents=True)
+    python = tool_python(*TENSORFLOW, alone=True)
+    run_tool(python, CONVERT, file, folder / name, name, folder=folder)
+    return read(folder / name, folder / "store")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("has_next", [False, True])
+def test_d4rl_by_tensorflow_datasets_is_d4rl_but_for_final_observations(
+    tmp_path: Path, has_next: bool
+) -> None:
+    ends = np.arange(12) % 4 == 3
+    body = test_d4rl.rows_of(
+        list(ends & (np.arange(12) != 7)),
+        list(ends & (np.arange(12) == 7)),
+        next_observations=has_next,
+    )
+    file = test_d4rl.write(tmp_path / "a.hdf5", body)
+    right, _ = read_files(d4rl.FORMAT, file, tmp_path / "right")
+    dataset, found = converted(file, "d4rl_mujoco_small", tmp_path / "tfds")
+    # The second episode was cut off: without a final observation, it loses its last step.
+    assert dataset.episode_lengths.tolist() == [4, 3, 4]
+    assert [bool(one.metadata["final_observation_missing"]) for one in dataset] == [
+        True,
+        False,
+        True,
+    ]
+    assert has_next == any("the same last observation" in one for one in found.doubts)
+    for ours, theirs in zip(dataset, right, strict=True):
+        count = len(ours)
+        np.testing.assert_array_equal(ours.observations[:count], theirs.observations[:count])
+        np.testing.assert_array_equal(ours.actions, theirs.actions[:count])
+        np.testing.assert_array_equal(ours.rewards, theirs.rewards[:count])
+        assert ours.terminations[-1] == theirs.terminations[-1]
+        for name in ("qpos", "step"):
+            np.testing.assert_array_equal(ours.infos[name], theirs.infos[name][:count])
+
+
+@pytest.mark.thorough
+def test_robomimic_by_tensorflow_datasets_is_robomimic(tmp_path: Path) -> None:
+    file = tmp_path / "lift.hdf5"
+    test_robomimic.write(file)
+    right, _ = read_files(robomimic.FORMAT, file, tmp_path / "right")
+    dataset, found = converted(file, "robomimic_ph", tmp_path / "tfds")
+    assert not found.doubts
+    by_length = {len(one): one for one in right}
+    for ours in dataset:
+        theirs = by_length[len(ours)]
+        for part in ("eef_pos", "image"):
+            np.testing.assert_array_equal(ours.observations[part], theirs.observations[part])
+        for name in ("actions", "rewards", "terminations"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        np.testing.assert_array_equal(ours.infos["states"], theirs.infos["states"])
