@@ -20,7 +20,7 @@ from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-from orlog.manifests.names import DatasetName
+from orlog.manifests.names import DatasetName, newest_first
 from orlog.manifests.shipped import SHIPPED, shipped_index
 
 __all__ = [
@@ -219,17 +219,26 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
 
 
 def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
-    """Return what each registry with a dataset offers of it, and why others do not answer.
+    """Return what registries offer of a dataset, and why some do not answer.
 
-    The first one is what `orlog download` would take.
+    The first one is what `orlog download` would take; other versions of each registry follow.
     """
     indexes, problems = _indexes()
-    offers = (
-        Offered(registry, *offered)
-        for registry, index in indexes
-        if (offered := offered_version(index, wanted)) is not None
-    )
-    return list(offers), problems
+    offers = []
+    for registry, index in indexes:
+        offered = offered_version(index, wanted)
+        if offered is None:
+            continue
+        offers.append(Offered(registry, *offered))
+        if wanted.version or wanted.digest:
+            continue
+        listed = {**index.foreign.get(wanted.name, {}), **index.datasets.get(wanted.name, {})}
+        offers += [
+            Offered(registry, version, listed[version])
+            for version in newest_first(listed)
+            if version != offered[0]
+        ]
+    return offers, problems
 
 
 def _offer(index: Index, wanted: DatasetName) -> tuple[str, IndexEntry | ForeignEntry]:

@@ -90,7 +90,10 @@ def test_show_says_what_a_download_would_bring() -> None:
     assert f"  {url}/main_data.hdf5\n" in out
     assert "no checksum known: the first download is trusted" in out
     assert "run: orlog download minari/d4rl/door/human-v2" in out
-    assert "md5 59902b333be6edb9252acfc2302cc1ed" in run("show", "neorl2/Pipeline")[0]
+    out, _ = run("show", "neorl2/Pipeline")
+    assert "md5 59902b333be6edb9252acfc2302cc1ed" in out
+    assert "0.9.0 from neorl2" in out
+    assert "neorl2-parquet" in run("show", "neorl2/Pipeline@0.9.0")[0]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,22 @@ def test_a_version_published_without_an_audit_says_so_wherever_it_is(
     assert "here, published without an audit" in run("list", MINI)[0]
     assert json.loads(run("show", MINI, "--json")[0])["audit"] == "skipped"
     assert "skipped: published without one" in run("show", MINI)[0]
+
+
+def test_show_says_what_a_registry_offers(
+    mini_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orlog.save_dataset(orlog.load_dataset(mini_folder, episodes=range(3)), "lab/few-v1")
+    publish_dataset("lab/few-v1", str(tmp_path / "lab"), audit=False)
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "other"))
+    add_registry("lab", str(tmp_path / "lab"))
+    add_registry("gone", "http://127.0.0.1:9/registry")
+    body = json.loads(run("show", "lab/few-v1", "--json")[0])
+    assert (body["state"], body["source"], body["episodes"]) == ("not here", "lab", 3)
+    assert body["audit"] == "skipped"
+    out, err = run("show", "lab/few-v1")
+    assert "skipped: published without one; after the download run: orlog audit" in out
+    assert "the registry gone does not answer" in err
 
 
 def test_starting_reads_no_table_of_the_catalogue() -> None:
