@@ -9,7 +9,6 @@ from pathlib import Path
 
 from orlog.datasets.download.confirm import BRIEF
 from orlog.datasets.download.sources import offered_version, read_index
-from orlog.datasets.formats.formats import formats
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import installed_names, installed_versions
 from orlog.datasets.home.origin import read_origin
@@ -49,7 +48,7 @@ class Listed:
         source: Where it comes from: `catalogue`, or the name of a registry; None if it is here and
             only that was asked.
         command: The command that builds or downloads it; None if it is here.
-        problem: Why it cannot be opened although it is here, or why it cannot be downloaded.
+        problem: Why it cannot be opened although it is here.
         license: SPDX identifier of the data.
         format: Format of the third-party files that it is imported from; None if it is no import.
         audit: `skipped` if it was published without an audit.
@@ -185,7 +184,6 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
         here: What `listed_here` returns.
     """
     indexes, problems = _indexes()
-    read = {one.name for one in formats().values()}
     found: dict[str, Listed] = {}
     for registry, index in indexes:
         for name in {*index.datasets, *index.foreign} - found.keys():
@@ -210,9 +208,6 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
                     license=entry.license,
                     format=entry.format,
                     description=entry.description,
-                    problem=None
-                    if entry.format in read
-                    else f"this orlog does not read the format {entry.format}",
                 )
             found[name] = listed
     return found, problems

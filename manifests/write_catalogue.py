@@ -195,7 +195,7 @@ def _ogmarl(tables: Tables) -> Entries:
             dataset,
             ForeignEntry(
                 url=row["url"],
-                format="ogmarl-vault",
+                format="og-marl-vault",
                 task=row["dataset"],
                 description=f"OG-MARL's {dataset}.",
                 license="Apache-2.0",  # huggingface.co/datasets/InstaDeepAI/og-marl

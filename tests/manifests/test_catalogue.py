@@ -23,7 +23,6 @@ COUNTS = {
     "rlds": 7,
     "robomimic": 36,
 }
-NOT_READ = {"envlogger", "ogmarl-vault"}
 
 
 def entries(benchmark: str) -> Iterator[tuple[str, ForeignEntry]]:
@@ -36,7 +35,7 @@ def test_every_benchmark_has_all_its_datasets_under_its_own_name() -> None:
     assert {one: len(shipped_index(one).foreign) for one in CATALOGUE} == COUNTS
     files = {path.stem for path in (records_folder() / "foreign").iterdir()}
     assert files == {*SHIPPED, "d4rl-superseded"}
-    known = {one.name for one in formats().values()} | NOT_READ
+    known = {one.name for one in formats().values()}
     for benchmark in SHIPPED:
         for name, entry in entries(benchmark):
             assert name.startswith(f"{benchmark.partition('-')[0]}/")
