@@ -33,6 +33,9 @@ __all__ = [
     "offers_of",
 ]
 
+NOT_READ = frozenset({"envlogger"})
+"""Formats that orlog lists and does not read; importing all formats to see that takes too long."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
@@ -48,7 +51,7 @@ class Listed:
         source: Where it comes from: `catalogue`, or the name of a registry; None if it is here and
             only that was asked.
         command: The command that builds or downloads it; None if it is here.
-        problem: Why it cannot be opened although it is here.
+        problem: Why it cannot be opened although it is here, or why it cannot be downloaded.
         license: SPDX identifier of the data.
         format: Format of the third-party files that it is imported from; None if it is no import.
         audit: `skipped` if it was published without an audit.
@@ -208,6 +211,9 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
                     license=entry.license,
                     format=entry.format,
                     description=entry.description,
+                    problem=f"orlog does not read {entry.format}"
+                    if entry.format in NOT_READ
+                    else None,
                 )
             found[name] = listed
     return found, problems
@@ -227,7 +233,10 @@ def offers_of(wanted: DatasetName) -> tuple[list[Offered], dict[str, str]]:
         offers.append(Offered(registry, *offered))
         if wanted.version or wanted.digest:
             continue
-        listed = {**index.foreign.get(wanted.name, {}), **index.datasets.get(wanted.name, {})}
+        listed: dict[str, IndexEntry | ForeignEntry] = {
+            **index.foreign.get(wanted.name, {}),
+            **index.datasets.get(wanted.name, {}),
+        }
         offers += [
             Offered(registry, version, listed[version])
             for version in newest_first(listed)

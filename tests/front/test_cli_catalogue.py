@@ -61,6 +61,12 @@ def test_a_line_says_version_size_license_and_what_is_here() -> None:
     )
 
 
+def test_what_no_format_reads_is_told() -> None:
+    assert "cannot be read" in run("list", "--remote", "rlds/locomotion/ant")[0]
+    (one,) = orlog.list_datasets("rlds/locomotion/ant", remote=True)
+    assert one.problem == "orlog does not read envlogger"
+
+
 def test_lines_fit_a_terminal_of_80_columns() -> None:
     lines = run("list", "--remote", "--benchmark", "minari")[0].splitlines()
     assert max(map(len, lines[:-1])) <= 80

@@ -150,16 +150,19 @@ def _note(one: Listed) -> str:
     notes = (
         {"not here": "", "here": "yes"}.get(one.state, one.state),
         "not audited" if one.audit else "",
+        "cannot be read" if one.problem else "",
     )
     return ", ".join(filter(None, notes)) or "-"
 
 
 def _state(one: Listed) -> str:
     audit = ", published without an audit" if one.audit else ""
-    if one.problem is not None:
+    if one.problem is not None and one.source is None:
         return f"damaged: {one.problem}" if one.state == "damaged" else one.problem
     if one.source == "catalogue":
         return "not here; get it with orlog build"
+    if one.problem is not None:
+        return f"not here; {one.problem}"
     if one.source is not None:
         return f"not here; get it from {one.source} with orlog download{audit}"
     return f"{one.state}{audit}"
