@@ -139,6 +139,12 @@ def video_times(column: Any, camera: str, episodes: np.ndarray, where: str) -> n
     Raises:
         SchemaError: a row names another video than that of its episode.
     """
+    from pyarrow import types
+
+    if not types.is_struct(column.type) or not {"path", "timestamp"} <= {
+        one.name for one in column.type
+    }:
+        raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
     for row, (path, episode) in enumerate(
         zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)
     ):

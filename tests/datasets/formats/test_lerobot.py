@@ -323,6 +323,16 @@ def test_frames_that_belong_to_no_row_are_told(tmp_path: Path) -> None:
     assert any("2 frames of videos belong to no row" in doubt for doubt in found.doubts)
 
 
+def test_a_video_that_is_a_column_of_something_else_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root, "v2.1")
+    info = json.loads((root / "meta/info.json").read_text("utf-8"))
+    info["features"]["force"] = info["features"][CAMERA]
+    (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+    with pytest.raises(SchemaError, match="force: expected paths and timestamps of videos, found"):
+        read_files(lerobot.FORMAT, root, tmp_path / "store")
+
+
 @pytest.mark.parametrize("version", [write, write_first])
 def test_videos_can_be_left_out(tmp_path: Path, version: Callable[[Path], object]) -> None:
     version(tmp_path / "arm")
