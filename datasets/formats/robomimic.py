@@ -34,6 +34,7 @@ from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
+    check_stored,
     child,
     has_child,
     look_inside,
@@ -66,7 +67,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         with reading(where):
             data = child(file, "data", where, LAYOUT)
             reader = _Reader(data, where, source.stat().st_size)
-            masks = _masks(file, where)
+            masks = _masks(file, where, source.stat().st_size)
             arguments = data.attrs.get("env_args", "")
         opened = Opened(
             schema=reader.schema,
@@ -209,7 +210,7 @@ def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int)
         )
 
 
-def _masks(file: Any, where: str) -> dict[str, set[str]]:
+def _masks(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
     """Return the names of demonstrations in each mask."""
     if not has_child(file, "mask"):
         return {}
@@ -219,6 +220,7 @@ def _masks(file: Any, where: str) -> dict[str, set[str]]:
         node = child(group, name, f"{where}, mask", LAYOUT)
         if getattr(node, "dtype", None) is None or node.dtype.kind not in "SO" or node.ndim != 1:
             raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
+        check_stored(node, f"{where}, mask/{name}", file_bytes)
         masks[name] = {one.decode() if isinstance(one, bytes) else str(one) for one in node[:]}
     return masks
 

@@ -216,6 +216,12 @@ class Reader:
                 counts[outcome] = counts.get(outcome, 0) + count
         return counts, findings
 
+    def read_sound(self, name: str) -> list[str]:
+        """Read the sound files of a format; return what went wrong."""
+        self._pipe.send((name, None))
+        answer: list[str] = self._pipe.recv()
+        return answer
+
     def _answer(self) -> tuple[dict[str, int], list[Finding]]:
         last = None
         while not self._pipe.poll(HANGS):
@@ -264,7 +270,21 @@ def _serve(pipe: multiprocessing.connection.Connection, number: Any, work: Path)
             name, numbers = pipe.recv()
         except EOFError:
             return
-        pipe.send(_read_all(place, name, numbers, number))
+        if numbers is None:
+            pipe.send(_read_sound(place, name))
+        else:
+            pipe.send(_read_all(place, name, numbers, number))
+
+
+def _read_sound(place: Place, name: str) -> list[str]:
+    found = [] if place.samples[name] else ["has no sample in tests/fuzz/samples.py"]
+    for sample in place.samples[name]:
+        try:
+            read_sample(sample, place.folder / "store", writes=True)
+        except BaseException:  # noqa: BLE001 (all of them are told)
+            found.append(traceback.format_exc())
+        shutil.rmtree(place.folder / "store", ignore_errors=True)
+    return found
 
 
 def _read_all(

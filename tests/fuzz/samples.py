@@ -7,6 +7,7 @@ write, takes one line in `HAND_MADE`.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,13 @@ def _d4rl(root: Path, **options: Any) -> None:
     test_d4rl.write(root / "a.hdf5", body, **options)
 
 
+def _minari(root: Path, data_format: str) -> None:
+    """Let minari itself write all its spaces."""
+    made = test_minari_arrow.odd(root / "minari", data_format)
+    shutil.move(made / "data", root / "data")
+    shutil.rmtree(root / "minari")
+
+
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ("d4rl", _d4rl, NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
@@ -75,11 +83,21 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
         NO_OPTIONS,
     ),
-    ("minari_arrow", lambda root: test_minari_arrow.odd(root, "arrow"), NO_OPTIONS),
-    ("minari_arrow", lambda root: test_minari_arrow.odd(root, "parquet"), NO_OPTIONS),
+    ("minari", lambda root: _minari(root, "hdf5"), NO_OPTIONS),
+    ("minari_arrow", lambda root: _minari(root, "arrow"), NO_OPTIONS),
+    ("minari_arrow", lambda root: _minari(root, "parquet"), NO_OPTIONS),
     (
         "neorl2",
-        lambda root: test_neorl2.write(root / "a.parquet", test_neorl2.episodes([5, 3])),
+        lambda root: test_neorl2.write(
+            root / "a-train.parquet", test_neorl2.as_published(test_neorl2.episodes([3, 5, 2]))
+        ),
+        NO_OPTIONS,
+    ),
+    (
+        "neorl2",
+        lambda root: test_neorl2.write(
+            root / "a.parquet", test_neorl2.episodes([3, 5]), spread=True
+        ),
         NO_OPTIONS,
     ),
     ("ogbench", lambda root: test_ogbench.write(root / "a.npz", [2, 3]), NO_OPTIONS),

@@ -35,6 +35,11 @@ def check(reader: Reader, name: str, numbers: range) -> None:
     assert counts.keys() <= {"right", *REFUSED}
 
 
+def test_every_format_has_a_sample_that_is_read(reader: Reader) -> None:
+    for name in READERS:
+        assert reader.read_sound(name) == [], name
+
+
 def test_some_damaged_files_are_refused_or_read(reader: Reader) -> None:
     for name in READERS:
         check(reader, name, range(12))
