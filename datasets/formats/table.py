@@ -32,7 +32,12 @@ import numpy as np
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
-from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange.arrow_files import (
+    array_of,
+    check_pyarrow,
+    parquet_batches,
+    reading_arrow,
+)
 from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.known_lengths import EpisodeCutter
@@ -117,7 +122,7 @@ class _Table:
         for file, where in zip(self._files, self._sources, strict=True):
             first = 0
             with reading_arrow(where):
-                for batch in _batches(file, columns):
+                for batch in _batches(file, where, columns):
                     if batch.num_rows:
                         yield {
                             name: array_of(batch.column(name), name, where, first)
@@ -132,7 +137,7 @@ class _Table:
             batches = []
             for file, where in zip(self._files, self._sources, strict=True):
                 with reading_arrow(where):
-                    batches += list(_batches(file, self.names))
+                    batches += list(_batches(file, where, self.names))
                 if sum(batch.nbytes for batch in batches) > LARGEST_SORTED_BYTES:
                     raise SchemaError(f"{where}: too large to be sorted in memory; sort it before.")
             with reading_arrow(self.where):
@@ -440,12 +445,12 @@ def _names(file: Path) -> list[str]:
         return list(schema.names)
 
 
-def _batches(file: Path, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(file: Path, where: str, columns: Sequence[str]) -> Iterator[Any]:
+    if file.suffix.lower() != ".csv":
+        yield from parquet_batches(file, where, columns, BLOCK_ROWS)
+        return
     with _opened(file, columns) as reader:
-        if hasattr(reader, "iter_batches"):
-            yield from reader.iter_batches(BLOCK_ROWS, columns=list(columns))
-        else:
-            yield from reader
+        yield from reader
 
 
 @contextlib.contextmanager

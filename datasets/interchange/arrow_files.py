@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["array_of", "check_pyarrow", "reading_arrow", "table_batches"]
+__all__ = ["array_of", "check_pyarrow", "parquet_batches", "reading_arrow", "table_batches"]
+
+BLOCK_BYTES = 2**24
+BUFFER_BYTES = 2**20
+LARGEST_ROW_BYTES = 2**27
 
 
 def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
@@ -36,8 +40,9 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         raise SchemaError(f"{where}: {name} has no value at row {row}.")
     kind = column.type
     if types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
+        # Texts that are repeated are one text in memory, however long.
+        values = array_of(column.dictionary, name, where, first)
+        return values[np.asarray(column.indices)]
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return np.asarray(column)
     if types.is_string(kind) or types.is_large_string(kind):
@@ -68,6 +73,51 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
             batch.validate(full=True)
             for start in range(0, batch.num_rows, rows):
                 yield batch.slice(start, rows)
+
+
+def parquet_batches(
+    file: Path, where: str, columns: Sequence[str], most_rows: int
+) -> Iterator[Any]:
+    """Yield the rows of some columns of a Parquet file in batches, in bounded memory.
+
+    Args:
+        file: The file.
+        where: What errors call it.
+        columns: Names of columns.
+        most_rows: Rows in a batch; there are fewer where rows are large.
+
+    Raises:
+        SchemaError: a row is too large.
+        IntegrityError: the file is damaged.
+    """
+    import pyarrow.parquet
+
+    with (
+        reading_arrow(where),
+        pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table,
+    ):
+        row_bytes = _row_bytes(table.metadata, set(columns))
+        if row_bytes > LARGEST_ROW_BYTES:
+            raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
+        rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
+        yield from table.iter_batches(rows, columns=list(columns))
+
+
+def _row_bytes(metadata: Any, columns: set[str]) -> int:
+    """Return about how many bytes a row takes in the group of rows where it takes most.
+
+    What is packed well takes far more room than in the file, so numbers are counted.
+    """
+    largest = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        found = 0
+        for place in range(group.num_columns):
+            chunk = group.column(place)
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                found += max(8 * chunk.num_values, chunk.total_uncompressed_size)
+        largest = max(largest, found // max(1, group.num_rows))
+    return largest
 
 
 @contextlib.contextmanager
