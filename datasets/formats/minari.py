@@ -27,6 +27,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.hdf5_files import (
+    attribute,
     check_stored,
     child,
     has_child,
@@ -119,7 +120,7 @@ class _Reader:
         with reading(self.where):
             infos = _common([_info_names(group, self.where) for group in groups])
             details = _common([_detail_names(group) for group in groups])
-            has_options = any(_options(group) for group in groups)
+            has_options = any(_options(group, self.where) for group in groups)
         dropped = sorted(
             {name for group in groups for name in _info_names(group, self.where)} - set(infos)
         )
@@ -130,10 +131,11 @@ class _Reader:
             where = f"{self.where}, episode_{number}"
             with reading(where):
                 metadata: dict[str, Any] = {
-                    name: _plain(group.attrs[name], f"{where}, {name}") for name in details
+                    name: _plain(attribute(group, name, where), f"{where}, {name}")
+                    for name in details
                 }
                 if has_options:
-                    metadata["options"] = json.dumps(_options(group), sort_keys=True)
+                    metadata["options"] = json.dumps(_options(group, where), sort_keys=True)
                 yield from self._episode(group, where, infos, metadata)
                 done += int(child(group, "rewards", where, LAYOUT).shape[0])
         if done != total_steps:
@@ -154,7 +156,7 @@ class _Reader:
                 raise SchemaError(
                     f"{where}, {name}: expected {count} flags, of which only the last one may be true."
                 )
-        said = group.attrs.get("total_steps", count)
+        said = attribute(group, "total_steps", where, count)
         if int(said) != count:
             raise IntegrityError(
                 f"{where}: total_steps says {int(said)}, and rewards holds {count}.",
@@ -289,7 +291,7 @@ def _common(names: list[list[str]]) -> list[str]:
     return sorted(set.intersection(*map(set, names)))
 
 
-def _options(group: Any) -> dict[str, Any]:
+def _options(group: Any, where: str) -> dict[str, Any]:
     """Return the options of an episode's reset, nested as they were."""
     found: dict[str, Any] = {}
     for name in group.attrs:
@@ -299,7 +301,9 @@ def _options(group: Any) -> dict[str, Any]:
         place = found
         for part in path[1:-1]:
             place = place.setdefault(part, {})
-        place[path[-1]] = np.asarray(group.attrs[name]).tolist()
+            if not isinstance(place, dict):
+                raise SchemaError(f"{where}, {name}: {part} is an option and holds options.")
+        place[path[-1]] = np.asarray(attribute(group, name, where)).tolist()
     return found
 
 
@@ -314,7 +318,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _seed(group: Any, where: str) -> int | None:
-    seed = group.attrs.get("seed")
+    seed = attribute(group, "seed", where)
     if seed is None:
         return None
     if np.asarray(seed).dtype.kind not in "iu":

@@ -81,6 +81,8 @@ def _files(asked: Asked) -> list[tuple[Path, str]]:
     if not folder.is_dir():
         return list(zip(asked.files, asked.sources, strict=True))
     files = sorted(folder.glob("*.npz"))
+    if not files:
+        raise SchemaError(f"{asked.sources[0]}: holds no npz files, so it is no set of OGBench.")
     if any(file.is_symlink() for file in files):
         raise SchemaError(f"{asked.sources[0]}: a file is a link, which is not followed.")
     return [(file, f"{asked.sources[0]}, {file.name}") for file in files]

@@ -34,6 +34,7 @@ from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
+    attribute,
     check_stored,
     child,
     has_child,
@@ -68,7 +69,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             data = child(file, "data", where, LAYOUT)
             reader = _Reader(data, where, source.stat().st_size)
             masks = _masks(file, where, source.stat().st_size)
-            arguments = data.attrs.get("env_args", "")
+            arguments = attribute(data, "env_args", where, "")
         opened = Opened(
             schema=reader.schema,
             steps=iter(()),
@@ -148,7 +149,7 @@ class _Reader:
 
     def _demonstration(self, name: str, length: int, metadata: dict[str, Any]) -> Iterator[Steps]:
         where = f"{self._where}, {name}"
-        said = self._group(name).attrs.get("num_samples", length)
+        said = attribute(self._group(name), "num_samples", where, length)
         if int(said) != length:
             raise SchemaError(
                 f"{where}: num_samples says {int(said)}, and actions holds {length} rows."

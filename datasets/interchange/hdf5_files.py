@@ -13,6 +13,7 @@ from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 __all__ = [
+    "attribute",
     "check_stored",
     "child",
     "has_child",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 CACHE_BYTES = 2**26
+LARGEST_ATTRIBUTE = 2**20  # numbers or texts
 LARGEST_CHUNK = 2**28
 LARGEST_ROW = 2**24
 MOST_ROWS = 2**40
@@ -119,6 +121,20 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
     if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise SchemaError(f"{where}, {name}: a link, which is not followed.")
     return group[name]
+
+
+def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
+    """Return an attribute, or a default where there is none.
+
+    Raises:
+        SchemaError: it is far larger than an attribute should be.
+    """
+    if name not in node.attrs:
+        return default
+    stored = node.attrs.get_id(name)
+    if stored.shape is not None and math.prod(stored.shape) > LARGEST_ATTRIBUTE:
+        raise SchemaError(f"{where}: the attribute {name} has the shape {stored.shape}, too large.")
+    return node.attrs[name]
 
 
 def numbers(node: Any, where: str, file_bytes: int) -> Any:

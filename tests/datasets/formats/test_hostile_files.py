@@ -39,14 +39,14 @@ def hdf5_files(samples: dict[str, list[Sample]]) -> list[tuple[Sample, Path]]:
         (sample, path)
         for found in samples.values()
         for sample in found
-        for path in sample.root.rglob("*.hdf5")
+        for path in (*sample.root.rglob("*.hdf5"), *sample.root.rglob("*.h5"))
     ]
 
 
 def actions_of(file: h5py.File) -> str:
     """Return the path of the first dataset of actions, which every layout has."""
     found: list[str] = []
-    file.visit(lambda name: found.append(name) if name.endswith("actions") else None)
+    file.visit(lambda name: found.append(name) if "actions" in name else None)
     return found[0]
 
 
