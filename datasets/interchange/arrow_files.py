@@ -42,7 +42,7 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
     if types.is_dictionary(kind):
         # Texts that are repeated are one text in memory, however long.
         values = array_of(column.dictionary, name, where, first)
-        return values[np.asarray(column.indices)]
+        return np.take(values, np.asarray(column.indices), 0)
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return np.asarray(column)
     if types.is_string(kind) or types.is_large_string(kind):

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 
@@ -27,7 +28,7 @@ from orlog.datasets.interchange.episodes import Steps
 from orlog.datasets.interchange.image_tables import decoded_images
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.datasets.interchange.lerobot_metadata import Episodes, read_document, tables_in
-from orlog.errors import IntegrityError, SchemaError
+from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json
@@ -120,8 +121,8 @@ def read_kept(root: Path, where: str) -> Kept | None:
             elif one.kind:
                 raise SchemaError(f"{where}: {name} is of the kind {one.kind!r:.20}.")
         schema = Schema(
-            observation_space=space_from_json(document.observation_space),
-            action_space=space_from_json(document.action_space),
+            observation_space=_space(document.observation_space, where),
+            action_space=_space(document.action_space, where),
             reward_dtype=_numbers(document.reward_dtype),
             extras=extras,
             variable=variable,
@@ -292,3 +293,10 @@ def _numbers(dtype: str) -> np.dtype[Any]:
     if found.kind not in "biuf":
         raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
     return found
+
+
+def _space(body: object, where: str) -> gymnasium.Space[Any]:
+    try:
+        return space_from_json(body)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {clause(error)}.") from error
