@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orlog.datasets.formats import ogbench
 from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.interchange.ogbench_tasks import find_task
 from orlog.errors import SchemaError
+from orlog.manifests.shipped import records_folder
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_ogbench import write
 from tests.tool_environments import run_tool, tool_python
@@ -153,3 +155,40 @@ def test_rewards_are_those_of_the_package(tmp_path: Path) -> None:
             np.testing.assert_array_equal(rewards, theirs["rewards"])
             np.testing.assert_array_equal(~done, theirs["masks"] == 1)
         assert 0 < done.sum() < len(done)
+
+
+GOALS = """
+import json, sys
+import gymnasium, ogbench
+import numpy as np
+
+found = {}
+for name in sys.argv[1:]:
+    environment = gymnasium.make(f"{name}-singletask-v0").unwrapped
+    if not hasattr(environment, "task_infos"):
+        environment.set_tasks()
+    goals = []
+    for task in environment.task_infos:
+        if "goal_xy" in task:
+            goals.append(task["goal_xy"])
+        elif "goal_xyzs" in task:
+            goals.append({"cubes": task["goal_xyzs"]})
+        elif "goal_button_states" in task:
+            goals.append({"buttons": task["goal_button_states"]})
+        else:
+            goal = task["goal"]
+            names = ("block_xyzs", "button_states", "drawer_pos", "window_pos")
+            places = [goal[one] for one in names]
+            goals.append(dict(zip(("cubes", "buttons", "drawer", "window"), places)))
+    found[name] = {"default": environment._reward_task_id, "tasks": goals}
+print("goals", json.dumps(found, default=np.ndarray.tolist))
+"""
+
+
+@pytest.mark.thorough
+def test_goals_of_all_tasks_are_those_of_the_package(tmp_path: Path) -> None:
+    table = json.loads((records_folder() / "ogbench_tasks.json").read_text("utf-8"))
+    python = tool_python("ogbench==1.2.2", "dm_control>=1.0.20")
+    printed = run_tool(python, GOALS, *table, folder=tmp_path)
+    (line,) = (one for one in printed.splitlines() if one.startswith("goals "))
+    assert json.loads(line.removeprefix("goals ")) == table
