@@ -69,7 +69,8 @@ THRESHOLDS = {
     "jump share": Threshold(0.01, "Changes in more than this share of the steps are no jumps."),
     "jump habit": Threshold(
         0.5,
-        "Jumps in the same step of more than this share of the episodes are a habit of the data.",
+        "Jumps in the same step of more than this share of the episodes, and blank frames in more of them, are "
+        "a habit of the data.",
     ),
     "fewest steps for jumps": Threshold(500, "Steps from which jumps are judged."),
     "copied finals": Threshold(

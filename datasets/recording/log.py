@@ -12,13 +12,13 @@ disk is waited for: what a process has written survives its own end, but not tha
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 
@@ -76,7 +76,7 @@ class EpisodeLog:
             (name, values.dtype.str, values.shape)
             for name, values in zip(block, arrays, strict=True)
         ]
-        header = json.dumps(described).encode()
+        header = msgspec.json.encode(described)
         body: list[Any] = [len(header).to_bytes(4, "little"), header]
         body += [values.data.cast("B") for values in arrays if values.size]
         size = sum(map(len, body))
@@ -138,7 +138,7 @@ def logged_episodes(folder: Path, number: int) -> Iterator[list[Block]]:
 def _block_of(body: bytes) -> Block:
     start = 4 + int.from_bytes(body[:4], "little")
     block: Block = {}
-    for name, dtype, shape in json.loads(body[4:start]):
+    for name, dtype, shape in msgspec.json.decode(body[4:start]):
         values = np.frombuffer(body, dtype, math.prod(shape), start)
         block[name] = values.reshape(shape)
         start += values.nbytes

@@ -337,11 +337,11 @@ def _room(space: gymnasium.Space[Any]) -> tuple[io.BytesIO | list[Any], Callable
 
 
 def _empty(held: io.BytesIO | list[Any]) -> None:
+    """Let the next value be the first; the memory stays, since growing again would copy it many times."""
     if isinstance(held, list):
         held.clear()
     else:
         held.seek(0)
-        held.truncate()
 
 
 def _rows(space: gymnasium.Space[Any], held: io.BytesIO | list[Any], count: int) -> Columns:

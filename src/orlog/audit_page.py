@@ -41,7 +41,7 @@ def write_audit_page(audit: Audit, path: Path) -> None:
     checked = [(name, "checked") for name in audit.checks]
     parts.append(html_table(("check", ""), [*checked, *audit.not_checked.items()]))
     parts.append("<h2>Thresholds</h2>")
-    thresholds = [(name, f"{one.value:g}", one.meaning) for name, one in THRESHOLDS.items()]
+    thresholds = [(name, f"{one.value:,.7g}", one.meaning) for name, one in THRESHOLDS.items()]
     parts.append(html_table(("name", "value", "meaning"), thresholds, {1}))
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
