@@ -98,12 +98,17 @@ class _Reader:
             (f"actions_{one}", f"rewards_{one}", [f"observations_{one}{end}" for end in endings])
             for one in range(count)
         ]
-        lengths = [len(self._column(actions)) for actions, _, _ in names]
-        choices = [count_choices(self._column(actions), self._where) for actions, _, _ in names]
+        lengths, choices = [], []
+        for name, _, _ in names:
+            column = self._column(name)
+            lengths.append(len(column))
+            choices.append(count_choices(column, self._where))
         rows = (
             rows
             for episode, (actions, rewards, observations) in enumerate(names)
-            for rows in self._episode(actions, rewards, observations, f"terminated_{episode}")
+            for rows in self._episode(
+                lengths[episode], actions, rewards, observations, f"terminated_{episode}"
+            )
         )
         is_choice = all(choices)
         return self._opened(names[0], lengths, rows, max(choices) if is_choice else 0)
@@ -155,10 +160,10 @@ class _Reader:
         return opened
 
     def _episode(
-        self, actions: str, rewards: str, observations: list[str], terminated: str
+        self, count: int, actions: str, rewards: str, observations: list[str], terminated: str
     ) -> Iterator[Rows]:
         """Yield the rows of an episode of d3rlpy 2, of which only the last one can end the task."""
-        flag, count = self._value(terminated), len(self._column(actions))
+        flag = self._value(terminated)
         if flag not in (0, 1):
             raise SchemaError(f"{self._where}, {terminated}: expected a flag, found {flag!r:.20}.")
         done = 0

@@ -38,6 +38,7 @@ STATE = "state.json"
 ARRAYS = ("obs", "acts", "rews")
 LARGEST_DOCUMENT = 2**24
 MOST_TRAJECTORIES = 2**24
+LONGEST_NAME = 60  # of a file, in characters
 TIME_LIMIT = "TimeLimit.truncated"
 
 
@@ -223,7 +224,7 @@ def _files(folder: Path, where: str) -> list[Path]:
     files = []
     for one in listed:
         name = one.get("filename") if isinstance(one, dict) else None
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or len(name) > LONGEST_NAME:
             raise SchemaError(
                 f"{where}: {STATE} names {name!r:.50}, expected a file in the folder."
             )

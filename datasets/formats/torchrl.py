@@ -229,7 +229,7 @@ class _Reader:
         """Return whether no episode has a final observation but zeros."""
         finals = [self._tensors[f"{NEXT}{name}"] for name in self._parts.values()]
         return all(one.dtype.kind == "f" for one in finals) and not any(
-            one[end : end + 1].any() for end in ends.tolist() for one in finals
+            one[end : end + 1].view(np.uint8).any() for end in ends.tolist() for one in finals
         )
 
     def _check_following(self, rows: Rows, start: int, ends: np.ndarray) -> None:

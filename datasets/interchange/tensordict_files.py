@@ -27,6 +27,7 @@ LARGEST_ROW_BYTES = 2**26
 MOST_ROWS = 2**40
 MOST_COLUMNS = 1024
 DEEPEST = 16
+LONGEST_NAME = 240  # of a file, in bytes
 NUMBERS = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
 DTYPES = {f"torch.{name}": np.dtype(name) for name in (*NUMBERS, "float16", "float32", "float64")}
 UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(code) for code in range(32)}
@@ -143,6 +144,8 @@ def _collect(
         if not isinstance(said, dict):  # of the TensorDict itself: shape, device, names
             continue
         path = folder / _file_name(key)
+        if len(path.name.encode(errors="replace")) > LONGEST_NAME:
+            raise SchemaError(f"{here}: the name {key!r:.50} is too long.")
         if said.get("type") == "TensorDict":
             _collect(path, where, f"{prefix}{key}/", count, found, left_out)
             continue
