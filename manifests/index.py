@@ -33,6 +33,7 @@ __all__ = [
     "Index",
     "IndexEntry",
     "index_from_json",
+    "is_safe_path",
 ]
 
 INDEX_FILE = "index.json"
@@ -75,7 +76,7 @@ class ForeignFile(
         Raises:
             ManifestError: a URL is not one that orlog reads, or a path leaves its folder.
         """
-        if not _is_safe_path(self.path) or not self.path.isprintable():
+        if not is_safe_path(self.path) or not self.path.isprintable():
             raise ManifestError(
                 f"{self.path[:200]!r}: expected a path inside the dataset's folder, such as data/a.npz."
             )
@@ -310,14 +311,14 @@ def _last_part(url: str) -> str:
     """Return the name of the file at a URL, or `file` where that is no good name."""
     path = url.partition("?")[0].partition("#")[0]
     name = urllib.parse.unquote(path.rpartition("/")[2])
-    return name if _is_safe_path(name) and name.isprintable() and len(name) <= 100 else "file"
+    return name if is_safe_path(name) and name.isprintable() and len(name) <= 100 else "file"
 
 
 def _check_url(url: str) -> None:
     """Refuse a URL that orlog does not read, and a path that leaves the registry."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        is_good = _is_safe_path(url) and not set(url) & set("?#%")
+        is_good = is_safe_path(url) and not set(url) & set("?#%")
     else:
         # Chained URLs such as simplecache::https://.. make fsspec do more than read a file.
         is_good = scheme in SCHEMES and bool(rest.strip("/")) and "::" not in url
@@ -330,7 +331,7 @@ def _check_url(url: str) -> None:
         )
 
 
-def _is_safe_path(path: str) -> bool:
+def is_safe_path(path: str) -> bool:
     """Return whether a relative path stays inside its folder."""
     parts = path.split("/")
     return not {"", ".", ".."} & set(parts) and "\\" not in path and ":" not in path

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from orlog.datasets.download.archives import is_archive, unpack
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -38,7 +39,7 @@ from orlog.datasets.download.transfer import (
     Patience,
     fetch_object,
 )
-from orlog.datasets.formats.formats import find_format, read_version
+from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.interchange.episodes import Found, Options
@@ -291,7 +292,7 @@ def read_listed(
         version: Version.
         entry: What the registry says of them.
         files: The files in the order of the entry; or the one folder that holds them, for formats
-            that read a folder.
+            that read a folder. For these, one ZIP archive at a `url` is unpacked beside the store.
         sums: SHA-256 of each file, in the order of the entry.
         store: The new folder.
         progress: Called with steps done and in all.
@@ -318,8 +319,13 @@ def read_listed(
             for file, one in zip(each, sums, strict=True)
         ]
         sources = [file.url for file in each]
+    file_format = find_format(entry.format, f"{name}@{version}")
+    if entry.url and file_format.extensions == ("",) and is_archive(files[0]):
+        unpacked = store.with_name("unpacked")
+        unpack(files[0], unpacked, entry.url)
+        files = [_root(unpacked, file_format)]
     return read_version(
-        find_format(entry.format, f"{name}@{version}"),
+        file_format,
         files,
         store,
         name=name,
@@ -331,6 +337,13 @@ def read_listed(
         license=entry.license or "",
         progress=progress,
     )
+
+
+def _root(folder: Path, file_format: Format) -> Path:
+    """Return the uppermost folder of an archive that looks like the format; the whole if none does."""
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    folders.sort(key=lambda path: (len(path.parts), path))
+    return next((one for one in folders if file_format.recognizes([one])), folder)
 
 
 def reads_folder(entry: ForeignEntry) -> bool:
