@@ -267,19 +267,20 @@ def catalogue_index(benchmark: str, folder: Path) -> Index:
         with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file, strict=True))
 
-    index = Index()
+    foreign: dict[str, dict[str, ForeignEntry]] = {}
     for dataset, entry in CATALOGUE[benchmark](table):
         name, _, version = f"{benchmark}/{dataset}".lower().partition("@")
-        index = index.with_foreign(versioned(name), version or VERSION, entry)
-    return index
+        versions = foreign.setdefault(versioned(name), {})
+        if versions.setdefault(version or VERSION, entry) is not entry:
+            raise ValueError(f"{name}: listed twice.")
+    return Index(foreign=foreign)
 
 
 def write_catalogue(folder: Path) -> None:
     """Write the index of every benchmark."""
     for benchmark in CATALOGUE:
-        index = catalogue_index(benchmark, folder)
         path = records_folder() / "foreign" / f"{benchmark}.json"
-        path.write_bytes(Index(foreign=index.foreign).to_json())
+        path.write_bytes(catalogue_index(benchmark, folder).to_json())
 
 
 if __name__ == "__main__":

@@ -122,17 +122,23 @@ def _print_all(chosen: list[Listed]) -> None:
 
 
 def _print_remote(chosen: list[Listed]) -> None:
+    """Print a line for each; a table of rich would take longer than all the rest."""
+    heading = ("name", "version", "size", "license", "here")
     rows = [
-        (
-            one.name,
-            one.version,
-            size_text(one.size_bytes),
-            escape(one.license or "-"),
-            escape(_note(one)),
-        )
+        (one.name, one.version, size_text(one.size_bytes), one.license or "-", _note(one))
         for one in chosen
     ]
-    console.print(table(("name", "version", "size", "license", "here"), rows, numbers=(2,)))
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
+    # A name that is too long for the terminal moves its own line only.
+    room = console.width - sum(widths[1:4]) - 4 * len("  ") - len(heading[4])
+    widths[0] = min(widths[0], max(20, room))
+    for number, row in enumerate((heading, *rows)):
+        name, version, size, license_id, here = row
+        line = (
+            f"{name:{widths[0]}}  {version:{widths[1]}}  {size:>{widths[2]}}  "
+            f"{license_id:{widths[3]}}  {here}"
+        )
+        console.print(escape(printable(line)), style=None if number else "bold", soft_wrap=True)
 
 
 def size_text(size_bytes: int | None) -> str:
