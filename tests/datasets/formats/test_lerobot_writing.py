@@ -70,6 +70,13 @@ def record(name: str = "lab/arm-v0", **infos: Any) -> orlog.Dataset:
     return orlog.load_dataset(name)
 
 
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> orlog.Dataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORLOG_HOME", str(tmp_path_factory.mktemp("arm")))
+        return orlog.load_dataset(record().folder)
+
+
 def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
     assert theirs.observation_space == ours.observation_space
     assert theirs.action_space == ours.action_space
@@ -82,26 +89,24 @@ def check_equal(ours: orlog.Dataset, theirs: orlog.Dataset) -> None:
 
 @pytest.mark.parametrize("few_bytes", [False, True])
 def test_an_export_that_is_imported_is_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool
+    arm: orlog.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: bool
 ) -> None:
     if few_bytes:
         monkeypatch.setattr(lerobot_writing, "FILE_BYTES", 10_000)
         monkeypatch.setattr(lerobot_writing, "GROUP_BYTES", 10_000)
         monkeypatch.setattr(lerobot, "BLOCK_BYTES", 1)
-    ours = record()
-    assert lerobot.FORMAT.losses(ours) == []
-    export_dataset(ours, tmp_path / "arm", to="lerobot")
+    assert lerobot.FORMAT.losses(arm) == []
+    export_dataset(arm, tmp_path / "arm", to="lerobot")
     files = list((tmp_path / "arm" / "data").rglob("*.parquet"))
     assert len(files) == (3 if few_bytes else 1)
     theirs, found = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
-    check_equal(ours, theirs)
+    check_equal(arm, theirs)
     assert found.doubts == []
     assert theirs.manifest.description == "An arm."
 
 
-def test_the_files_are_those_of_lerobot(tmp_path: Path) -> None:
-    ours = record()
-    export_dataset(ours, tmp_path / "arm", to="lerobot")
+def test_the_files_are_those_of_lerobot(arm: orlog.Dataset, tmp_path: Path) -> None:
+    export_dataset(arm, tmp_path / "arm", to="lerobot")
     info = json.loads((tmp_path / "arm/meta/info.json").read_text("utf-8"))
     assert (info["fps"], info["total_frames"], info["splits"]) == (20, 14, {"train": "0:4"})
     assert info["features"]["observation.cameras.top"]["dtype"] == "image"
@@ -114,8 +119,8 @@ def test_the_files_are_those_of_lerobot(tmp_path: Path) -> None:
     assert rows["next.done"].to_pylist() == done
     assert rows["task_index"].to_pylist() == [0] * 4 + [1] + [0] * 6 + [1] * 3
     stats = json.loads((tmp_path / "arm/meta/stats.json").read_text("utf-8"))
-    states = np.concatenate([one.observations["state"][:-1] for one in ours])
-    pixels = np.concatenate([one.observations["cameras"]["top"][:-1] for one in ours]) / 255
+    states = np.concatenate([one.observations["state"][:-1] for one in arm])
+    pixels = np.concatenate([one.observations["cameras"]["top"][:-1] for one in arm]) / 255
     for key, expected in (("mean", np.mean), ("std", np.std), ("min", np.min), ("max", np.max)):
         np.testing.assert_allclose(stats["observation.state"][key], expected(states, axis=0))
         np.testing.assert_allclose(
@@ -148,16 +153,16 @@ def test_what_lerobot_cannot_hold_is_told_or_refused(tmp_path: Path) -> None:
         lerobot.FORMAT.losses(orlog.load_dataset("lab/words-v0"))
 
 
-def test_a_view_is_written_as_a_dataset_is(tmp_path: Path) -> None:
-    view = record()[[2, 0]]
+def test_a_view_is_written_as_a_dataset_is(arm: orlog.Dataset, tmp_path: Path) -> None:
+    view = arm[[2, 0]]
     export_dataset(view, tmp_path / "arm", to="lerobot")
     theirs, _ = read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
     check_equal(view, theirs)
 
 
-def test_an_export_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_an_export_that_was_changed_is_refused(arm: orlog.Dataset, tmp_path: Path) -> None:
     root = tmp_path / "arm"
-    export_dataset(record(), root, to="lerobot")
+    export_dataset(arm, root, to="lerobot")
     kept = root / "meta/orlog.json"
     good = kept.read_text("utf-8")
     for old, new, message in (
@@ -173,8 +178,8 @@ def test_an_export_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["meta/orlog.json", "meta/episodes/chunk-000/file-000.parquet"])
-def test_damaged_exports_are_refused_or_read(tmp_path: Path, name: str) -> None:
-    export_dataset(record(), tmp_path / "arm", to="lerobot")
+def test_damaged_exports_are_refused_or_read(arm: orlog.Dataset, tmp_path: Path, name: str) -> None:
+    export_dataset(arm, tmp_path / "arm", to="lerobot")
     file = tmp_path / "arm" / name
     for number, data in enumerate(damaged(file.read_bytes(), scaled(80))):
         file.write_bytes(data)
@@ -302,10 +307,9 @@ def test_what_hugging_face_saves_is_imported_as_version_1(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_lerobot_opens_an_export(tmp_path: Path) -> None:
+def test_lerobot_opens_an_export(arm: orlog.Dataset, tmp_path: Path) -> None:
     python = tool_python(*LEROBOT, dependencies=False)
-    ours = record()
-    export_dataset(ours, tmp_path / "arm", to="lerobot")
+    export_dataset(arm, tmp_path / "arm", to="lerobot")
     run_tool(python, START + READ, tmp_path / "arm", folder=tmp_path)
     theirs = dict(np.load(tmp_path / "rows.npz"))
     kept = json.loads((tmp_path / "arm/meta/orlog.json").read_text("utf-8"))
@@ -313,18 +317,18 @@ def test_lerobot_opens_an_export(tmp_path: Path) -> None:
     for feature, column in kept["features"].items():
         if feature in theirs and not column.startswith("observations"):
             # LeRobot gives Python's floats to torch, which makes them float32.
-            expected = ours.column(column)
+            expected = arm.column(column)
             expected = expected.astype(np.float32) if expected.dtype == np.float64 else expected
             np.testing.assert_array_equal(theirs[feature], expected)
             checked += 1
     assert checked == 8
     for part, feature in (("state", "state"), ("gray", "gray"), ("stack", "stack")):
-        expected = np.concatenate([one.observations[part][:-1] for one in ours])
+        expected = np.concatenate([one.observations[part][:-1] for one in arm])
         found = theirs[f"observation.{feature}"]
         if part == "gray":
             expected = expected.transpose(0, 3, 1, 2) / np.float32(255)
         np.testing.assert_array_equal(found, expected.astype(found.dtype))
-    frames = np.concatenate([one.observations["cameras"]["top"][:-1] for one in ours])
+    frames = np.concatenate([one.observations["cameras"]["top"][:-1] for one in arm])
     found = theirs["observation.cameras.top"].transpose(0, 2, 3, 1) * 255
     np.testing.assert_array_equal(found.round().astype(np.uint8), frames)
 
