@@ -59,8 +59,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     task = None
     if asked.options.task:
         task = find_task(asked.options.task, files[0][0].stem, where)
-        for name in sorted(task.needs() - kinds[0].keys()):
-            raise SchemaError(f"{where}: has no {name}, which the rewards of a task are made from.")
+        task.check({name: shape for name, (_, shape) in kinds[0].items()}, where)
     schema = Schema(
         observation_space=unbounded_space(*kinds[0]["observations"]),
         action_space=_action_space(*kinds[0]["actions"], where),

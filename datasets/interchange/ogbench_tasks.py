@@ -46,17 +46,45 @@ class Task:
     number: int
     goal: Any
 
-    def needs(self) -> set[str]:
-        """Return the columns that its rewards are computed from."""
-        kind = self.environment.partition("-")[0]
-        return {"puzzle": {BUTTONS}, "scene": {QPOS, BUTTONS}}.get(kind, {QPOS})
+    def check(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+        """Refuse files without the columns that the rewards are computed from.
 
-    def judge(self, infos: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the reward of each step, and whether the task was done before it.
+        Args:
+            shapes: Shape of a row of each column.
+            where: What errors call the files.
 
         Raises:
-            SchemaError: the columns are not as wide as the environment's.
+            SchemaError: one is not there, or its rows are not those of the environment.
         """
+        for name, width in self._widths().items():
+            found = shapes.get(name)
+            if found is None:
+                raise SchemaError(
+                    f"{where}: has no {name}, which the rewards of a task are made from."
+                )
+            is_exact = name == BUTTONS
+            if len(found) != 1 or found[0] < width or (is_exact and found[0] != width):
+                raise SchemaError(
+                    f"{where}, {name}: its rows of {found} are not those of {self.environment}."
+                )
+
+    def _widths(self) -> dict[str, int]:
+        """Return how many numbers of a row are needed, by the name of the column."""
+        if not isinstance(self.goal, dict):
+            return {QPOS: self._first_place() + 2}
+        buttons, widths = len(self.goal.get("buttons", ())), {}
+        if "cubes" in self.goal:
+            widths[QPOS] = FIRST_CUBE + len(self.goal["cubes"]) * CUBE_WIDTH
+        if "drawer" in self.goal:
+            widths[QPOS] += buttons + 2
+        return widths | ({BUTTONS: buttons} if buttons else {})
+
+    def _first_place(self) -> int:
+        """Return where in qpos the place of the agent or of the ball begins."""
+        return BALL if self.environment.startswith("antsoccer") else 0
+
+    def judge(self, infos: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the reward of each step, and whether the task was done before it."""
         parts = np.stack(self._parts_done(infos), axis=-1)
         rewards = (parts.sum(axis=-1) - parts.shape[-1]).astype(np.float32)
         return rewards, np.all(parts, axis=-1)
@@ -64,36 +92,23 @@ class Task:
     def _parts_done(self, infos: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return for each part of the goal whether it is reached, (steps,)."""
         if not isinstance(self.goal, dict):
-            first = BALL if self.environment.startswith("antsoccer") else 0
-            place = self._columns(infos, QPOS, slice(first, first + 2), 2)
+            first = self._first_place()
+            place = infos[QPOS][:, first : first + 2]
             tolerance = 1.0 if self.environment.startswith("pointmaze") else 0.5
             return [np.linalg.norm(place - np.array(self.goal), axis=-1) <= tolerance]
         found: list[np.ndarray] = []
-        cubes = np.array(self.goal.get("cubes", ())).reshape(-1, 3)
-        for number, cube in enumerate(cubes):
-            first = FIRST_CUBE + number * CUBE_WIDTH
-            place = self._columns(infos, QPOS, slice(first, first + 3), 3)
-            found.append(np.linalg.norm(cube - place, axis=-1) <= CLOSE)
+        first = FIRST_CUBE
+        for cube in self.goal.get("cubes", ()):
+            place = infos[QPOS][:, first : first + 3]
+            found.append(np.linalg.norm(np.array(cube) - place, axis=-1) <= CLOSE)
+            first += CUBE_WIDTH
         buttons = self.goal.get("buttons", ())
-        if len(buttons):
-            states = self._columns(infos, BUTTONS, slice(None), len(buttons))
-            found += list((states == np.array(buttons)).T)
+        if buttons:
+            found += list((infos[BUTTONS] == np.array(buttons)).T)
         if "drawer" in self.goal:
-            first = FIRST_CUBE + len(cubes) * CUBE_WIDTH + len(buttons)
-            place = self._columns(infos, QPOS, slice(first, first + 2), 2)
+            place = infos[QPOS][:, first + len(buttons) :][:, :2]
             found += list((np.abs(place - [self.goal["drawer"], self.goal["window"]]) <= CLOSE).T)
         return found
-
-    def _columns(
-        self, infos: Mapping[str, np.ndarray], name: str, chosen: slice, width: int
-    ) -> np.ndarray:
-        values = infos[name]
-        part = values[:, chosen] if values.ndim == 2 else values[:0, None]
-        if part.shape[1] != width or len(part) != len(values):
-            raise SchemaError(
-                f"{name}: its rows of {values.shape[1:]} are not those of {self.environment}."
-            )
-        return part
 
 
 def find_task(said: str, file_name: str, where: str) -> Task:
