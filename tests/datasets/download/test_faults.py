@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -13,18 +14,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
 import orlog
 from orlog.datasets.download.download import download_version, repair_dataset
+from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.objects import TransferOptions
-from orlog.datasets.download.sources import source_of_url
+from orlog.datasets.download.sources import ForeignFileSource, source_of_url
 from orlog.datasets.download.transfer import Patience
 from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.datasets.publish.publish import publish_dataset
 from orlog.errors import StorageError, TransferError
+from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
 from tests.servers import Fault, FileServer
 
@@ -494,3 +498,41 @@ def test_a_repair_that_a_full_disk_cuts_goes_on_without_hard_links(
     assert orlog.verify_store(folder)[1] == []
     damaged = sum(item.size_bytes for item in objects_at(folder, *broken))
     assert asked_bytes(server) == damaged
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_third_party_files_that_a_full_disk_cuts_are_brought_once_there_is_room(
+    tmp_path: Path, mount: Mount, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sizes that are known, nothing is asked; without, the first write that fails ends it."""
+    rows: dict[str, Any] = {"observations": np.ones((50_000, 4)), "actions": np.ones((50_000, 2))}
+    rows |= {"rewards": np.zeros(50_000), "terminals": np.arange(50_000) % 100 == 99}
+    files = []
+    (tmp_path / "served").mkdir()
+    with FileServer(tmp_path / "served") as server:
+        for split in ("train", "val"):
+            np.savez(tmp_path / "served" / f"a-{split}.npz", **rows)
+            data = (tmp_path / "served" / f"a-{split}.npz").read_bytes()
+            proof: dict[str, Any] = {
+                "size_bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+            }
+            url = f"{server.url}/a-{split}.npz"
+            files.append(ForeignFile(path=f"a-{split}.npz", url=url, **proof if is_known else {}))
+        entry = ForeignEntry(files=tuple(files), format="npz", horizon=1000)
+        source = ForeignFileSource(
+            name="lab/a-v0", version="1.0.0", entry=entry, urls=tuple((one.url,) for one in files)
+        )
+        disk = mount("size=3m")
+        monkeypatch.setenv("ORLOG_HOME", str(disk))
+        reason = (
+            "must still be downloaded" if is_known else "No space left on device; free some space"
+        )
+        with pytest.raises(StorageError, match=reason):
+            download_foreign_file(source, patience=QUICK)
+        assert bool(server.requests) != is_known
+        assert installed_versions("lab/a-v0") == []
+        change_mount("remount,size=64m", disk)
+        assert (
+            orlog.load_dataset(download_foreign_file(source, patience=QUICK)).total_steps == 100_000
+        )
