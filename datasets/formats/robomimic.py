@@ -101,6 +101,7 @@ class _Reader:
             SchemaError: there is none, or it has no observations.
         """
         self._data, self._where, self._file_bytes = data, where, file_bytes
+        self._groups: dict[str, Any] = {}  # that were looked up; to do it again is slow
         found = [
             (int(match[1]), match[0])
             for match in map(DEMONSTRATION.fullmatch, names_in(data))
@@ -189,7 +190,9 @@ class _Reader:
             )
 
     def _group(self, name: str) -> Any:
-        return child(self._data, name, self._where, LAYOUT)
+        if name not in self._groups:
+            self._groups[name] = child(self._data, name, self._where, LAYOUT)
+        return self._groups[name]
 
     def _column(self, name: str, path: str) -> Any:
         where = f"{self._where}, {name}"

@@ -127,6 +127,23 @@ def _take_turn(name: str, folder: Path, seconds: int) -> None:
         atheris.Fuzz()
 
 
+def _turn(command: list[str], most_seconds: float) -> tuple[int, str, str]:
+    """Run a turn; return its code and what it printed. Some processes end and do not exit."""
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(command, stdout=told, stderr=stderr)
+        try:
+            code = process.wait(most_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        texts = []
+        for file in (told, stderr):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    code = 0 if "\nDone " in texts[1] else code
+    return code, texts[0], texts[1]
+
+
 def main() -> None:
     """Let the formats take turns until the minutes are over; print executions and findings."""
     asked = argparse.ArgumentParser(description=__doc__)
@@ -151,26 +168,20 @@ def main() -> None:
             if time.monotonic() - began > given.minutes * 60:
                 return
             command = [sys.executable, "-m", __spec__.name, str(folder), "--turn", name]
-            done = subprocess.run(
-                [*command, "--minutes", str(turn / 60)],
-                check=False,
-                capture_output=True,
-                text=True,
-                errors="replace",
-            )
+            code, told, stderr = _turn([*command, "--minutes", str(turn / 60)], 2 * turn + 60)
             counts = json.loads(counts_file.read_text()) if counts_file.exists() else {}
             runs, seconds, crashes = counts.get(name, (0, 0, 0))
-            found = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-            lines = re.findall(r"^#(\d+)", done.stderr, re.MULTILINE)
+            found = re.search(r"number_of_executed_units: (\d+)", stderr)
+            lines = re.findall(r"^#(\d+)", stderr, re.MULTILINE)
             more = int(found[1] if found else lines[-1] if lines else 0)
-            counts[name] = [runs + more, seconds + turn, crashes + (done.returncode != 0)]
+            counts[name] = [runs + more, seconds + turn, crashes + (code != 0)]
             counts_file.write_text(json.dumps(counts))
-            if done.returncode != 0:
+            if code != 0:
                 with (folder / "crashes.txt").open("a") as file:
-                    file.write(f"{name} ended with code {done.returncode}\n{done.stderr[-4000:]}\n")
+                    file.write(f"{name} ended with code {code}\n{stderr[-4000:]}\n")
             with (folder / "findings.txt").open("a") as file:
-                file.write(done.stdout)
-            sys.stdout.write(f"{name}: {more} runs, code {done.returncode}\n")
+                file.write(told)
+            sys.stdout.write(f"{name}: {more} runs, code {code}\n")
             sys.stdout.flush()
 
 

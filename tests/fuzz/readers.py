@@ -27,7 +27,7 @@ from tests.fuzz.samples import Sample, write_samples
 __all__ = ["Finding", "Place", "Reader", "read_sample"]
 
 LONGEST = 5.0  # seconds of the processor
-HANGS = 60
+HANGS = 20
 MOST_BYTES = 2**29
 MOST_FINDINGS = 20
 NAME = "lab/damaged-v0"
