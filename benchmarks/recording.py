@@ -32,7 +32,7 @@ import numpy as np
 import orlog
 
 RESULTS = Path(__file__).resolve().parent / "results" / "recording.txt"
-ENVIRONMENT, STEPS, TURNS = "HalfCheetah-v5", 1000, 160
+ENVIRONMENT, STEPS, TURNS = "HalfCheetah-v5", 1000, 120
 ALONE, MINARI = "alone", "Minari DataCollector"
 INFOS = ("x_position", "x_velocity", "reward_forward", "reward_ctrl")
 
