@@ -163,7 +163,10 @@ def _check_index(file: NpzFile, found: dict[str, Any]) -> None:
     ends = np.zeros(count, bool)
     for name in ("terminals", "timeouts"):
         if name in found:
-            key = next(other for other in NAMES[name] if other in file.names)
+            key = next((other for other in NAMES[name] if other in file.names), "")
+            if not key:  # flags that other arrays gave
+                ends |= found[name] != 0
+                continue
             flags = _small(file, key, count) != 0  # a stream of its own, besides the one for steps
             if len(flags) != count:
                 raise SchemaError(

@@ -71,8 +71,8 @@ def reading(where: str) -> Iterator[None]:
         yield
     except OrlogError:
         raise
-    except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        text = str(error.args[0] if error.args else error).partition("\n")[0]
+    except (OSError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        text = str(error.args[0] if error.args else type(error).__name__).partition("\n")[0]
         raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
 
 

@@ -157,6 +157,15 @@ def test_an_array_that_claims_more_than_it_can_hold_is_refused(tmp_path: Path) -
         read_files(npz.FORMAT, path, tmp_path / "store")
 
 
+def test_an_index_beside_starts_of_episodes_must_agree_with_them(tmp_path: Path) -> None:
+    rows = flat(4, [1, 3])
+    columns = {name: rows[name] for name in ("obs", "action", "reward")}
+    starts = np.array([True, False, True, False])
+    np.savez(tmp_path / "a.npz", **columns, episode_starts=starts, index=[0, 1])
+    with pytest.raises(SchemaError, match=r"a\.npz, index: lists 2 .* differ from episode 1"):
+        read_files(npz.FORMAT, tmp_path / "a.npz", tmp_path / "store")
+
+
 def test_an_array_that_is_packed_in_an_odd_way_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **flat(4, [1, 3]))
     with (
