@@ -256,9 +256,6 @@ def _serve(pipe: multiprocessing.connection.Connection, number: Any, work: Path)
 
     os.chdir(work)
     warnings.simplefilter("ignore")
-    warnings.filterwarnings(
-        "error", category=RuntimeWarning
-    )  # numbers that change as they are cast
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     os.fsync = lambda _: None  # type: ignore[assignment]
