@@ -67,7 +67,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     is_whole = layout.observations == ["observation"]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=_action_space(checked),
+        action_space=_action_space(checked, table.where),
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
@@ -327,7 +327,7 @@ def _see_kinds(
         checked.kinds[role] = np.result_type(before, dtype), shape
 
 
-def _action_space(checked: _Checked) -> gymnasium.Space[Any]:
+def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
     """Return as many choices as there are single integers, else a Box without bounds."""
     dtype, shape = checked.kinds["action"]
     if dtype.kind not in "iu":
@@ -335,7 +335,7 @@ def _action_space(checked: _Checked) -> gymnasium.Space[Any]:
     count = checked.highest - checked.lowest + 1
     if count > MOST_CHOICES:
         raise SchemaError(
-            f"actions from {checked.lowest} to {checked.highest} are no choices; store them as floats "
+            f"{where}: actions from {checked.lowest} to {checked.highest} are no choices; store them as floats "
             "if they are quantities."
         )
     return gymnasium.spaces.Discrete(count, start=checked.lowest)

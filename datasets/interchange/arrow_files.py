@@ -96,28 +96,13 @@ def parquet_batches(
         reading_arrow(where),
         pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table,
     ):
-        row_bytes = _row_bytes(table.metadata, set(columns))
+        # Asked of the first row, since asking for what a column says of itself can end the process.
+        one = next(table.iter_batches(1, columns=list(columns)), None)
+        row_bytes = 0 if one is None else one.nbytes
         if row_bytes > LARGEST_ROW_BYTES:
             raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
         rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
         yield from table.iter_batches(rows, columns=list(columns))
-
-
-def _row_bytes(metadata: Any, columns: set[str]) -> int:
-    """Return about how many bytes a row takes in the group of rows where it takes most.
-
-    What is packed well takes far more room than in the file, so numbers are counted.
-    """
-    largest = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        found = 0
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            if chunk.path_in_schema.partition(".")[0] in columns:
-                found += max(8 * chunk.num_values, chunk.total_uncompressed_size)
-        largest = max(largest, found // max(1, group.num_rows))
-    return largest
 
 
 @contextlib.contextmanager

@@ -201,7 +201,8 @@ class KeptRows:
                 root, _, name = column.partition("/")
                 role = f"infos/{name}" if root == "infos" else f"{root.rstrip('s')}/{column}"
             rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
-        episodes = array_of(batch.column("episode_index"), "episode_index", where, first)
+        numbers = array_of(batch.column("episode_index"), "episode_index", where, first)
+        episodes = numbers.astype(np.int64)  # which they equal, whatever type the table gives them
         frames = array_of(batch.column("frame_index"), "frame_index", where, first)
         # Each row's next observation would do; only that of an episode's last row is asked for.
         nexts = {name: rows[f"observation/{name}"].copy() for name in self._observations}
