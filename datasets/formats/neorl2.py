@@ -27,6 +27,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
 __all__ = ["FORMAT", "is_neorl2"]
@@ -140,7 +141,7 @@ def _timeouts(file: Path, parts: dict[str, list[str]], where: str) -> tuple[int,
         block = {key: one[start : start + BLOCK_ROWS] for key, one in columns.items()}
         ends.append(start + np.flatnonzero(block["terminals"].reshape(-1)))
         expected = np.concatenate((last, block["next_observations"][:-1]))
-        torn.append(start - 1 + np.flatnonzero(_differ(expected, block["observations"])))
+        torn.append(start - 1 + np.flatnonzero(rows_differ(expected, block["observations"])))
         last = block["next_observations"][-1:]
     flagged = np.concatenate(ends)
     # Before the first row there is none that it could follow.
@@ -161,15 +162,6 @@ def _timeouts(file: Path, parts: dict[str, list[str]], where: str) -> tuple[int,
     timeouts = np.zeros(count, bool)
     timeouts[stops[cut]] = True
     return int(limits[0]) if len(limits) else 0, timeouts
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return which rows have other bytes."""
-    same = [
-        np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8) for part in (one, other)
-    ]
-    differ: np.ndarray = (same[0] != same[1]).any(axis=1)
-    return differ
 
 
 class _Column:

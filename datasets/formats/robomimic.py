@@ -44,6 +44,7 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
@@ -204,9 +205,7 @@ class _Reader:
 
 def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int) -> None:
     """Refuse next observations that are not the observations of the next steps."""
-    count = len(before)
-    rows = [np.ascontiguousarray(one).reshape(count, -1).view(np.uint8) for one in (before, after)]
-    odd = np.flatnonzero((rows[1][:-1] != rows[0][1:]).any(axis=1))
+    odd = np.flatnonzero(rows_differ(after[:-1], before[1:]))
     if len(odd):
         raise SchemaError(
             f"{where}: that of step {start + odd[0]} is not the observation of step "

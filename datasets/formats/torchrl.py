@@ -29,6 +29,7 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.datasets.interchange.tensordict_files import (
     META,
     TensorColumn,
@@ -240,16 +241,12 @@ class _Reader:
         inside[here - start] = False
         for part, name in self._parts.items():
             role = f"observation/{part}" if part else "observation"
+            after = rows[f"next_{role}"]
+            differ = rows_differ(after[:-1], rows[role][1:])
             # One row more, but at the end, where the last row ends an episode anyway.
-            following = np.concatenate((rows[role][1:], self._tensors[name][stop : stop + 1]))
-            expected = rows[f"next_{role}"][: len(following)]
-            if not len(following):
-                continue
-            flat = [
-                np.ascontiguousarray(one).reshape(len(one), -1).view(np.uint8)
-                for one in (following, expected)
-            ]
-            odd = np.flatnonzero((flat[0] != flat[1]).any(axis=1) & inside[: len(following)])
+            one_more = self._tensors[name][stop : stop + 1]
+            differ = np.append(differ, rows_differ(after[-1:][: len(one_more)], one_more))
+            odd = np.flatnonzero(differ & inside[: len(differ)])
             if len(odd):
                 step = start + int(odd[0])
                 raise SchemaError(

@@ -23,6 +23,7 @@ import numpy as np
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.interchange.episodes import Opened, Steps
+from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 
@@ -334,11 +335,8 @@ class _Cutter:
 
     def _find_joints(self, block: Block, ends: np.ndarray) -> None:
         """End episodes where observations do not follow each other, as where files were joined."""
-        count = len(block["observations"])
-        flat = {key: block[key].reshape(count, -1) for key in ("next_observations", "observations")}
-        after = np.ascontiguousarray(flat["next_observations"][:-1]).view(np.uint8)
-        before = np.ascontiguousarray(flat["observations"][1:]).view(np.uint8)
-        torn = np.flatnonzero((after != before).any(axis=1) & ~ends[:-1])
+        odd = rows_differ(block["next_observations"][:-1], block["observations"][1:])
+        torn = np.flatnonzero(odd & ~ends[:-1])
         ends[torn] = True
         self.joints += len(torn)
         if self.joints > max(FEW_JOINTS, self.rows.count // STEPS_PER_JOINT):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
@@ -115,10 +117,11 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
         SchemaError: nothing of that name is there, or a link.
     """
     h5py = import_h5py()
-    if not has_child(group, name):
+    key = name.encode()
+    if not hasattr(group, "keys") or not group.id.links.exists(key):
         raise SchemaError(f"{where}: has no {name}, so it does not have {layout}.")
     # Asked of the link alone: even looking through one could open a file elsewhere.
-    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+    if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise SchemaError(f"{where}, {name}: a link, which is not followed.")
     return group[name]
 
@@ -151,13 +154,36 @@ def numbers(node: Any, where: str, file_bytes: int) -> Any:
     h5py = import_h5py()
     if not isinstance(node, h5py.Dataset):
         raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}.")
-    shape, dtype = node.shape, node.dtype
+    shape, dtype = node.id.shape, node.id.dtype
     if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
         raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
     if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
         raise SchemaError(f"{where}: expected numbers, found {dtype}.")
-    check_stored(node, where, file_bytes)
-    return node
+    _check_stored(node.id, shape, dtype, where, file_bytes)
+    return Hdf5Column(node, shape, dtype)
+
+
+class Hdf5Column:
+    """A dataset of HDF5 that was checked, and can be sliced by rows.
+
+    h5py asks the file anew for each look at dtype and shape, which takes most of the time where a file
+    has a dataset for each episode.
+    """
+
+    __slots__ = ("_node", "dtype", "shape")
+
+    def __init__(self, node: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Take a dataset and what it has said."""
+        self._node, self.shape, self.dtype = node, shape, dtype
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Read rows."""
+        values: np.ndarray = self._node[rows]
+        return values
 
 
 def check_stored(node: Any, where: str, file_bytes: int) -> None:
@@ -166,9 +192,14 @@ def check_stored(node: Any, where: str, file_bytes: int) -> None:
     Raises:
         SchemaError: what is wrong with it.
     """
+    _check_stored(node.id, node.shape, node.dtype, where, file_bytes)
+
+
+def _check_stored(
+    node: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, file_bytes: int
+) -> None:
     h5py = import_h5py()
-    shape, dtype = node.shape, node.dtype
-    stored = node.id.get_create_plist()
+    stored = node.get_create_plist()
     if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
         raise SchemaError(f"{where}: its values lie outside of the file.")
     filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
@@ -182,14 +213,15 @@ def check_stored(node: Any, where: str, file_bytes: int) -> None:
     if not filters <= known:
         raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
     # What is claimed but not stored takes no room in the file, and all there is here.
-    if node.chunks is not None:
-        claimed = math.prod(
-            -(-size // chunk) for size, chunk in zip(shape, node.chunks, strict=True)
-        )
-        whole = node.id.get_num_chunks() == claimed or not node.size
-        if math.prod(node.chunks) * dtype.itemsize > LARGEST_CHUNK:
-            raise SchemaError(f"{where}: chunks of shape {node.chunks} are too large.")
+    size = math.prod(shape)
+    stored_bytes = node.get_storage_size()
+    if stored.get_layout() == h5py.h5d.CHUNKED:
+        chunks = stored.get_chunk()
+        claimed = math.prod(-(-rows // chunk) for rows, chunk in zip(shape, chunks, strict=True))
+        whole = node.get_num_chunks() == claimed or not size
+        if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK:
+            raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
     else:
-        whole = node.id.get_storage_size() == node.nbytes
-    if not whole or node.id.get_storage_size() > file_bytes:
+        whole = stored_bytes == size * dtype.itemsize
+    if not whole or stored_bytes > file_bytes:
         raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
