@@ -130,6 +130,31 @@ class _Table:
                         }
                     first += batch.num_rows
 
+    def first_blocks(self, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield what errors call each file, and its first rows of some columns; of sorted rows the first.
+
+        Raises as `blocks` does.
+        """
+        if self.sort_by:
+            for block in self._sorted_blocks(columns):
+                yield self.where, block
+                return
+        for file, where in zip(self._files, self._sources, strict=True):
+            with (
+                reading_arrow(where),
+                contextlib.closing(_batches(file, where, columns)) as batches,
+            ):
+                for batch in batches:
+                    if batch.num_rows:
+                        yield (
+                            where,
+                            {
+                                name: array_of(batch.column(name), name, where, 0)
+                                for name in columns
+                            },
+                        )
+                        break
+
     def _sorted_blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         import pyarrow as pa
 
@@ -239,6 +264,11 @@ class _Checked:
     lowest: int = 0
     highest: int = 0
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether actions are single integers."""
+        return "action" in self.kinds and self.kinds["action"][0].kind in "iu"
+
 
 def _check(table: _Table, layout: _Layout) -> _Checked:
     """Read what says where episodes begin, and the kinds of values.
@@ -246,10 +276,11 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
     Raises:
         SchemaError: episodes are mixed, steps are out of order, or a length differs.
     """
-    wanted = [layout.episode, *filter(None, (layout.step, layout.length))]
-    for role in ("action", *layout.observations):
-        wanted += layout.columns[role]
     checked = _Checked(0, np.zeros(0, np.int64), {})
+    _see_kinds(table, layout, checked)
+    wanted = [layout.episode, *filter(None, (layout.step, layout.length))]
+    if checked.has_choices:
+        wanted += layout.columns["action"]
     names: list[Any] = []  # of episodes, as they come
     lengths: list[int] = []
     said: list[int] = []
@@ -268,7 +299,11 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
                     "order."
                 )
             last_step = int(steps[-1])
-        _see_kinds(block, layout, table.where, checked)
+        if checked.has_choices:
+            choices = _stacked(block, layout.columns["action"], "action", table.where, checked.rows)
+            low, high = int(choices.min()), int(choices.max())
+            checked.lowest = min(checked.lowest, low) if checked.rows else low
+            checked.highest = max(checked.highest, high) if checked.rows else high
         starts = np.flatnonzero(begins)
         if lengths:
             lengths[-1] += int(starts[0]) if len(starts) else len(episodes)
@@ -306,25 +341,27 @@ def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
         seen.add(name)
 
 
-def _see_kinds(
-    block: dict[str, np.ndarray], layout: _Layout, where: str, checked: _Checked
-) -> None:
-    """Note the dtype and shape of observations and actions, and the bounds of choices."""
-    for role in (*layout.observations, "action"):
-        values = _stacked(block, layout.columns[role], role, where, checked.rows)
-        dtype, shape = values.dtype, values.shape[1:]
-        if role == "action" and dtype.kind in "iu" and shape == ():
-            low, high = int(values.min()), int(values.max())
-            checked.lowest = min(checked.lowest, low) if checked.rows else low
-            checked.highest = max(checked.highest, high) if checked.rows else high
-        elif dtype.kind in "biu":
-            dtype = np.dtype(np.float64)
-        before, its_shape = checked.kinds.get(role, (dtype, shape))
-        if shape != its_shape:
-            raise SchemaError(
-                f"{where}: {role} changes from shape {its_shape} to {shape} at row {checked.rows}."
-            )
-        checked.kinds[role] = np.result_type(before, dtype), shape
+def _see_kinds(table: _Table, layout: _Layout, checked: _Checked) -> None:
+    """Note the dtype and shape of observations and actions, by the first rows of each file.
+
+    Raises:
+        SchemaError: those of the files have different shapes.
+    """
+    roles = (*layout.observations, "action")
+    columns = [name for role in roles for name in layout.columns[role]]
+    for where, block in table.first_blocks(list(dict.fromkeys(columns))):
+        for role in roles:
+            values = _stacked(block, layout.columns[role], role, where, 0)
+            dtype, shape = values.dtype, values.shape[1:]
+            is_choice = role == "action" and dtype.kind in "iu" and shape == ()
+            if dtype.kind in "biu" and not is_choice:
+                dtype = np.dtype(np.float64)
+            before, its_shape = checked.kinds.get(role, (dtype, shape))
+            if shape != its_shape:
+                raise SchemaError(
+                    f"{where}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
+                )
+            checked.kinds[role] = np.result_type(before, dtype), shape
 
 
 def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
@@ -353,6 +390,14 @@ def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str])
         count = len(rows["action"])
         for role in rows:
             if _base(role) in ("observation", "next_observation", "action"):
+                shape, its_shape = (
+                    checked.kinds[role.removeprefix("next_")][1],
+                    rows[role].shape[1:],
+                )
+                if its_shape != shape:
+                    raise SchemaError(
+                        f"{table.where}: {role} changes from shape {shape} to {its_shape} after row {first}."
+                    )
                 dtype = checked.kinds[role.removeprefix("next_")][0]
                 rows[role] = rows[role].astype(np.int64 if dtype.kind in "iu" else dtype)
         rows["reward"] = rows.get("reward", np.zeros(count)).astype(np.float64)

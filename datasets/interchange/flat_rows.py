@@ -415,7 +415,7 @@ def count_choices(actions: Any, where: str) -> int:
 def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
     """Return the space of numbers of a file that tells no bounds."""
     kind: Any = dtype.type
-    if dtype.kind in "bu":
+    if dtype.kind in ("b", "u"):
         highest = 1 if dtype.kind == "b" else np.iinfo(dtype).max
         return gymnasium.spaces.Box(0, highest, shape, kind)
     return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)

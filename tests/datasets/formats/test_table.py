@@ -176,3 +176,23 @@ def test_damaged_tables_are_refused_or_read(tmp_path: Path) -> None:
     path.write_bytes(b"run,t\n1,2,3\n")
     with pytest.raises(OrlogError, match=r"bad\.csv"):
         read_files(table.FORMAT, path, tmp_path / "csv", OPTIONS)
+
+
+def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
+    def written(name: str, sizes: list[int]) -> Path:
+        table = pd.DataFrame({"u": np.zeros(len(sizes)), "run": "a"})
+        table["obs"] = [[0.5] * size for size in sizes]
+        table.to_parquet(tmp_path / name)
+        return tmp_path / name
+
+    columns = {"observation": "obs", "action": "u"}
+    late = written("late.parquet", [2] * 20_000 + [3] * 20_000)
+    with pytest.raises(SchemaError, match=r"observation|obs"):
+        orlog.import_dataset(late, "lab/x-v1", columns=columns, episode="run")
+    two = [written("a.parquet", [2] * 5), written("b.parquet", [3] * 5)]
+    with pytest.raises(SchemaError, match=r"b\.parquet: observation has rows of shape \(3,\)"):
+        orlog.import_dataset(two, "lab/x-v1", columns=columns, episode="run")
+    with pytest.raises(SchemaError, match="holds no rows"):
+        orlog.import_dataset(
+            written("empty.parquet", []), "lab/x-v1", columns=columns, episode="run"
+        )
