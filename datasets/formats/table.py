@@ -22,7 +22,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -490,7 +490,7 @@ def _names(file: Path) -> list[str]:
         return list(schema.names)
 
 
-def _batches(file: Path, where: str, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, None, None]:
     if file.suffix.lower() != ".csv":
         yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
