@@ -315,7 +315,7 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
         checked.rows += len(episodes)
         if len(names) > MOST_EPISODES:
             raise SchemaError(f"{table.where}: more than {MOST_EPISODES:,} episodes.")
-    if not names:
+    if not names or not checked.kinds:  # damaged files can have rows in some columns alone
         raise SchemaError(f"{table.where}: holds no rows.")
     checked.lengths = np.array(lengths)
     _check_names(names, checked.lengths, table.where)

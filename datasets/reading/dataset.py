@@ -499,7 +499,7 @@ class Dataset:
                 f"which are read by episode: {_by_episode(name)}."
             )
         raise NotFoundError(
-            f"{self.name}: no column {name!r}"
+            f"{self.name}: no column {name!r:.100}"
             + (did_you_mean(name, self.columns) or ".")
             + f" It has: {', '.join(self.columns)}."
         )

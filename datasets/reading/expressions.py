@@ -91,7 +91,7 @@ def evaluate(
         if name not in names:
             parsed.refuse(
                 node,
-                f"no column episodes/{name}"
+                f"no column episodes/{name:.100}"
                 + (did_you_mean(name, names) or ".")
                 + f" Columns of episodes here: {', '.join(sorted(names))[:1000]}",
             )

@@ -315,7 +315,7 @@ def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     for name in names:
         if name not in known:
             raise NotFoundError(
-                f"{name_of_dataset}: no column {name!r}"
+                f"{name_of_dataset}: no column {name!r:.100}"
                 + (did_you_mean(name, known) or ".")
                 + f" It has: {', '.join(sorted(known))}."
             )
