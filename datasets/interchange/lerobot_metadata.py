@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.interchange.arrow_files import reading_arrow
+from orlog.datasets.interchange.json_documents import LARGEST_DOCUMENT, read_json_object
 from orlog.datasets.interchange.video_frames import Video, open_video
 from orlog.errors import IntegrityError, SchemaError
 
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 INFO = Path("meta") / "info.json"
-LARGEST_DOCUMENT = 2**26
 V3 = "v3.0"
 VIDEO_PATHS = {
     True: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
@@ -76,17 +76,9 @@ def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
         IntegrityError: it is damaged.
     """
     file = inside(root, path, where)
-    if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no {path.as_posix()}, so it is no LeRobotDataset.")
-    try:
-        body = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(
-            f"{where}: {path.as_posix()} is no JSON: {error}.", file=where
-        ) from error
-    if not isinstance(body, dict):
-        raise SchemaError(f"{where}: {path.as_posix()} holds no object.")
-    return body
+    name = path.as_posix()
+    missing = f"has no {name}, so it is no LeRobotDataset."
+    return read_json_object(file, where, missing=missing, name=name)
 
 
 def tables_in(root: Path, folder: str, where: str) -> list[Path]:

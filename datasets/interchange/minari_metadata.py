@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.datasets.interchange.json_documents import read_json_object
+from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
@@ -34,7 +35,6 @@ __all__ = [
 METADATA_FILE = "metadata.json"
 DEEPEST_NAME = 8
 MOST_INSIDE = 1000
-LARGEST_FILE = 2**26
 DEEPEST = 32
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
 _NUMBERED = re.compile(r".*-v\d+")
@@ -130,15 +130,8 @@ def read_document(file: Path, where: str) -> dict[str, Any]:
         SchemaError: it is not there, or holds no object.
         IntegrityError: it is no JSON.
     """
-    if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_FILE:
-        raise SchemaError(f"{where}: has no {METADATA_FILE}, so it does not have Minari's layout.")
-    try:
-        body = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: {file.name} is no JSON: {error}.", file=where) from error
-    if not isinstance(body, dict):
-        raise SchemaError(f"{where}: {file.name} holds no object.")
-    return body
+    missing = f"has no {METADATA_FILE}, so it does not have Minari's layout."
+    return read_json_object(file, where, missing=missing)
 
 
 def metadata_of(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.interchange.json_documents import read_json_object
 from orlog.errors import IntegrityError, SchemaError
 
 __all__ = ["META", "TensorColumn", "read_document", "tensor_columns", "write_documents"]
@@ -100,15 +101,8 @@ def read_document(path: Path, where: str) -> dict[str, Any]:
         SchemaError: there is no such file, it is a link, or holds something else.
         IntegrityError: it is no JSON.
     """
-    if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no {path.name} that can be read.")
-    try:
-        body = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: {path.name} is no JSON: {error}.", file=where) from error
-    if not isinstance(body, dict):
-        raise SchemaError(f"{where}: {path.name} holds no object.")
-    return body
+    missing = f"has no {path.name} that can be read."
+    return read_json_object(path, where, missing=missing, most_bytes=LARGEST_DOCUMENT)
 
 
 def tensor_columns(folder: Path, where: str) -> tuple[dict[str, TensorColumn], list[str]]:

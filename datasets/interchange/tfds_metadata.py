@@ -21,7 +21,8 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.datasets.interchange.json_documents import read_json_object
+from orlog.errors import SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json
 
@@ -44,7 +45,6 @@ METADATA_FILE = "metadata.json"
 OWN = "orlog"
 RIEGELI_FILE = "metadata.riegeli"
 STEPS = "steps"
-LARGEST_DOCUMENT = 2**26
 LARGEST_VALUE = 2**26
 DEEPEST = 16
 MOST_SHARDS = 2**20
@@ -414,12 +414,5 @@ def _word(value: object, what: str) -> str:
 
 
 def _document(file: Path, where: str) -> dict[str, Any]:
-    if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST_DOCUMENT:
-        raise SchemaError(f"{where}: has no {file.name} of TensorFlow Datasets.")
-    try:
-        body = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{where}: {file.name} is no JSON: {error}.", file=where) from error
-    if not isinstance(body, dict):
-        raise SchemaError(f"{where}: {file.name} holds no object.")
-    return body
+    missing = f"has no {file.name} of TensorFlow Datasets."
+    return read_json_object(file, where, missing=missing)
