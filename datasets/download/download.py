@@ -444,3 +444,4 @@ def _rename_over(good: Path, target: Path) -> None:
     temporary.unlink(missing_ok=True)
     link_or_copy(good, temporary)
     temporary.replace(target)
+    temporary.unlink(missing_ok=True)  # renaming between two links to one file does nothing

@@ -90,7 +90,9 @@ def fetch_objects(
         objects: What to download.
         folder: Folder to put them in; made if it is not there.
         options: How to download.
-        damaged: Folder of a version from which no objects are taken.
+        damaged: Folder of a version that is being repaired: no objects are taken from it, and those
+            that arrived before are read again, since an interrupted repair may have linked them
+            there, where they were damaged since.
         also_here: Further local files that may be some of the objects, by SHA-256.
 
     Raises:
@@ -100,6 +102,9 @@ def fetch_objects(
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if damaged is not None:
+            for item in items.values():
+                _discard_if_wrong(folder / item.sha256, item)
         held = _file_sizes(folder)
         wanted = items.keys() - held.keys()
         here = {**_objects_here(wanted, damaged), **(also_here or {})}
@@ -231,9 +236,18 @@ def _objects_here(wanted: Collection[str], damaged: Path | None) -> dict[str, Pa
 def _take(path: Path, item: StoredObject, target: Path) -> None:
     """Link or copy an object from another version if its bytes are right."""
     with contextlib.suppress(FileNotFoundError):  # another process may be removing that version
-        is_alike = path.is_file() and path.stat().st_size == item.size_bytes
-        if is_alike and hash_file(path) == item.sha256:
+        if _is_right(path, item):
             link_or_copy(path, target)
+
+
+def _discard_if_wrong(path: Path, item: StoredObject) -> None:
+    if path.is_file() and not _is_right(path, item):
+        path.unlink()
+
+
+def _is_right(path: Path, item: StoredObject) -> bool:
+    is_alike = path.is_file() and path.stat().st_size == item.size_bytes
+    return is_alike and hash_file(path) == item.sha256
 
 
 def check_room(folder: Path, needed: int) -> None:

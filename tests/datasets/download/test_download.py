@@ -391,6 +391,20 @@ def test_repair_changes_nothing_where_no_mirror_helps(served: Served) -> None:
     assert orlog.load_dataset(folder).total_episodes == 67
 
 
+@pytest.mark.usefixtures("served")
+def test_what_a_killed_repair_left_is_read_again_before_it_is_used() -> None:
+    folder = download_dataset(MINI)
+    objects = orlog.load_dataset(folder).manifest.objects
+    item = next(item for item in objects if item.path == "rewards/c.0")
+    kept = folder.with_name(f".{folder.name}.download") / item.sha256
+    kept.parent.mkdir()
+    kept.hardlink_to(folder / item.path)  # as a repair that was killed after its last rename
+    flip(folder / item.path)
+    assert len(repair_dataset(folder)) == 1
+    assert orlog.verify_store(folder)[1] == []
+    assert not kept.parent.exists()
+
+
 def repair_in_child(folder: Path) -> None:
     repair_dataset(folder, limiter=Limiter(4_000_000))
 
