@@ -3,17 +3,18 @@
     pip install atheris
     python -m tests.fuzz.fuzz_files FOLDER --minutes 60 [FORMAT ..]
 
-The formats take turns in processes of their own, some minutes each, so that a crash of a library ends only
-one turn and is noted. In FOLDER it keeps for each format a corpus, which grows from run to run, and findings:
-an error that is no OrlogError or names no file, over 5 seconds, over 512 MiB, or a crash. An input is a byte
-that picks a file of the samples, and the file. Not collected by pytest.
+Each format has an equal part of the minutes, in a process of its own. Where a crash or hang of a library
+ends the process, another goes on with what is left of the part. In FOLDER it keeps for each format a corpus,
+which grows from run to run, and findings: an error that is no OrlogError or names no file, over 5 seconds,
+over 512 MiB, or the input of a crash (`crash-..`) or of a hang (`timeout-..`). results.txt there holds what
+came of the formats that had their part. An input is a byte that picks a file of the samples, and the file.
+Not collected by pytest.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import re
 import resource
@@ -31,7 +32,10 @@ import numpy as np
 LARGEST_INPUT = 2**17
 LONGEST = 5.0
 MOST_BYTES = 2**29
-TURN_SECONDS = 120
+LEAST_SECONDS = 10  # of what is left of a part, for another process to be worth its start
+HEADER = (
+    f"{'':14}{'minutes':>8}{'runs':>10}{'corpus':>8}{'coverage':>16}{'findings':>10}{'ends':>6}"
+)
 
 
 class Fuzzer:
@@ -108,81 +112,90 @@ def _atheris() -> Any:
     return importlib.import_module("atheris")
 
 
-def _take_turn(name: str, folder: Path, seconds: int) -> None:
-    """Fuzz one format in this process."""
+def _fuzz(name: str, folder: Path, seconds: float) -> None:
+    """Fuzz one format in this process, its start included in the time."""
+    began = time.monotonic()
     atheris = _atheris()
     with atheris.instrument_imports(include=["orlog", "zipfile", "numpy.lib"]):
         readers = importlib.import_module("tests.fuzz.readers")
     warnings.simplefilter("ignore")
     warnings.filterwarnings("error", category=RuntimeWarning)
-    for path in ("corpus", "findings"):
-        (folder / path).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         fuzzer = Fuzzer(readers, name, folder, Path(work).resolve())
         os.chdir(folder)
         readers.limit_memory()
-        options = [f"-max_len={LARGEST_INPUT}", "-timeout=60", "-rss_limit_mb=4096"]
-        options += ["-len_control=0", "-print_final_stats=1", f"-max_total_time={seconds}"]
+        left = max(1, int(seconds - (time.monotonic() - began)))
+        options = [f"-max_len={LARGEST_INPUT}", "-timeout=30", "-rss_limit_mb=4096"]
+        options += ["-len_control=0", "-print_final_stats=1", f"-max_total_time={left}"]
         atheris.Setup([sys.argv[0], *options, "corpus"], fuzzer.run, custom_mutator=fuzzer.mutate)
         atheris.Fuzz()
 
 
-def _turn(command: list[str], most_seconds: float) -> tuple[int, str, str]:
-    """Run a turn; return its code and what it printed. Some processes end and do not exit."""
+def _run_process(command: list[str], most_seconds: float) -> tuple[bool, str, str]:
+    """Return whether a process came to its end, and what it printed. Some end and do not exit."""
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(command, stdout=told, stderr=stderr)
         try:
-            code = process.wait(most_seconds)
+            process.wait(most_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
-            code = process.wait()
+            process.wait()
         texts = []
         for file in (told, stderr):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    code = 0 if "\nDone " in texts[1] else code
-    return code, texts[0], texts[1]
+    return "\nDone " in texts[1], texts[0], texts[1]
+
+
+def _fuzz_for(name: str, folder: Path, seconds: float) -> str:
+    """Fuzz one format for some time, with as many processes as it takes; return a line about it."""
+    for path in ("corpus", "findings"):
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    began, runs, ends, coverage = time.monotonic(), 0, 0, [0]
+    while (left := seconds - (time.monotonic() - began)) > LEAST_SECONDS:
+        command = [sys.executable, "-m", __spec__.name, str(folder.parent), name, "--in-process"]
+        is_done, told, stderr = _run_process([*command, "--minutes", str(left / 60)], left + 60)
+        found = re.findall(r"(?:^#|executed_units: )(\d+)", stderr, re.MULTILINE)
+        runs += max(map(int, found), default=0)
+        coverage += map(int, re.findall(r" cov: (\d+)", stderr))
+        with (folder / "findings.txt").open("a") as file:
+            file.write(told)
+        if not is_done:
+            ends += 1
+            with (folder / "ends.txt").open("a") as file:
+                file.write(stderr[-4000:] + "\n")
+            for ended in folder.glob("*-*"):  # or what ended this process could end the next
+                (folder / "corpus" / ended.name.partition("-")[2]).unlink(missing_ok=True)
+    minutes = (time.monotonic() - began) / 60
+    corpus, findings = (len(list((folder / path).iterdir())) for path in ("corpus", "findings"))
+    first = coverage[1] if len(coverage) > 1 else 0
+    covered = f"{first:,} -> {max(coverage):,}"
+    return f"{name:14}{minutes:8.1f}{runs:10,}{corpus:8,}{covered:>16}{findings:10}{ends:6}\n"
 
 
 def main() -> None:
-    """Let the formats take turns until the minutes are over; print executions and findings."""
+    """Give each format its part of the minutes; write and print what came of it."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("folder", type=Path)
     asked.add_argument("names", nargs="*", metavar="FORMAT")
     asked.add_argument("--minutes", type=float, default=60.0)
-    asked.add_argument("--turn", help=argparse.SUPPRESS)
+    asked.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     given = asked.parse_intermixed_args()
     folder = given.folder.absolute()
-    if given.turn:
-        _take_turn(given.turn, folder / given.turn, int(given.minutes * 60))
+    if given.in_process:
+        (name,) = given.names
+        _fuzz(name, folder / name, given.minutes * 60)
         return
     from tests.fuzz.samples import READERS
 
     names = given.names or READERS
-    counts_file = folder / "counts.json"
     folder.mkdir(parents=True, exist_ok=True)
-    turn = min(TURN_SECONDS, given.minutes * 60 / len(names))
-    began = time.monotonic()
-    while True:
-        for name in names:
-            if time.monotonic() - began > given.minutes * 60:
-                return
-            command = [sys.executable, "-m", __spec__.name, str(folder), "--turn", name]
-            code, told, stderr = _turn([*command, "--minutes", str(turn / 60)], 2 * turn + 60)
-            counts = json.loads(counts_file.read_text()) if counts_file.exists() else {}
-            runs, seconds, crashes = counts.get(name, (0, 0, 0))
-            found = re.search(r"number_of_executed_units: (\d+)", stderr)
-            lines = re.findall(r"^#(\d+)", stderr, re.MULTILINE)
-            more = int(found[1] if found else lines[-1] if lines else 0)
-            counts[name] = [runs + more, seconds + turn, crashes + (code != 0)]
-            counts_file.write_text(json.dumps(counts))
-            if code != 0:
-                with (folder / "crashes.txt").open("a") as file:
-                    file.write(f"{name} ended with code {code}\n{stderr[-4000:]}\n")
-            with (folder / "findings.txt").open("a") as file:
-                file.write(told)
-            sys.stdout.write(f"{name}: {more} runs, code {code}\n")
-            sys.stdout.flush()
+    with (folder / "results.txt").open("a") as results:
+        for number, name in enumerate(names):
+            line = _fuzz_for(name, folder / name, given.minutes * 60 / len(names))
+            for file in (results, sys.stdout):
+                file.write(line if number else f"{HEADER}\n{line}")
+                file.flush()
 
 
 if __name__ == "__main__":
