@@ -14,11 +14,13 @@ import runpy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import orlog.datasets.formats
 from orlog.datasets.interchange.episodes import Asked, Found, Opened, Options, write_episodes
+from orlog.datasets.interchange.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -133,7 +135,7 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
 
     Raises:
         FormatVersionError: there is none of that name.
-        ValueError: the files look like none, like several, or one is a pickle.
+        ValueError: the files look like none, like several, or one is a pickle or holds some.
     """
     known = {name: one for name, one in formats().items() if one.open is not None}
     if wanted is not None:
@@ -142,6 +144,8 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
     for file in files:
         if _is_pickle(file):
             raise ValueError(_about_pickles(dataset, file))
+        if is_hdf5(file) and look_inside([file], _is_tianshou):
+            raise ValueError(_about_tianshou(dataset, file))
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
     fitting = [name for name, one in possible.items() if one.recognizes(files)]
     if len(fitting) != 1:
@@ -177,6 +181,27 @@ def _about_pickles(dataset: str, file: Path) -> str:
         "    timeouts = np.isin(np.arange(ends[-1] + 1), ends) & (columns.get('terminals', 0) == 0)\n"
         "    np.savez('data.npz', **columns, timeouts=timeouts)\n"
         "(One dict of arrays with a row for each step: np.savez('data.npz', **data).) "
+        "Then: orlog import data.npz NAME"
+    )
+
+
+def _is_tianshou(file: Any) -> bool:
+    """Return whether an HDF5 file is a replay buffer of Tianshou, which keeps pickles in it."""
+    return has_child(file, "_meta") and has_child(file, "_random_state")
+
+
+def _about_tianshou(dataset: str, file: Path) -> str:
+    is_vector = look_inside([file], lambda opened: has_child(opened, "buffers"))
+    kind = "VectorReplayBuffer" if is_vector else "ReplayBuffer"
+    return (
+        f"{dataset}: {file.name} is a replay buffer of Tianshou, which holds pickles, and reading these "
+        "runs the program in them. Where you trust it, convert it yourself:\n"
+        f"    import numpy as np; from tianshou.data import {kind}\n"
+        f"    buffer = {kind}.load_hdf5({file.name!r})\n"
+        "    order = buffer.sample_indices(0); rows = buffer[order]\n"
+        "    cut = (rows.truncated | np.isin(order, buffer.unfinished_index())) & ~rows.terminated\n"
+        "    np.savez('data.npz', observations=rows.obs, actions=rows.act, rewards=rows.rew,\n"
+        "             next_observations=rows.obs_next, terminals=rows.terminated, timeouts=cut)\n"
         "Then: orlog import data.npz NAME"
     )
 

@@ -398,16 +398,16 @@ class Dataset:
         """
         return conversions.to_d3rlpy(self)
 
-    def to_minari(self, dataset_id: str) -> Any:
+    def to_minari(self, dataset_id: str | None = None) -> Any:
         """Make a dataset of Minari in memory and under its own folder, and return it.
 
         Minari changes frames by JPEG; `orlog export --to minari` writes them as they are, in bounded
         memory, with metadata of episodes and the environment.
 
         Args:
-            dataset_id: Its name there, such as `lab/robot-v3`.
+            dataset_id: Its name there, such as `lab/robot-v3`; by default the name here.
         """
-        return conversions.to_minari(self, dataset_id)
+        return conversions.to_minari(self, dataset_id or self.name)
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
         """Save a view as a small JSON file that `load_dataset` opens; return its path.

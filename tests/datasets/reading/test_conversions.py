@@ -94,7 +94,7 @@ def test_minari_makes_a_dataset_of_it(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it wants an author, a link to the code ..
-        made = vectors.to_minari("lab/v-v0")
+        made = vectors.to_minari()
     for theirs, ours in zip(minari.load_dataset("lab/v-v0"), vectors, strict=True):
         np.testing.assert_array_equal(theirs.observations, ours.observations)
         np.testing.assert_array_equal(theirs.rewards, ours.rewards)
