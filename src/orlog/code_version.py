@@ -1,0 +1,126 @@
+"""The sources that decide the numbers of a run, each with a hash of what it does.
+
+Counted are the modules of `orlog.algos` and `orlog.loaders` that training and evaluating one algorithm
+import, and the module of the environment if it is orlog's own. Not counted is what other parts of a
+result's key hold whole: the reading of datasets (their digest), presets and the reading of settings
+(the complete settings), packages (their versions); nor the C form of the gather, which copies the same
+bytes as the one in Python. Comments, docstrings and the layout of the text
+change no hash; nor do other algorithms.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+__all__ = ["run_sources", "source_hash"]
+
+_COUNTED = ("orlog.algos.", "orlog.loaders.", "orlog.normalize.rollouts")
+_ROOTS = ("orlog.algos.training.train", "orlog.algos.training.evaluating")
+_NOT_COUNTED = frozenset(
+    {
+        "orlog.algos.algorithms",  # finds the class, whose own module is counted
+        "orlog.algos.presets",  # the complete settings are in the key
+        "orlog.algos.settings",  # reads them from text
+        "orlog.algos.training.commands",  # what to type next
+        "orlog.algos.training.metrics",  # the file of the log
+    }
+)
+
+
+def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, str]:
+    """Return the hex SHA-256 of each module that decides the numbers of a run, by its name.
+
+    Of an algorithm that is not orlog's, its own file counts, and nothing that this imports.
+
+    Args:
+        kind: The algorithm's class.
+        config: Its settings, which choose its loader.
+        environment_id: Environment of the evaluation, which must be registered.
+    """
+    loader = kind.loader(config)[0].partition(":")[0]
+    found = _counted_from((kind.__module__, loader, *_ROOTS))
+    for module in (kind.__module__, _environment_module(environment_id)):
+        if module and module not in found:
+            found = {**found, module: source_hash(_file(module).read_bytes())}
+    return dict(sorted(found.items()))
+
+
+def _environment_module(environment_id: str) -> str:
+    """Return the module of an environment of orlog's own; empty for others."""
+    entry = gymnasium.spec(environment_id).entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    return module if module.startswith("orlog.") else ""
+
+
+@functools.cache
+def _counted_from(roots: tuple[str, ...]) -> dict[str, str]:
+    """Return the hash of each counted module that modules import, themselves included."""
+    found: dict[str, str] = {}
+    waiting = [*roots]
+    while waiting:
+        module = waiting.pop()
+        if module in found or module in _NOT_COUNTED or not module.startswith(_COUNTED):
+            continue
+        source = _file(module).read_bytes()
+        found[module] = source_hash(source)
+        waiting += _imports(ast.parse(source))
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of orlog that a module may import, those for types only left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orlog"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if _is_module(inner) else str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from _imports(node)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the part before the last dot is no package
+        return False
+
+
+def source_hash(source: bytes) -> str:
+    """Return the hex SHA-256 of Python code without its comments, docstrings and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            body[:] = body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(ast.fix_missing_locations(tree)).encode()).hexdigest()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _file(module: str) -> Path:
+    """Return the source of a module; that of an own algorithm's file has no place in the path."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    if loaded is None:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        loaded = spec.origin
+    assert loaded is not None, module
+    return Path(loaded)

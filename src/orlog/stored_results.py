@@ -1,0 +1,204 @@
+"""Results of runs, each in a folder named by the hash of all that decides its numbers.
+
+    $ORLOG_HOME/results/KEY/
+      run.json, metrics.jsonl, checkpoint.safetensors, evaluation.json     as in every run's folder
+      result.json    what went into the key, and what came of it; written last
+
+KEY is the hex SHA-256 of the canonical JSON of `job` in result.json. A folder without result.json is a
+run that has begun: it goes on from its checkpoint. Whoever trains in it holds the lock of the folder.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import (
+    CHECKPOINT_FILE,
+    Evaluation,
+    RunRecord,
+    read_evaluation,
+    read_run,
+)
+from orlog.datasets.home.folders import datasets_folder
+from orlog.errors import ManifestError
+from orlog.files import hash_file, storage_errors
+from orlog.manifests.documents import canonical_json, read_json_file, write_json
+from orlog.normalize.references import Protocol
+
+__all__ = [
+    "RESULT_FILE",
+    "CurvePoint",
+    "JobIdentity",
+    "StoredResult",
+    "key_of",
+    "read_result",
+    "read_results",
+    "result_folder",
+    "results_folder",
+    "write_result",
+]
+
+RESULT_FILE = "result.json"
+
+_REPAIR = "delete the folder, then run the sweep again"
+
+
+class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All that decides the numbers of a run; equal identities are equal work.
+
+    The processor is not in it: results on another one may differ in their last bits, and a result
+    says on which it was computed.
+
+    Attributes:
+        digest: Digest of the dataset.
+        algorithm: Name of the algorithm; for one from elsewhere, module and class with a colon.
+        config: Every setting of the algorithm; None for those that are taken from the data.
+        reward_scale: Factor of rewards in training, before `return_range`.
+        reward_shift: Added to rewards in training.
+        return_range: Range that returns are brought to in training; None leaves them.
+        standardize_observations: Whether networks see standardized observations.
+        seed: Training seed.
+        steps: Gradient steps.
+        evaluations: Points of the learning curve.
+        curve_episodes: Episodes at each of these points.
+        protocol: How the last policy was evaluated, with versions of the environment's packages.
+        code: Hex SHA-256 of each source that decides the numbers (`orlog.code_version`).
+        versions: Versions of numpy and torch.
+    """
+
+    digest: str
+    algorithm: str
+    config: dict[str, Any]
+    reward_scale: float
+    reward_shift: float
+    return_range: float | None
+    standardize_observations: bool
+    seed: int
+    steps: int
+    evaluations: int
+    curve_episodes: int
+    protocol: Protocol
+    code: dict[str, str]
+    versions: dict[str, str]
+
+
+class CurvePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One point of a learning curve.
+
+    Attributes:
+        step: Gradient steps taken.
+        returns: Undiscounted return of each episode.
+        successes: Whether each episode succeeded; None if the environment does not tell.
+    """
+
+    step: int
+    returns: list[float]
+    successes: list[bool] | None = None
+
+
+class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `result.json` holds.
+
+    Attributes:
+        key: Hex SHA-256 of the canonical JSON of `job`.
+        job: All that went into the key.
+        record: The run: dataset and version, settings, preset, versions.
+        evaluation: Returns of the last policy, protocol and processor.
+        curve: The learning curve.
+        seconds: Time spent on gradient steps.
+        updates_per_second: Gradient steps in a second, while other jobs may have run beside it.
+        checkpoint_sha256: Hex SHA-256 of the checkpoint.
+        finished: When it was finished, in UTC, such as 2026-03-01T12:00:00Z.
+    """
+
+    key: str
+    job: JobIdentity
+    record: RunRecord
+    evaluation: Evaluation
+    curve: list[CurvePoint]
+    seconds: float
+    updates_per_second: float
+    checkpoint_sha256: str
+    finished: str
+
+
+def key_of(job: JobIdentity) -> str:
+    """Return the key of a job: 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(msgspec.to_builtins(job))).hexdigest()
+
+
+def results_folder() -> Path:
+    """Return `$ORLOG_HOME/results`, which is not created."""
+    return datasets_folder().parent / "results"
+
+
+def result_folder(key: str) -> Path:
+    """Return the folder of a job's result, finished or not."""
+    return results_folder() / key
+
+
+def read_result(key: str) -> StoredResult | None:
+    """Return a finished result; None if there is none.
+
+    Raises:
+        ManifestError: `result.json` is malformed, or what it says of the job does not give its key.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    path = result_folder(key) / RESULT_FILE
+    if not path.is_file():
+        return None
+    found = read_json_file(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
+    if not key == found.key == key_of(found.job):
+        raise ManifestError(
+            f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
+            file=str(path),
+        )
+    return found
+
+
+def read_results() -> Iterator[StoredResult]:
+    """Yield every finished result of this home, in the order of their keys. Errors: `read_result`."""
+    for path in sorted(results_folder().glob(f"*/{RESULT_FILE}")):
+        found = read_result(path.parent.name)
+        if found is not None:
+            yield found
+
+
+def write_result(job: JobIdentity) -> StoredResult:
+    """Write the result of a run that was trained and evaluated in its folder; return it.
+
+    Raises:
+        StorageError: it cannot be written.
+        NotFoundError: the folder holds no run.
+        IntegrityError: a file of the run is malformed.
+    """
+    key = key_of(job)
+    folder = result_folder(key)
+    lines = read_metrics(folder)
+    seconds = float(lines[-1].get("seconds", 0))
+    now = dt.datetime.now(dt.UTC)
+    result = StoredResult(
+        key=key,
+        job=job,
+        record=read_run(folder),
+        evaluation=read_evaluation(folder),
+        curve=[
+            CurvePoint(step=line["step"], returns=line["returns"], successes=line.get("successes"))
+            for line in lines
+            if "returns" in line
+        ],
+        seconds=seconds,
+        updates_per_second=lines[-1]["step"] / seconds if seconds else 0.0,
+        checkpoint_sha256=hash_file(folder / CHECKPOINT_FILE),
+        finished=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    )
+    with storage_errors(folder):
+        write_json(folder / RESULT_FILE, msgspec.to_builtins(result))
+    return result
