@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from orlog.cli.application import SignExisting, Trust, check_signing
+from orlog.manifests.documents import parse_json, read_small_file
 from orlog.terminal import console, table
 
 __all__ = ["keys", "registries"]
@@ -108,10 +109,20 @@ def link(
         str, typer.Argument(help="The registry to list it in: a folder, or a URL such as s3://..")
     ],
     name: Annotated[str, typer.Argument(help="Its name and version, NAME@VERSION.")],
-    url: Annotated[str, typer.Argument(help="URL of the file, or its path in the registry.")],
     file_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Format of the file: d4rl-hdf5.")
+        str, typer.Option("--format", metavar="FORMAT", help="Format of the files: d4rl-hdf5.")
     ],
+    url: Annotated[
+        str | None, typer.Argument(help="URL of the file, or its path in the registry.")
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of a URL, a JSON list of several files: path, url, mirrors, size_bytes, "
+            "sha256 and md5 of each.",
+        ),
+    ] = None,
     mirrors: Annotated[
         list[str] | None,
         typer.Option(
@@ -141,7 +152,7 @@ def link(
     trust: Trust = None,
     sign_existing: SignExisting = False,
 ) -> None:
-    """List a file of others in a registry; it stays where it is, and nothing is fetched yet.
+    """List files of others in a registry; they stay where they are, and nothing is fetched yet.
 
     Who uses it downloads it from there; without --sha256 or --md5 the first download is trusted.
     """
@@ -152,8 +163,10 @@ def link(
     from orlog.manifests import signatures
 
     find_format(file_format, name)
+    if (url is None) == (files is None):
+        raise typer.BadParameter("give the URL of one file, or --files with a list of several.")
     entry = foreign_file_entry(
-        url=url,
+        **({"url": url} if files is None else {"files": _listed_files(files)}),
         mirrors=mirrors or (),
         format=file_format,
         size_bytes=size,
@@ -168,8 +181,19 @@ def link(
     registry = link_foreign_file(
         target, name, entry, sign=signer, trusted=trust or (), sign_existing=sign_existing
     )
-    note = "" if sha256 or md5 else "; without a checksum the first download will be trusted"
-    console.print(escape(f"listed in {registry}: {name} at {url}{note}"), soft_wrap=True)
+    has_all = all(file.has_checksum for file in entry.each)
+    note = "" if has_all else "; without a checksum the first download will be trusted"
+    places = url or f"{len(entry.files)} files"
+    console.print(escape(f"listed in {registry}: {name} at {places}{note}"), soft_wrap=True)
+
+
+def _listed_files(path: Path) -> Any:
+    try:
+        return parse_json(read_small_file(path))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{path}: expected a JSON list of files: {error}") from error
 
 
 @keys.command(epilog="Example: orlog key new lab.pem")

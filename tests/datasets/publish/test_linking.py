@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -44,6 +46,14 @@ def run(*arguments: object) -> str:
     if found.exception is not None:
         raise found.exception
     return " ".join(found.output.split())
+
+
+def link_in_vain(*arguments: object) -> str:
+    """Run `registry link`, which must fail; return what it says as one line."""
+    command = ["link", *map(str, arguments)]
+    failed = CliRunner().invoke(registries, command, env={"COLUMNS": "300"})
+    assert failed.exit_code != 0
+    return " ".join(f"{failed.output} {failed.exception}".replace("│", " ").split())
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -128,6 +138,25 @@ def test_a_signed_registry_stays_signed(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_a_value_error(said: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         foreign_file_entry(**{"url": "https://data.example/a", "format": "d4rl-hdf5", **said})
+
+
+def test_several_files_are_listed_by_a_json_file(tmp_path: Path) -> None:
+    files = [
+        {"path": f"cube{part}.npz", "url": f"https://data.example/cube{part}.npz", "size_bytes": 9}
+        for part in ("", "-val")
+    ]
+    (tmp_path / "cube.json").write_text(json.dumps(files), "utf-8")
+    options = ("--files", tmp_path / "cube.json", "--format", "ogbench-npz")
+    (tmp_path / "registry").mkdir()
+    told = run("link", tmp_path / "registry", "lab/cube-v0@1.0.0", *options)
+    assert "2 files; without a checksum" in told
+    listed = index_of(tmp_path / "registry").foreign["lab/cube-v0"]["1.0.0"]
+    assert list(msgspec.to_builtins(listed.files)) == files
+    for text, message in (("{", "JSON list"), ("[]", "either"), ('[{"path": "../a"}]', "url")):
+        (tmp_path / "cube.json").write_text(text, "utf-8")
+        failed = link_in_vain(tmp_path / "registry", "lab/cube-v0@1.1.0", *options)
+        assert message in failed
+    assert "or --files" in link_in_vain(tmp_path, "lab/cube-v0@1.1.0", "--format", "ogbench-npz")
 
 
 def test_what_cannot_be_listed_is_said(tmp_path: Path) -> None:
