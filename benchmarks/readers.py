@@ -8,7 +8,9 @@ files and pulls all steps, checked, in pieces, and writes nothing. Both take tur
 is that of the processor, all threads included, and the ratio is the median over turns of library / orlog.
 
 `--memory` measures instead the peak of resident memory of a whole import of large files, which hold numbers that
-compress well, so that little disk is needed.
+compress well, so that little disk is needed. Every 20 ms the resident pages of the importing process and of all
+that it started are added up: those of its own, and with them those of mapped files, which the system takes back when
+it needs room.
 
     python -m benchmarks.readers
     python -m benchmarks.readers --memory --scratch FOLDER --gigabytes 20
@@ -19,9 +21,10 @@ print a table and write it to `benchmarks/results/readers.txt`, or `readers_memo
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -44,7 +47,8 @@ from orlog.datasets.interchange.episodes import Asked, Options
 from orlog.datasets.interchange.tfrecord_files import record_spans
 
 EPISODES, LENGTH, TURNS = 100, 1000, 5
-ROW, BLOCK = 512, 2**13
+ROW, BLOCK, HOLE = 512, 2**13, 2**16
+ZEROS = bytes(HOLE)
 ROLES = ("observation", "action", "reward", "terminated", "truncated")
 CSV = Options(
     columns={
@@ -249,27 +253,32 @@ def measure_memory(scratch: Path, gigabytes: float, wanted: Sequence[str]) -> st
     lines = [
         f"{steps:,} steps of {ROW} numbers, {gigabytes:g} GB of observations, for each format",
         "",
-        f"{'':22}  file MB  peak MiB  seconds",
+        f"{'':22}  file MB  own MiB  with mapped files  seconds",
     ]
     for name, write in LARGE.items():
         if wanted and name not in wanted:
             continue
         folder = scratch / "large"
-        shutil.rmtree(folder, ignore_errors=True)
+        for left in (folder, Path(os.environ["ORLOG_HOME"])):
+            shutil.rmtree(left, ignore_errors=True)
         folder.mkdir()
         file = write(folder, steps)
         command = [sys.executable, "-m", __spec__.name, "--child", str(file), name]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 (ourselves)
-        peak, seconds = json.loads(done.stdout.splitlines()[-1])
-        size = file.stat().st_blocks * 512 / 1e6
-        lines.append(f"{name:22}  {size:7,.0f}  {peak / 1024:8,.0f}  {seconds:7.0f}")
+        began = time.monotonic()
+        own, everything = peak_of(command)
+        seconds = time.monotonic() - began
+        every = _inside(file) if file.is_dir() else [file]
+        size = sum(one.stat().st_size for one in every) / 1e6
+        lines.append(
+            f"{name:22}  {size:7,.0f}  {own / 2**20:7,.0f}  {everything / 2**20:17,.0f}  {seconds:7.0f}"
+        )
+        print(lines[-1], flush=True)
         shutil.rmtree(folder)
     return "\n".join([*lines, "", machine()])
 
 
 def import_one(file: str, name: str) -> None:
-    """Import a file; print the peak of resident memory in KiB, and the seconds."""
-    began = time.monotonic()
+    """Import a file, and remove what came of it."""
     one = formats()[name.partition(",")[0]]
     options: dict[str, Any] = {}
     if one.name == "table":
@@ -277,18 +286,95 @@ def import_one(file: str, name: str) -> None:
         options = {"columns": roles, "episode": "episode"}
     orlog.import_dataset(file, "bench/large-v0", format=name.partition(",")[0], **options)
     shutil.rmtree(Path(os.environ["ORLOG_HOME"]), ignore_errors=True)
-    seconds = time.monotonic() - began
-    print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, seconds]))
+
+
+def peak_of(command: Sequence[str]) -> tuple[int, int]:
+    """Return the most bytes that a command and all that it starts hold at once: own pages, and all pages."""
+    own = everything = 0
+    with subprocess.Popen(command) as child:  # noqa: S603 (ourselves)
+        while child.poll() is None:
+            sizes = [_resident(process) for process in _family(child.pid)]
+            own = max(own, sum(size[0] for size in sizes))
+            everything = max(everything, sum(size[1] for size in sizes))
+            time.sleep(0.02)
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
+    return own, everything
+
+
+def _family(process: int) -> list[int]:
+    """Return a process and all that come from it."""
+    found = [process]
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for one in task.read_text().split():
+                found += _family(int(one))
+    return found
+
+
+def _resident(process: int) -> tuple[int, int]:
+    """Return the bytes of resident pages of a process: without those of files, and all."""
+    kinds = {"RssAnon": 0, "RssShmem": 0, "RssFile": 0}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key in kinds:
+                kinds[key] = 1024 * int(value.split()[0])
+    return kinds["RssAnon"] + kinds["RssShmem"], sum(kinds.values())
+
+
+class Sparse(io.RawIOBase):
+    """A new file in which zeros take no room, as the system lets files have holes."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file."""
+        self._file = path.open("wb", buffering=0)
+
+    def writable(self) -> bool:
+        """Say that it is there to be written."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that places in it can be gone to."""
+        return True
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._file.seek(place, whence)
+
+    def write(self, data: Any) -> int:
+        """Write bytes, and go past blocks that are zeros."""
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), HOLE):
+            block = view[start : start + HOLE]
+            if block == ZEROS[: len(block)]:
+                self._file.seek(len(block), os.SEEK_CUR)
+            else:
+                self._file.write(block)
+        return len(view)
+
+    def close(self) -> None:
+        """End the file where it was written to last."""
+        if not self.closed:
+            self._file.truncate(self._file.seek(0, os.SEEK_CUR))
+            self._file.close()
+        super().close()
 
 
 def _hdf5(folder: Path, steps: int, options: dict[str, Any]) -> Path:
     """Write D4RL's layout, zeros but for the ends of episodes."""
     path = folder / "large.hdf5"
+    # Room for all zeros at once, which the system gives without writing any.
+    room = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    room.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    room.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with h5py.File(path, "w") as file:
         shapes = {"observations": (steps, ROW), "actions": (steps, 2), "rewards": (steps,)}
         for key, shape in shapes.items():
-            chunks = (BLOCK // 4, *shape[1:]) if options else None
-            node = file.create_dataset(key, shape, "f4", chunks=chunks, **options)
+            if not options:
+                file.create_dataset(key, shape, "f4", dcpl=room)
+                continue
+            node = file.create_dataset(key, shape, "f4", chunks=(BLOCK // 4, *shape[1:]), **options)
             for start in range(0, steps, BLOCK):
                 node[start : start + BLOCK] = 0
         file["terminals"] = np.zeros(steps, bool)
@@ -324,7 +410,10 @@ def _npz(folder: Path, steps: int, compression: int) -> Path:
     path = folder / "large.npz"
     ends = np.arange(steps) % LENGTH == LENGTH - 1
     shapes = {"observations": (steps, ROW), "actions": (steps, 2), "rewards": (steps,)}
-    with zipfile.ZipFile(path, "w", compression, compresslevel=1) as archive:
+    with (
+        contextlib.closing(Sparse(path)) as file,
+        zipfile.ZipFile(file, "w", compression, compresslevel=1) as archive,
+    ):
         for name, shape in shapes.items():
             head = {"descr": "<f4", "fortran_order": False, "shape": shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
@@ -340,27 +429,64 @@ def _npz(folder: Path, steps: int, compression: int) -> Path:
 
 
 def _parquet(folder: Path, steps: int) -> Path:
-    """Write groups of 100,000 rows of random bytes, which Parquet cannot shorten."""
+    """Write a table of zeros, not packed."""
     import pyarrow as pa
     import pyarrow.parquet
 
     path = folder / "large.parquet"
-    rng = np.random.default_rng(0)
     rows = 50_000
-    values = rng.normal(size=(rows, ROW)).astype("f4").reshape(-1)
     columns = {
-        "observation": pa.FixedSizeListArray.from_arrays(pa.array(values), ROW),
+        "observation": pa.FixedSizeListArray.from_arrays(
+            pa.array(np.zeros(rows * ROW, np.float32)), ROW
+        ),
         "action": pa.array(np.zeros(rows)),
     }
-    writer = None
-    for start in range(0, steps, rows):
-        table = pa.table({**columns, "episode": (start + np.arange(rows)) // LENGTH})
-        if writer is None:
-            writer = pyarrow.parquet.ParquetWriter(path, table.schema, use_dictionary=False)
-        writer.write_table(table, row_group_size=rows)
-    assert writer is not None
-    writer.close()
+    schema = pa.schema(
+        [*((name, column.type) for name, column in columns.items()), ("episode", pa.int64())]
+    )
+    with (
+        contextlib.closing(Sparse(path)) as file,
+        pyarrow.parquet.ParquetWriter(
+            file, schema, use_dictionary=False, compression="none"
+        ) as writer,
+    ):
+        for start in range(0, steps, rows):
+            table = pa.table({**columns, "episode": (start + np.arange(rows)) // LENGTH})
+            writer.write_table(table, row_group_size=rows)
     return path
+
+
+def _rlds(folder: Path, steps: int) -> Path:
+    """Export one short episode, and write its record with zeros in it as often as steps ask for."""
+    box = gymnasium.spaces.Box
+    with orlog.DatasetWriter(
+        "bench/zeros-v0",
+        observation_space=box(-np.inf, np.inf, (ROW,), np.float32),
+        action_space=box(-np.inf, np.inf, (2,), np.float32),
+        reward_dtype=np.float32,
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.zeros((LENGTH + 1, ROW), np.float32),
+                actions=np.zeros((LENGTH, 2), np.float32),
+                rewards=np.zeros(LENGTH, np.float32),
+                terminations=np.zeros(LENGTH, bool),
+                truncations=np.arange(LENGTH) == LENGTH - 1,
+            )
+        )
+    orlog.export_dataset("bench/zeros-v0", folder / "out", to="rlds", lossy=True)
+    (info,) = folder.rglob("dataset_info.json")
+    (records,) = info.parent.glob("*.tfrecord*")
+    record = records.read_bytes()
+    episodes = steps // LENGTH
+    with contextlib.closing(Sparse(records)) as file:
+        for _ in range(episodes):
+            file.write(record)
+    said = json.loads(info.read_text())
+    (split,) = said["splits"]
+    split["shardLengths"], split["numBytes"] = [str(episodes)], str(episodes * len(record))
+    info.write_text(json.dumps(said))
+    return folder / "out"
 
 
 LARGE: dict[str, Callable[[Path, int], Path]] = {
@@ -371,6 +497,7 @@ LARGE: dict[str, Callable[[Path, int], Path]] = {
     "npz": lambda folder, steps: _npz(folder, steps, zipfile.ZIP_DEFLATED),
     "npz, not packed": lambda folder, steps: _npz(folder, steps, zipfile.ZIP_STORED),
     "robomimic": _robomimic,
+    "rlds": _rlds,
     "table": _parquet,
 }
 

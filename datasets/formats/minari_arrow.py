@@ -27,7 +27,12 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange.arrow_files import (
+    BUFFER_BYTES,
+    array_of,
+    check_pyarrow,
+    reading_arrow,
+)
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, same_numbers
 from orlog.datasets.interchange.minari_metadata import (
@@ -385,7 +390,7 @@ def _batches(file: Path, rows: int) -> Iterator[Any]:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(file) as table:
+        with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES) as table:
             yield from table.iter_batches(rows)
         return
     with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:

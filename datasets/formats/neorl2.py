@@ -24,7 +24,12 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.interchange.arrow_files import (
+    array_of,
+    check_pyarrow,
+    parquet_batches,
+    reading_arrow,
+)
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
 from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.interchange.row_bytes import rows_differ
@@ -203,25 +208,25 @@ class _Column:
             IntegrityError: the file has fewer than it says, or is damaged.
         """
         count = rows.indices(len(self))[1] - self._first
-        while len(self.held) < count:
+        parts, found = [self.held], len(self.held)
+        while found < count:
             more = next(self._blocks, None)
             if more is None:
                 raise IntegrityError(f"{self._where}: expected {len(self)} rows.", file=self._where)
-            self.held = np.concatenate((self.held, more))
+            parts.append(more)
+            found += len(more)
+        self.held = np.concatenate(parts) if len(parts) > 1 else self.held
         taken, self.held = self.held[:count], self.held[count:]
         self._first += count
         return taken
 
 
 def _blocks(file: Path, names: list[str], where: str) -> Iterator[np.ndarray]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(file) as table:
-        first = 0
-        for batch in table.iter_batches(BLOCK_ROWS, columns=names):
-            parts = [array_of(batch.column(name), name, where, first) for name in names]
-            yield np.stack(parts, axis=-1) if len(parts) > 1 else parts[0]
-            first += batch.num_rows
+    first = 0
+    for batch in parquet_batches(file, where, names, BLOCK_ROWS):
+        parts = [array_of(batch.column(name), name, where, first) for name in names]
+        yield np.stack(parts, axis=-1) if len(parts) > 1 else parts[0]
+        first += batch.num_rows
 
 
 def _names(file: Path) -> list[str]:

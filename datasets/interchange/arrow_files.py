@@ -11,7 +11,14 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["array_of", "check_pyarrow", "parquet_batches", "reading_arrow", "table_batches"]
+__all__ = [
+    "BUFFER_BYTES",
+    "array_of",
+    "check_pyarrow",
+    "parquet_batches",
+    "reading_arrow",
+    "table_batches",
+]
 
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
@@ -65,7 +72,8 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(file) as table:
+        # With a buffer, a group of rows that is larger than memory is read in pieces.
+        with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES) as table:
             yield from table.iter_batches(rows)
         return
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:

@@ -34,6 +34,7 @@ LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
+HELD = 2  # rows
 MISSING = "final_observation_missing"
 FLOATS = ("float16", "float32", "float64")
 
@@ -305,8 +306,22 @@ class _Cutter:
         """Yield what the next rows of the file complete."""
         if self.horizon is not None:
             block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
+        count = len(block["rewards"])
         if self._held is not None:
-            block = {key: np.concatenate((self._held[key], block[key])) for key in block}
+            joined = {
+                key: np.concatenate((self._held[key], values[:HELD]))
+                for key, values in block.items()
+            }
+            yield from self._cut(joined, is_last=is_last and count <= HELD)
+            if count <= HELD:
+                return
+            # What is still held of these rows comes again, before all others, which are not copied.
+            again = len(self._held["rewards"])
+            block = {key: values[HELD - again :] for key, values in block.items()}
+        yield from self._cut(block, is_last=is_last)
+
+    def _cut(self, block: Block, *, is_last: bool) -> Iterator[Steps]:
+        """Yield what these rows complete, and hold the last ones."""
         count = len(block["rewards"])
         ends = block["terminals"] | block["timeouts"]
         if is_last:
@@ -317,7 +332,7 @@ class _Cutter:
         for end in np.flatnonzero(ends).tolist():
             yield from self._end(block, start, end + 1)
             start = end + 1
-        keep = min(2, count - start)
+        keep = min(HELD, count - start)
         if count - start > keep:
             yield self._steps(block, start, count - keep, block["observations"][count - keep])
         self._held = {key: values[count - keep :] for key, values in block.items()}

@@ -19,6 +19,7 @@ from orlog.errors import SchemaError
 
 __all__ = ["EpisodeCutter", "Rows"]
 
+HELD = 2
 Rows = dict[str, np.ndarray]
 """Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,
 `action` likewise, `reward`, and where they are known `terminated`, `truncated`, `next_observation` and `infos/NAME`."""
@@ -68,7 +69,19 @@ class EpisodeCutter:
             SchemaError: a flag is neither 0 nor 1, or ends an episode whose rows go on.
         """
         if self._held:
-            rows = {role: np.concatenate((self._held[role], one)) for role, one in rows.items()}
+            joined = {
+                role: np.concatenate((self._held[role], one[:HELD])) for role, one in rows.items()
+            }
+            yield from self._cut(joined)
+            if len(rows["reward"]) <= HELD:
+                return
+            # What is still held of these rows comes again, before all others, which are not copied.
+            again = len(self._held["reward"])
+            rows = {role: one[HELD - again :] for role, one in rows.items()}
+        yield from self._cut(rows)
+
+    def _cut(self, rows: Rows) -> Iterator[Steps]:
+        """Yield what these rows complete, and hold the last ones."""
         count, start = len(rows["reward"]), 0
         while self._episode < len(self._lengths):
             stop = start + int(self._lengths[self._episode]) - self._given
@@ -79,7 +92,7 @@ class EpisodeCutter:
                 yield last
             start, self._given, self._episode = stop, 0, self._episode + 1
         # Two rows stay: the last one may be left out, and the one before it then ends the episode.
-        keep = max(start, count - 2)
+        keep = max(start, count - HELD)
         if keep > start:
             self._check_inside(rows, start, keep)
             yield self._piece(rows, start, keep, _part(rows, slice(keep, keep + 1)))

@@ -82,9 +82,12 @@ class TensorColumn:
         width = math.prod(self.shape[1:])
         # Read, not mapped: a mapped file that another program cuts short ends the process.
         try:
-            with self._path.open("rb") as file:
-                file.seek(start * width * self.dtype.itemsize)
-                values = np.fromfile(file, self.dtype, (stop - start) * width)
+            values = np.fromfile(
+                self._path,
+                self.dtype,
+                (stop - start) * width,
+                offset=start * width * self.dtype.itemsize,
+            )
         except OSError as error:
             raise IntegrityError(f"{self.where}: {error}.", file=self.where) from error
         if len(values) != (stop - start) * width:
