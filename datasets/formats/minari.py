@@ -30,9 +30,9 @@ from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
     child,
+    datasets_in,
     has_child,
     look_inside,
-    names_in,
     open_hdf5,
     reading,
 )
@@ -65,7 +65,7 @@ FLAGS = ("terminations", "truncations")
 def _open(asked: Asked) -> Iterator[Opened]:
     main, where = _main_file(asked.files), asked.sources[0]
     metadata = read_metadata(main.with_name(METADATA_FILE), where)
-    with open_hdf5(main, where) as file:
+    with open_hdf5(main, where, texts=True) as file:
         file_bytes = main.stat().st_size
         with reading(where):
             groups = _groups(file, where, metadata.total_episodes)
@@ -206,7 +206,9 @@ class _Reader:
 
     def _block_rows(self, group: Any, where: str, count: int) -> int:
         """Return how many rows to read at once, so that memory is bounded."""
-        total = sum(int(node.id.get_storage_size()) for node in _leaves(group, where))
+        total = sum(
+            int(node.id.get_storage_size()) for node in datasets_in(group, where, LAYOUT).values()
+        )
         frames = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
         return int(max(1, BLOCK_BYTES // max(1, total // max(count, 1), frames)))
 
@@ -253,32 +255,13 @@ class _Reader:
         return values.astype(dtype).reshape(len(values), *shape)
 
 
-def _leaves(group: Any, where: str) -> list[Any]:
-    """Return all datasets in a group; links are refused."""
-    h5py = import_h5py()
-    found = []
-    for name in names_in(group):
-        node = child(group, name, where, LAYOUT)
-        found += [node] if isinstance(node, h5py.Dataset) else _leaves(node, where)
-    return found
-
-
-def _info_names(group: Any, where: str, prefix: str = "") -> list[str]:
+def _info_names(group: Any, where: str) -> list[str]:
     """Return the paths of all infos of an episode."""
-    h5py = import_h5py()
-    if not prefix:
-        if not has_child(group, "infos"):
-            return []
-        group = child(group, "infos", where, LAYOUT)
-    names: list[str] = []
-    for name in names_in(group):
-        path = f"{prefix}{name}"
-        node = child(group, name, f"{where}, infos/{path}", LAYOUT)
-        if isinstance(node, h5py.Dataset):
-            names += [path] if node.shape else []
-        else:
-            names += _info_names(node, where, f"{path}/")
-    return names
+    if not has_child(group, "infos"):
+        return []
+    infos = child(group, "infos", where, LAYOUT)
+    found = datasets_in(infos, f"{where}, infos", LAYOUT)
+    return [path for path, node in found.items() if node.shape]
 
 
 def _detail_names(group: Any) -> list[str]:

@@ -65,7 +65,7 @@ MEANING = (
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     source, where = asked.only_file(LAYOUT)
-    with open_hdf5(source, where) as file:
+    with open_hdf5(source, where, texts=True) as file:
         with reading(where):
             data = child(file, "data", where, LAYOUT)
             reader = _Reader(data, where, source.stat().st_size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ __all__ = [
     "attribute",
     "check_stored",
     "child",
+    "datasets_in",
     "has_child",
     "is_hdf5",
     "look_inside",
@@ -28,9 +31,14 @@ __all__ = [
 ]
 
 CACHE_BYTES = 2**26
+HEAP = re.compile(rb"GCOL\x01")  # what each heap of texts begins with
+HEAP_HEADER = 16
+LEAST_HEAP_BYTES = 4096
 LARGEST_ATTRIBUTE = 2**20  # numbers or texts
 LARGEST_CHUNK = 2**28
 LARGEST_ROW = 2**24
+MOST_NODES = 5000
+LONGEST_PLACE = 300  # characters, in errors
 MOST_ROWS = 2**40
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -45,16 +53,18 @@ def is_hdf5(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def open_hdf5(path: Path, where: str) -> Iterator[Any]:
+def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
     """Open a file to read from it.
 
     Args:
         path: The file.
         where: What errors call it.
+        texts: Whether texts and other values of any length will be read, for which libhdf5 needs heaps
+            that are sound. To look for them takes half a second for each GB.
 
     Raises:
         SchemaError: it is a link or a folder.
-        IntegrityError: HDF5 cannot read it.
+        IntegrityError: HDF5 cannot read it, or would never end to read it.
         MissingExtraError: h5py is not installed.
     """
     h5py = import_h5py()
@@ -63,7 +73,52 @@ def open_hdf5(path: Path, where: str) -> Iterator[Any]:
             raise SchemaError(f"{where}: expected a file, found a link or folder.")
         file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     with file:
+        if texts:
+            _check_heaps(path, file, where)
         yield file
+
+
+def _check_heaps(path: Path, file: Any, where: str) -> None:
+    """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles.
+
+    Each holds objects one after another, with their sizes. libhdf5 adds sizes up without a look at
+    whether that leads on: not with a size of 0, and not with one that is beyond 64 bits when it is rounded.
+    See "Global Heap" in the specification of HDF5's file format.
+
+    Raises:
+        SchemaError: sizes in the file do not have 8 bytes.
+        IntegrityError: a heap has such a size.
+    """
+    with reading(where):
+        size_bytes = file.id.get_create_plist().get_sizes()[1]
+    if size_bytes != 8:
+        raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
+    with (
+        path.open("rb") as stored,
+        mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        for found in HEAP.finditer(data):
+            start = found.start()
+            stop = start + int.from_bytes(data[start + 8 : start + 16], "little")
+            # Anything else that begins alike is in the way of nobody.
+            if start + LEAST_HEAP_BYTES <= stop <= len(data):
+                _check_heap(data, start, stop, where)
+
+
+def _check_heap(data: mmap.mmap, start: int, stop: int, where: str) -> None:
+    place = start + HEAP_HEADER
+    while place + HEAP_HEADER <= stop:
+        number = int.from_bytes(data[place : place + 2], "little")
+        size = int.from_bytes(data[place + 8 : place + 16], "little")
+        # Object 0 is the free space, whose size counts the header.
+        taken = HEAP_HEADER + -(-size // 8) * 8 if number else size
+        if taken == 0 or taken > stop - place:
+            raise IntegrityError(
+                f"{where}: cannot be read as HDF5: in its heap of texts at byte {start}, object {number} "
+                f"claims {size} bytes.",
+                file=where,
+            )
+        place += taken
 
 
 @contextlib.contextmanager
@@ -124,6 +179,34 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
     if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise SchemaError(f"{where}, {name}: a link, which is not followed.")
     return group[name]
+
+
+def datasets_in(group: Any, where: str, layout: str) -> dict[str, Any]:
+    """Return all datasets in a group and in groups in it, by their paths.
+
+    Args:
+        group: The group.
+        where: What errors call it.
+        layout: What errors say the file does not have, such as "Minari's layout".
+
+    Raises:
+        SchemaError: there is a link, or far too many, as where a group lies in itself.
+    """
+    h5py = import_h5py()
+    found: dict[str, Any] = {}
+    waiting, looked = [("", group)], 0
+    while waiting:
+        prefix, place = waiting.pop()
+        for name in names_in(place):
+            looked += 1
+            if looked > MOST_NODES:
+                raise SchemaError(f"{where}: holds over {MOST_NODES:,} groups and datasets.")
+            node = child(place, name, f"{where}, {prefix}"[:LONGEST_PLACE], layout)
+            if isinstance(node, h5py.Dataset):
+                found[prefix + name] = node
+            else:
+                waiting.append((f"{prefix}{name}/", node))
+    return found
 
 
 def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:

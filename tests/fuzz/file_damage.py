@@ -190,8 +190,9 @@ def _changed(values: np.ndarray, rng: Rng) -> np.ndarray:
         return np.zeros(values.shape[:1], rows)
     flat = values.reshape(-1)
     for place in rng.integers(0, max(1, flat.size), rng.integers(1, 4)):
+        number = np.array(NUMBERS[rng.integers(len(NUMBERS))])
         with np.errstate(all="ignore"):
-            flat[place] = np.array(NUMBERS[rng.integers(len(NUMBERS))]).astype(values.dtype)
+            flat[place] = flat[0] if values.dtype.kind == "O" else number.astype(values.dtype)
     return values
 
 
@@ -216,6 +217,8 @@ def _hdf5_values(file: Any, name: str, rng: Rng) -> None:
     node = file[name]
     stored = {"chunks": node.chunks, "compression": node.compression}
     values = _changed(node[()], rng)
+    if values.dtype.kind == "O":  # h5py takes objects for texts, and crashes if they are others
+        stored["dtype"] = node.dtype
     del file[name]
     try:
         file.create_dataset(name, data=values, **stored)

@@ -97,6 +97,41 @@ def test_values_of_hdf5_that_lie_elsewhere_are_not_read(
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
 
 
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (1, 2**64 - 8), (1, 2**63), (1, 2**20)])
+def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
+    samples: dict[str, list[Sample]], tmp_path: Path, number: int, size: int
+) -> None:
+    for name in ("minari", "robomimic"):
+        sample = samples[name][0]
+        path = next(path for path in sample.root.rglob("*.hdf5") if b"GCOL" in path.read_bytes())
+        sound = path.read_bytes()
+        damaged = bytearray(sound)
+        struct.pack_into("<HHIQ", damaged, sound.index(b"GCOL") + 16, number, 1, 0, size)
+        path.write_bytes(damaged)
+        with pytest.raises(IntegrityError, match=rf"heap of texts .* claims {size} bytes\."):
+            read_files(formats()[name], sample.given, tmp_path / "store", sample.options)
+        path.write_bytes(sound)
+
+
+def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(
+    samples: dict[str, list[Sample]], tmp_path: Path
+) -> None:
+    """A group that lies in itself; and forty, each twice in the one before."""
+    sample = samples["minari"][0]
+    path = next(sample.root.rglob("*.hdf5"))
+    sound = path.read_bytes()
+    for count in (1, 40):
+        with h5py.File(path, "a") as file:
+            group = file["episode_0"].create_group("infos/again")
+            for _ in range(count):
+                inner = group if count == 1 else file.create_group(None)
+                group["a"] = group["b"] = inner
+                group = inner
+        with pytest.raises(SchemaError, match="infos: holds over 5,000 groups"):
+            read_files(formats()["minari"], sample.given, tmp_path / "store", sample.options)
+        path.write_bytes(sound)
+
+
 def test_links_in_folders_are_not_followed(
     samples: dict[str, list[Sample]], tmp_path: Path
 ) -> None:
