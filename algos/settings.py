@@ -18,7 +18,13 @@ from orlog.algos.algorithms import (
     find_algorithm,
 )
 
-__all__ = ["check_for_any_form", "check_settings", "complete_config", "make_config"]
+__all__ = [
+    "check_for_any_form",
+    "check_settings",
+    "complete_config",
+    "make_config",
+    "read_config",
+]
 
 
 _AT_LEAST_1 = (
@@ -90,6 +96,15 @@ def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any
     for name in settings:
         if name not in known:
             raise ValueError(_unknown(algorithm, label, name, known))
+    return read_config(config, label, settings)
+
+
+def read_config(config: type[Any], label: str, settings: Mapping[str, object]) -> Any:
+    """Return a configuration with some of its settings changed, all of which it has.
+
+    Raises:
+        ValueError: a value that a setting cannot have; the message begins with the label.
+    """
     types = get_type_hints(config)
     read = {name: _read(label, name, value, types[name]) for name, value in settings.items()}
     try:

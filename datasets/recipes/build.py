@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
@@ -14,7 +18,7 @@ from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
 from orlog.datasets.recipes.catalogue import catalogue
-from orlog.datasets.recipes.recipe import CatalogueEntry
+from orlog.datasets.recipes.recipe import CatalogueEntry, Recipe, parts_of
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.errors import IntegrityError, NotFoundError
@@ -168,19 +172,58 @@ def _build(
 
 
 def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episode]:
-    count = len(entry.recipe.lengths(limit))
     if workers == 1:
-        yield from entry.recipe.episodes(0, count)
+        for part in parts_of(entry.recipe):
+            count = len(part.lengths(limit))
+            yield from _until(part.episodes(0, count), part.steps)
         return
-    firsts = range(0, count, EPISODES_PER_TASK)
-    make = functools.partial(_some_episodes, entry, count)
     with process_pool(workers) as pool:
-        for some in map_in_order(pool, make, firsts, ahead=4 * workers):
-            yield from some
+        for part in parts_of(entry.recipe):
+            count = len(part.lengths(limit))
+            firsts = range(0, count, EPISODES_PER_TASK)
+            make = functools.partial(_some_episodes, part, count)
+            some = map_in_order(pool, make, firsts, ahead=4 * workers)
+            yield from _until(itertools.chain.from_iterable(some), part.steps)
 
 
-def _some_episodes(entry: CatalogueEntry, count: int, first: int) -> list[Episode]:
-    return list(entry.recipe.episodes(first, min(count, first + EPISODES_PER_TASK)))
+def _some_episodes(recipe: Recipe, count: int, first: int) -> list[Episode]:
+    return list(recipe.episodes(first, min(count, first + EPISODES_PER_TASK)))
+
+
+def _until(episodes: Iterator[Episode], steps: int) -> Iterator[Episode]:
+    """Yield episodes until the number of steps is reached; the last one is cut there."""
+    left = steps
+    for episode in episodes:
+        yield _cut(episode, left)
+        left -= len(episode)
+        if left <= 0:
+            return
+
+
+def _cut(episode: Episode, steps: int) -> Episode:
+    """Return an episode, truncated at this step if it is longer."""
+    if len(episode) <= steps:
+        return episode
+    truncations = np.zeros(steps, np.bool_)
+    truncations[-1] = True
+    return dataclasses.replace(
+        episode,
+        observations=_rows(episode.observations, steps + 1),
+        actions=_rows(episode.actions, steps),
+        rewards=episode.rewards[:steps],
+        terminations=episode.terminations[:steps],
+        truncations=truncations,
+        infos=_rows(episode.infos, steps),
+    )
+
+
+def _rows(columns: Any, count: int) -> Any:
+    """Return the first rows of columns, which may be nested."""
+    if isinstance(columns, dict):
+        return {name: _rows(one, count) for name, one in columns.items()}
+    if isinstance(columns, tuple):
+        return tuple(_rows(one, count) for one in columns)
+    return columns[:count]
 
 
 def _with_progress(

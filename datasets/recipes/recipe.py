@@ -7,14 +7,14 @@ A module of this package adds datasets to the catalogue (`catalogue.py`) by a co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 
-__all__ = ["CatalogueEntry", "Expert", "Recipe", "parameters_of"]
+__all__ = ["CatalogueEntry", "Expert", "Recipe", "parameters_of", "parts_of"]
 
 Policy: TypeAlias = Callable[[Any], np.ndarray]
 
@@ -49,7 +49,7 @@ class Recipe(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps in the dataset."""
+        """Steps in the dataset, where the last episode is cut (truncated)."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -101,3 +101,9 @@ def parameters_of(recipe: Any) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
     }
+
+
+def parts_of(recipe: Recipe) -> Sequence[Recipe]:
+    """Return the recipes that make a dataset one after another: `recipe.parts`, or itself alone."""
+    parts: Sequence[Recipe] = getattr(recipe, "parts", [recipe])
+    return parts

@@ -63,14 +63,21 @@ def map_in_order(
     *,
     ahead: int,
 ) -> Iterator[Result]:
-    """Yield `function(item)` in the order of items, with at most `ahead` results in memory."""
+    """Yield `function(item)` in the order of items, with at most `ahead` results in memory.
+
+    A caller that stops early leaves undone what no process has begun.
+    """
     waiting: deque[Future[Result]] = deque()
-    for item in items:
-        waiting.append(pool.submit(function, item))
-        if len(waiting) >= ahead:
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    finally:
+        for one in waiting:
+            one.cancel()
 
 
 def _follow_parent() -> None:

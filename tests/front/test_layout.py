@@ -40,6 +40,7 @@ ORDER = (
     "normalize",
     "algos",
     "algos.training",
+    "algos.behaviors",
     "front",
 )
 

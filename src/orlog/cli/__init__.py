@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from orlog.cli import (
     auditing,
+    behaviors,
     building,
     cache,
     finetuning,
@@ -63,6 +64,7 @@ for _group in (registries.registries, registries.keys):
     app.add_typer(_group, rich_help_panel="Download and publish")
 app.add_typer(cache.cache, rich_help_panel="Disk space")
 app.add_typer(runs.runs, rich_help_panel="Training and scores")
+app.add_typer(behaviors.behavior, rich_help_panel="Training and scores")
 
 
 def _flowing(text: str) -> str:
@@ -70,7 +72,14 @@ def _flowing(text: str) -> str:
     return re.sub(r"(?<![.:\n])\n(?!\n)", " ", text)
 
 
-for _commands in (app, registries.registries, registries.keys, cache.cache, runs.runs):
+for _commands in (
+    app,
+    registries.registries,
+    registries.keys,
+    cache.cache,
+    runs.runs,
+    behaviors.behavior,
+):
     for _command in _commands.registered_commands:
         _command.help = _flowing(inspect.getdoc(_command.callback) or "")
 

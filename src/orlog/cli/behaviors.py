@@ -1,0 +1,77 @@
+"""Trains the policies that recipes record with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orlog.cli.training import read_setting
+from orlog.terminal import console
+
+if TYPE_CHECKING:
+    from orlog.algos.behaviors.training import LogLine
+
+__all__ = ["behavior"]
+
+behavior = typer.Typer(
+    name="behavior",
+    help="Policies that recipes record datasets with.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
+)
+
+
+@behavior.command(
+    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors"
+)
+def train(
+    environment: Annotated[
+        str, typer.Argument(help="Id of a Gymnasium environment with actions in [-1, 1].")
+    ],
+    algorithm: Annotated[
+        str, typer.Option(help="ars (random search, linear policies) or sac (networks).")
+    ],
+    out: Annotated[Path, typer.Option(help="File of the policies, FILE.safetensors.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps in the environment.")] = 1_000_000,
+    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the algorithm, as name=value."),
+    ] = None,
+) -> None:
+    """Train policies in an environment, and keep weak, medium and best ones in a file.
+
+    The medium policy is the one that returns about a third of what the best one does. The record
+    beside the file (FILE.json) holds its digest, the settings, the versions of packages, the log of
+    training, and the returns of each policy over 100 episodes. Ctrl-C ends training early, with the
+    files of the steps until then.
+    """
+    from orlog.algos.behaviors.training import train_behavior
+    from orlog.algos.training.stopping import StopRequest
+
+    def show(line: LogLine) -> None:
+        console.print(f"{line.steps:,} steps: return {line.mean:,.1f}")
+
+    request = StopRequest()
+    with request.noted():
+        record = train_behavior(
+            environment,
+            out,
+            algorithm=algorithm,
+            steps=steps,
+            seed=seed,
+            every=every,
+            settings=dict(read_setting(text) for text in settings or []),
+            progress=show,
+            stops=lambda: bool(request.signal),
+        )
+    for line in record.policies:
+        console.print(
+            f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
+            f"{len(line.returns)} episodes"
+        )
+    console.print(f"{record.digest}\nis in {out}", soft_wrap=True)
