@@ -102,7 +102,7 @@ class Memory:
     """The newest transitions, a row each: observation, next observation, action, reward, termination."""
 
     def __init__(self, capacity: int, width: int, actions: int) -> None:
-        self.sizes = (width, width, actions, 1, 1)
+        self.sizes = [width, width, actions, 1, 1]
         self.rows = np.zeros((capacity, sum(self.sizes)), np.float32)
         self.added = 0
 
@@ -124,7 +124,7 @@ class Memory:
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Tensor, ...]:
         """Return transitions drawn uniformly, in the order of `sizes`."""
         chosen = rng.integers(min(self.added, len(self.rows)), size=count)
-        return torch.from_numpy(self.rows[chosen]).split(self.sizes, 1)
+        return torch.split(torch.from_numpy(self.rows[chosen]), self.sizes, 1)
 
 
 class Learner:
@@ -161,7 +161,7 @@ class Learner:
             )
         loss = (self.critic(observations, actions) - targets).square().mean(1).sum()
         self.critic_optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        loss.backward()
         self.critic_optimizer.step()
         update_target(self.target_critic, self.critic, config.target_rate)
         self.updates += 1
@@ -175,11 +175,11 @@ class Learner:
         loss = (temperature.detach() * log_densities - smallest).mean()
         self.policy_optimizer.zero_grad()
         # Only the policy's gradients are computed, though the loss passes through the critics.
-        loss.backward(inputs=list(self.policy.parameters()))  # type: ignore[no-untyped-call]
+        loss.backward(inputs=list(self.policy.parameters()))
         self.policy_optimizer.step()
-        loss = temperature * (self.actions - log_densities.detach().mean())
+        temperature_loss = temperature * (self.actions - log_densities.detach().mean())
         self.temperature_optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        temperature_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.temperature_optimizer.step()
 
     def _sample(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,9 @@ nearest to a third of the best one's; and the best one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,11 @@ from orlog.processes import processor_name
 
 __all__ = ["TRAINERS", "BehaviorRecord", "Evaluated", "LogLine", "keep", "train_behavior"]
 
-TRAINERS = {"ars": (ARSConfig, ars), "sac": (SACConfig, sac)}
+# Settings of each method, and the function that yields steps and policies.
+TRAINERS: dict[str, tuple[type[Any], Callable[..., Iterator[tuple[int, Layers]]]]] = {
+    "ars": (ARSConfig, ars),
+    "sac": (SACConfig, sac),
+}
 
 BEFORE = 4
 EPISODES_WHILE_TRAINING = 5
@@ -129,8 +134,8 @@ def train_behavior(
         )
     config = _config(algorithm, settings or {})
     with (
-        make_environment(environment_id, {}) as env,
-        make_environment(environment_id, {}) as other,
+        contextlib.closing(make_environment(environment_id, {})) as env,
+        contextlib.closing(make_environment(environment_id, {})) as other,
         one_thread(),
     ):
         _check_spaces(environment_id, env)
