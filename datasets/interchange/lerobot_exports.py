@@ -129,7 +129,7 @@ def read_kept(root: Path, where: str) -> Kept | None:
         )
         schema.check(where)
     except (msgspec.ValidationError, TypeError) as error:
-        raise SchemaError(f"{where}: {error}.") from error
+        raise SchemaError(f"{where}: {error!s:.300}.") from error
     wanted = [
         name
         for name in {*schema.columns(), *schema.variable}

@@ -98,6 +98,12 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         write(path, **change)
         with pytest.raises(SchemaError, match=message):
             read_files(robomimic.FORMAT, path, tmp_path / "store")
+    write(path)
+    with h5py.File(path, "a") as file:
+        del file["mask/train"]
+        file["mask/train"] = np.dtype("S8")  # a type that has a name, and no values
+    with pytest.raises(SchemaError, match="mask/train: expected names of demonstrations"):
+        read_files(robomimic.FORMAT, path, tmp_path / "store")
 
 
 def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
