@@ -38,6 +38,7 @@ __all__ = [
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
+    "LunarLander": ("Box2D", "box2d", ("box2d",)),
     **{
         f"{name}-v{version}": ("mujoco", "d4rl", ("mujoco",))
         for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant")

@@ -18,6 +18,7 @@ from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
 from orlog.datasets.recipes.catalogue import catalogue
+from orlog.datasets.recipes.rebuilds import check_rebuild
 from orlog.datasets.recipes.recipe import CatalogueEntry, Recipe, parts_of
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
@@ -38,7 +39,7 @@ from orlog.processes import map_in_order, process_pool
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["build_dataset", "builds", "compare_with_recorded"]
+__all__ = ["build_dataset", "builds"]
 
 EPISODES_PER_TASK = 20
 
@@ -69,7 +70,8 @@ def build_dataset(
         MissingExtraError: the recipe's environment is not installed.
         StorageError: the disk is full.
         VersionExistsError: the version is here with another digest; it stays.
-        IntegrityError: a digest was asked for, and the build on this machine has another one.
+        IntegrityError: a digest was asked for, and the build on this machine has another one; or
+            its episodes are not distributed as those of the recorded build.
     """
     wanted = parse_name(as_name(name))
     entry = catalogue().get(wanted.name)
@@ -92,9 +94,13 @@ def build_dataset(
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
             store, manifest = _build(folder, wanted.name, entry, workers, progress)
-            # With other versions of packages the bytes may differ from the recorded build. Such a
-            # build is usable on this machine, but is never published under this version.
-            accept = functools.partial(check_unchanged, shipped=False)
+
+            def accept(built: Manifest) -> None:
+                # On another processor the bytes may differ from the recorded build. Such a build is
+                # usable on this machine, but is never published under this version.
+                check_unchanged(built, shipped=False)
+                check_rebuild(store, built)
+
             finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
     found = read_manifest(destination / MANIFEST_FILE).digest
     if not found.startswith(wanted.digest):
@@ -235,25 +241,3 @@ def _with_progress(
         yield episode
         done += len(episode)
         progress(done, total)
-
-
-def compare_with_recorded(manifest: Manifest) -> str:
-    """Return one line that compares a built dataset with the recorded build."""
-    recorded = recorded_manifest(manifest.name, manifest.version)
-    if recorded is None:
-        return "no build of it is recorded"
-    if recorded.digest == manifest.digest:
-        return "the same digest as the recorded build"
-    ours = {column.name: column.blake3 for column in manifest.columns}
-    theirs = {column.name: column.blake3 for column in recorded.columns}
-    if ours == theirs:
-        return (
-            f"the same values as the recorded build ({recorded.digest[:19]}), in other bytes or "
-            "with other versions of packages"
-        )
-    different = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
-    return (
-        f"NOT the recorded build ({recorded.digest[:19]}): {len(different)} columns have other "
-        f"values ({', '.join(different[:3])}); another processor or other versions of packages can "
-        "cause that"
-    )

@@ -10,7 +10,7 @@ from orlog.datasets.recipes.recipe import CatalogueEntry
 
 __all__ = ["catalogue"]
 
-INFRASTRUCTURE = frozenset({"behavior_policies", "build", "catalogue", "recipe"})
+INFRASTRUCTURE = frozenset({"behavior_policies", "build", "catalogue", "rebuilds", "recipe"})
 
 
 def catalogue() -> dict[str, CatalogueEntry]:

@@ -305,6 +305,12 @@ LARGE = (
     "############",
 )
 
+
+def _goals_anywhere(maze: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a maze in which an episode may start, and have its goal, in every free cell."""
+    return tuple(row.replace("r", "c").replace("g", "c") for row in maze)
+
+
 DATASETS = {
     "pointmaze/umaze-v1": CatalogueEntry(
         version="1.0.0",
@@ -359,11 +365,23 @@ DATASETS = {
         license="CC0-1.0",
         recipe=PointMazeRecipe(
             steps=500_000,
-            maze=tuple(row.replace("r", "c").replace("g", "c") for row in MEDIUM),
+            maze=_goals_anywhere(MEDIUM),
             environment_id="PointMaze_Medium-v3",
             seed=4,
             episode_steps=100,
             goal_moves=3,
+        ),
+    ),
+    "pointmaze/umaze-stitch-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "For goal-conditioned algorithms: a force-driven ball in a U of 7 cells, 4,000 episodes "
+            "of 50 steps, none of which leads from one end to the other; the scored task is to "
+            "reach a goal anywhere in the maze and stay there."
+        ),
+        license="CC0-1.0",
+        recipe=PointMazeRecipe(
+            steps=200_000, maze=_goals_anywhere(UMAZE), seed=5, episode_steps=50, goal_moves=2
         ),
     ),
 }

@@ -68,10 +68,18 @@ class Recipe(Protocol):
         """Description of the policy that chose the actions."""
 
     def lengths(self, limit: int) -> list[int]:
-        """Return the number of steps of each episode if the environment truncates at `limit`."""
+        """Return the number of steps of each episode if the environment truncates at `limit`.
+
+        Where only playing shows how long episodes last, it is the most that each may have.
+        """
 
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
-        """Yield episodes `first` to `last - 1`; each depends only on the recipe and its index."""
+        """Yield episodes `first` to `last - 1`; each depends only on the recipe and its index.
+
+        Their `infos` and `metadata` become columns, the same ones in every episode. A recipe that
+        knows the probability of each recorded action keeps its logarithm as `action_log_probs`; where
+        actions are clipped after noise was added there is no such density, and it leaves it out.
+        """
 
     def expert(self) -> Expert | None:
         """Return the expert for reference returns; None if there is none."""

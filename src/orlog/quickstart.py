@@ -10,7 +10,8 @@ from pathlib import Path
 from orlog.algos.training.evaluating import EPISODES
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
+from orlog.datasets.recipes.build import build_dataset
+from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
 from orlog.plots import check_plots
@@ -129,7 +130,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
     dataset = load_dataset(folder)
     console.print(
         f"  {len(manifest.objects)} objects, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
-        f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(manifest)}",
+        f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(dataset)}",
         soft_wrap=True,
     )
     return dataset

@@ -19,12 +19,19 @@ def build(
     ] = False,
     record: Annotated[
         bool,
-        typer.Option("--record", help="Record the manifest among those that ship (maintainers)."),
+        typer.Option(
+            "--record", help="Record manifest and statistics among those that ship (maintainers)."
+        ),
     ] = False,
 ) -> None:
-    """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing."""
+    """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing.
+
+    The last line says whether it is identical to the recorded build, or statistically equal to it, as
+    it may be on another processor. What differs more is refused.
+    """
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recipes.build import build_dataset, compare_with_recorded
+    from orlog.datasets.recipes.build import build_dataset
+    from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
     from orlog.manifests.shipped import recorded_folder
 
     with progress_bar("steps") as update:
@@ -38,10 +45,11 @@ def build(
             ),
         )
     dataset = load_dataset(folder)
-    comparison = compare_with_recorded(dataset.manifest)
+    comparison = compare_with_recorded(dataset)
     if record:
         path = recorded_folder(dataset.name) / f"{dataset.version}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataset.manifest.to_json(), "utf-8")
+        record_statistics(dataset)
     console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
     console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
