@@ -159,10 +159,10 @@ def sole_writer(path: Path) -> contextlib.AbstractContextManager[None]:
 def write_json(path: Path, body: object) -> None:
     """Write indented JSON with its keys in the order given; makes the folder.
 
-    The file is replaced in one step.
+    The file is replaced in one step; of several processes that do so at once, the last one wins.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
+    replace_file(path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode(), alone=False)
 
 
 def canonical_json(body: Any) -> bytes:

@@ -415,6 +415,7 @@ def _move_aside(folder: Path, path: str) -> None:
     target = folder.with_name(f".{folder.name}.strange") / path
     target.parent.mkdir(parents=True, exist_ok=True)
     (folder / path).replace(target)
+    (folder / path).unlink(missing_ok=True)  # renaming between two links to one file does nothing
 
 
 def _replace(

@@ -3,7 +3,8 @@
     FOLDER/SHA256           objects that are complete and durable on the disk
            SHA256.part      objects that are unfinished or perhaps not yet durable
 
-A transfer that is interrupted at any instant resumes from these files; parts are hashed again.
+A transfer that is interrupted at any instant resumes from these files, and all of them are hashed
+again: an object may be a link to a version's file that was damaged since.
 Syncing to the disk takes longer than downloading a small object, so small ones are synced together.
 """
 
@@ -90,9 +91,7 @@ def fetch_objects(
         objects: What to download.
         folder: Folder to put them in; made if it is not there.
         options: How to download.
-        damaged: Folder of a version that is being repaired: no objects are taken from it, and those
-            that arrived before are read again, since an interrupted repair may have linked them
-            there, where they were damaged since.
+        damaged: Folder of a version from which no objects are taken.
         also_here: Further local files that may be some of the objects, by SHA-256.
 
     Raises:
@@ -102,9 +101,8 @@ def fetch_objects(
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if damaged is not None:
-            for item in items.values():
-                _discard_if_wrong(folder / item.sha256, item)
+        for item in items.values():
+            _discard_if_wrong(folder / item.sha256, item)
         held = _file_sizes(folder)
         wanted = items.keys() - held.keys()
         here = {**_objects_here(wanted, damaged), **(also_here or {})}

@@ -195,7 +195,8 @@ class _Workers:
         with contextlib.ExitStack() as after_errors:
             self._open_files.acquire()
             after_errors.callback(self._open_files.release)
-            file = after_errors.enter_context(path.open("wb"))
+            path.unlink(missing_ok=True)  # a version may have a link to what was recorded before
+            file = after_errors.enter_context(path.open("xb"))
             for piece in pieces:
                 file.write(piece)
                 digest.update(piece)

@@ -97,9 +97,16 @@ def write_durably(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, durably; if that fails, the old file stays."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+def replace_file(path: Path, data: bytes, *, alone: bool = True) -> None:
+    """Replace a file in one step, durably; if that fails, the old file stays.
+
+    Args:
+        path: The file.
+        data: Its new content.
+        alone: Whether no other process replaces it now, as under a lock. If not, the last one wins.
+    """
+    mark = "" if alone else f".{os.getpid()}"
+    unfinished = path.with_name(f".{path.name}{mark}.unfinished")
     try:
         write_durably(unfinished, data)
         unfinished.replace(path)

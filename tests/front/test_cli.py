@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,24 +302,6 @@ def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: st
     found = orlog("train", "iql", str(mini_folder), "--set", setting)
     assert found.returncode == 1
     assert message in found.stderr
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_killed_build_leaves_nothing_that_looks_finished(home: Path) -> None:
-    command = [sys.executable, "-m", "orlog.cli", "build", MINI, "--workers", "2"]
-    building = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    unfinished = home / "datasets" / MINI / ".1.0.0.unfinished"
-    deadline = time.monotonic() + 60
-    while not unfinished.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    building.send_signal(signal.SIGKILL)
-    building.wait()
-    assert "not on this machine yet" in orlog("verify", MINI).stderr
-    assert orlog("build", MINI).returncode == 0
-    assert orlog("verify", MINI).returncode == 0
-    assert not unfinished.exists()
 
 
 @pytest.mark.slow

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,12 +40,14 @@ from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import new_key, sign
 from tests.datasets.conftest import Served
+from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 QUICK = Patience(idle=0, timeout=3.0, attempts=2, first_wait=0.01, longest_wait=0.1)
-KILLS = scaled(40, 12)
+KILLS = scaled(200, 12)
+RETURNS = "episodes/returns/c.0"
 
 
 def quickly(url: str, **options: Any) -> Path:
@@ -227,11 +226,9 @@ def test_too_little_room_is_said_before_anything_is_transferred(
     assert len(served.server.requests) == asked
 
 
-def download_in_child(url: str, wait: float = 0.0) -> None:
-    """Download in a process of its own."""
-    time.sleep(wait)
-    options = TransferOptions(limiter=Limiter(4_000_000), patience=QUICK)
-    download_version(source_of_url(url), options)
+def download_in_child(url: str) -> None:
+    """Download in a process of its own, slowly."""
+    download_version(source_of_url(url), TransferOptions(limiter=Limiter(4_000_000)))
 
 
 def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
@@ -240,7 +237,7 @@ def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
     for child in children:
         child.start()
     for child in children:
-        child.join(120)
+        child.join()
         assert child.exitcode == 0
     ds = orlog.load_dataset(MINI)
     assert orlog.verify_store(ds.folder)[1] == []
@@ -252,31 +249,39 @@ def test_eight_processes_fetch_every_byte_once(served: Served) -> None:
 @pytest.mark.slow
 def test_a_download_that_is_killed_at_any_instant_goes_on(served: Served) -> None:
     """Killed for real, again and again, until one comes to its end; then once more from the start."""
-    context = multiprocessing.get_context("fork")
+    places = datasets_folder()
+
+    def work(step: Callable[[], None]) -> None:
+        options = TransferOptions(progress=lambda *_: step())
+        download_version(source_of_url(served.url), options)
+
+    _, total = killed_at(work, 0, places)
     rng = np.random.default_rng(0)
-    kills = rounds = 0
+    kills = 0
     while kills < KILLS:
-        rounds += 1
-        shutil.rmtree(datasets_folder(), ignore_errors=True)
-        sent = served.server.sent_bytes
-        while kills < KILLS:
-            child = context.Process(target=download_in_child, args=(served.url,))
-            child.start()
-            child.join(float(rng.uniform(0.005, 0.25)))
-            if child.exitcode is None:
-                os.kill(child.pid or 0, signal.SIGKILL)
-                child.join()
-                kills += 1
-            else:
-                assert child.exitcode == 0
-                break
+        shutil.rmtree(places)
+        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
+            kills += 1
             for version in installed_versions(MINI):
-                assert orlog.verify_store(datasets_folder() / MINI / version)[1] == []
-        download_in_child(served.url)
-        ds = orlog.load_dataset(MINI)
-        assert orlog.verify_store(ds.folder)[1] == []
-        assert served.server.sent_bytes - sent < 6 * ds.manifest.size_bytes
-    assert leftovers() == [".1.0.0.origin.json"]
+                assert orlog.verify_store(places / MINI / version)[1] == []
+        was_in_place = bool(installed_versions(MINI))
+        folder = quickly(served.url)
+        assert orlog.verify_store(folder)[1] == []
+        # Only a kill after the version was put in place leaves the folder of its download, which
+        # `orlog cache gc` removes.
+        assert was_in_place or leftovers() == [".1.0.0.origin.json"]
+
+
+def test_what_a_killed_download_left_is_read_again_before_it_is_used(served: Served) -> None:
+    folder = quickly(served.url)
+    item = next(one for one in orlog.load_dataset(folder).manifest.objects if one.path == RETURNS)
+    kept = folder.with_name(f".{folder.name}.download") / item.sha256
+    kept.parent.mkdir()
+    kept.hardlink_to(folder / item.path)  # as a process that was killed once the version was there
+    flip(folder / item.path)
+    shutil.rmtree(folder)
+    assert quickly(served.url) == folder
+    assert orlog.verify_store(folder)[1] == []
 
 
 # --- repair
@@ -405,31 +410,36 @@ def test_what_a_killed_repair_left_is_read_again_before_it_is_used() -> None:
     assert not kept.parent.exists()
 
 
-def repair_in_child(folder: Path) -> None:
-    repair_dataset(folder, limiter=Limiter(4_000_000))
+@pytest.mark.usefixtures("served")
+def test_a_strange_file_that_was_moved_aside_before_is_moved_again() -> None:
+    folder = download_dataset(MINI)
+    (folder / "notes.txt").write_text("mine", "utf-8")
+    aside = folder.with_name(".1.0.0.strange") / "notes.txt"
+    aside.parent.mkdir()
+    aside.hardlink_to(folder / "notes.txt")
+    assert len(repair_dataset(folder)) == 1
+    assert orlog.verify_store(folder)[1] == []
+    assert aside.read_text("utf-8") == "mine"
 
 
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_a_repair_that_is_killed_at_any_instant_goes_on() -> None:
-    context = multiprocessing.get_context("fork")
+    folder, places = download_dataset(MINI), datasets_folder()
+
+    def work(step: Callable[[], None]) -> None:
+        repair_dataset(folder, progress=lambda *_: step())
+
+    damage(folder)
+    _, total = killed_at(work, 0, places)
     rng = np.random.default_rng(1)
-    folder = download_dataset(MINI)
     kills = 0
     while kills < KILLS:
         damage(folder)
-        while kills < KILLS:
-            child = context.Process(target=repair_in_child, args=(folder,))
-            child.start()
-            child.join(float(rng.uniform(0.002, 0.15)))
-            if child.exitcode is not None:
-                assert child.exitcode == 0
-                break
-            os.kill(child.pid or 0, signal.SIGKILL)
-            child.join()
+        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
             kills += 1
-        repair_in_child(folder)
+        repair_dataset(folder)
         assert orlog.verify_store(folder)[1] == []
         shutil.rmtree(folder.with_name(".1.0.0.strange"), ignore_errors=True)
 

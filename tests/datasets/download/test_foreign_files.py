@@ -6,10 +6,7 @@ import dataclasses
 import hashlib
 import json
 import multiprocessing
-import os
 import random
-import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +36,7 @@ from orlog.manifests import shipped
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import parse_name
 from tests.datasets.formats.test_minari_arrow import odd
+from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import Fault, FileServer
 
@@ -353,16 +351,18 @@ def in_a_process(work: Callable[..., object], *arguments: object) -> Any:
 @pytest.mark.parametrize("checked", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_killed_at_any_instant_it_goes_on(upstream: Upstream, checked: bool) -> None:
     source = upstream.source(checked=checked)
-    began = time.monotonic()
     expected = upstream.imported().manifest.objects
-    longest = 2 * (time.monotonic() - began) + 0.1
+    places = datasets_folder() / upstream.name
+
+    def work(step: Callable[[], None]) -> None:
+        download_foreign_file(source, progress=lambda *_: step())
+
+    _, total = killed_at(work, 0, places)
+    delete_version(upstream.name, "1.0.0")
     draw = random.Random(int(checked))
-    for _ in range(scaled(40)):
-        process = in_a_process(bring, source)
-        time.sleep(draw.uniform(0, longest))
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        folder = datasets_folder() / upstream.name / "1.0.0"
+    for _ in range(scaled(80, 5)):
+        killed_at(work, draw.randint(1, total), places)
+        folder = places / "1.0.0"
         if folder.exists():
             assert orlog.load_dataset(folder).manifest.objects == expected
             assert verify_folder(folder)[1] == []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import shutil
-import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,15 +15,15 @@ import pytest
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
 from orlog.datasets.download.sources import source_of_url
-from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.folders import datasets_folder
 from orlog.files import put_new
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
+from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import FileServer
 
 MANY = 300
-KILLS = scaled(60, 6)
+KILLS = scaled(150, 6)
 
 
 def here() -> Path:
@@ -109,34 +107,26 @@ def test_parts_that_never_reached_the_disk_are_downloaded_again(url: str) -> Non
     check(download_version(source))
 
 
-def _download_slowly(url: str) -> None:
-    download_version(source_of_url(url), TransferOptions(limiter=Limiter(6_000_000)))
-
-
 @pytest.mark.scaled
 @pytest.mark.slow
 def test_a_kill_at_any_instant_leaves_right_bytes(url: str) -> None:
-    context = multiprocessing.get_context("fork")
+    def work(step: Callable[[], None]) -> None:
+        download_version(source_of_url(url), TransferOptions(progress=lambda *_: step()))
+
+    places = datasets_folder()
+    _, total = killed_at(work, 0, places)
     rng = np.random.default_rng(0)
     kills = 0
     while kills < KILLS:
-        shutil.rmtree(datasets_folder(), ignore_errors=True)
+        shutil.rmtree(places)
         was_in_place = False
-        while kills < KILLS:
-            child = context.Process(target=_download_slowly, args=(url,))
-            child.start()
-            child.join(float(rng.uniform(0.005, 0.6)))
-            if child.exitcode is not None:
-                assert child.exitcode == 0
-                break
-            os.kill(child.pid or 0, signal.SIGKILL)
-            child.join()
+        while kills < KILLS and killed_at(work, int(rng.integers(1, total + 1)), places)[0]:
             kills += 1
             if (here() / MANIFEST_FILE).exists():
                 was_in_place = True
                 for item in read_manifest(here() / MANIFEST_FILE).objects:
                     assert (here() / item.path).stat().st_size == item.size_bytes
-        _download_slowly(url)
+        download_version(source_of_url(url))
         check_bytes(here())
         # Only a kill after the version was put in place leaves the folder of its download, which
         # `orlog cache gc` removes.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing
-import os
 import shutil
-import signal
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,13 @@ from orlog.datasets.reading.finding import folders_to_repair, folders_to_verify
 from orlog.datasets.recording.saving import convert_dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
 from tests.datasets.store.test_version import random_parts, record
+from tests.kills import killed_at
 from tests.levels import scaled
 from tests.servers import FileServer
 
 NAME = "lab/parts-v1"
 VERSION = "1.2.0"
-KILLS = scaled(40, 10)
+KILLS = scaled(150, 10)
 
 
 @pytest.fixture(scope="module")
@@ -329,38 +329,36 @@ def test_the_command_line_says_what_is_here(whole: Dataset) -> None:
     assert "a part" not in completed.output
 
 
-def download_in_child(choice: dict[str, Any]) -> None:
-    orlog.load_dataset(NAME, download=True, **choice)
-
-
 @pytest.mark.scaled
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_kill_at_any_instant_leaves_a_part_that_is_right_and_goes_on(whole: Dataset) -> None:
-    context = multiprocessing.get_context("fork")
+    places = datasets_folder()
+
+    def work(step: Callable[[], None], choice: dict[str, Any] = {}) -> None:  # noqa: B006
+        orlog.load_dataset(NAME, download=True, progress=lambda *_: step(), **choice)
+
+    _, most = killed_at(work, 0, places)
     rng = np.random.default_rng(5)
     kills = interrupted = 0
     while kills < KILLS:
-        shutil.rmtree(datasets_folder(), ignore_errors=True)
-        for choice in [*choices(whole, 6), {"episodes": None, "columns": None}]:
-            while kills < KILLS:
-                child = context.Process(target=download_in_child, args=(choice,))
-                child.start()
-                child.join(float(rng.uniform(0.01, 0.35)))
-                if child.exitcode is not None:
-                    assert child.exitcode == 0
-                    break
-                os.kill(child.pid or 0, signal.SIGKILL)
-                child.join()
+        shutil.rmtree(places)
+        for choice in [*choices(whole, 6), {}]:
+            some = functools.partial(work, choice=choice)
+            while kills < KILLS and killed_at(some, int(rng.integers(1, most)), places)[0]:
                 kills += 1
                 interrupted += bool(partial_versions(NAME))
                 for folder in partial_versions(NAME).values():
                     assert orlog.verify_store(folder)[1] == []
                 for version in installed_versions(NAME):
-                    assert orlog.verify_store(datasets_folder() / NAME / version)[1] == []
-    assert interrupted > 0  # on a busy machine many are killed before they begin
+                    assert orlog.verify_store(places / NAME / version)[1] == []
+    assert interrupted > 0
     assert_same(orlog.load_dataset(NAME, download=True), whole)
     assert partial_versions(NAME) == {}
+
+
+def download_in_child(choice: dict[str, Any]) -> None:
+    orlog.load_dataset(NAME, download=True, **choice)
 
 
 @pytest.mark.scaled

@@ -20,6 +20,7 @@ import pytest
 import orlog
 from orlog import files as storage
 from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.recording import finishing, journal
 from orlog.datasets.store import zarr_writer
 from orlog.errors import (
@@ -34,6 +35,7 @@ from tests.datasets.recording.arms import (
     EPISODES,
     NAME,
     OPTIONS,
+    append,
     assert_same_episode,
     die,
     digest_of,
@@ -172,6 +174,27 @@ def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
         with pytest.raises(VersionExistsError):
             start(**options)
     assert leftovers() == set()
+
+
+def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it() -> None:
+    def work() -> None:
+        def publish_and_die(folder: Path, destination: Path) -> None:
+            put_new(folder, destination)
+            die()
+
+        setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
+        with start(checkpoint_seconds=0) as writer:
+            for episode in EPISODES[:3]:
+                writer.add_episode(episode)
+
+    assert in_child(work)[0] == -signal.SIGKILL
+    newer = append(orlog.load_dataset(NAME), EPISODES[3:4])  # links to what was recorded
+    delete_version(NAME, "1.0.0")
+    with start(resume=True) as writer:
+        for episode in EPISODES[4:6]:
+            writer.add_episode(episode)
+    assert orlog.verify_store(newer.folder)[1] == []
+    assert orlog.verify_store(opened(writer).folder)[1] == []
 
 
 # --- interruptions and full disks

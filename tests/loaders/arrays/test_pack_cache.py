@@ -76,7 +76,7 @@ from orlog.loaders.arrays.pack_cache import hold_pack
 
 held = hold_pack(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -351,17 +351,15 @@ def start_maker(dataset: Dataset, flag: Path, seconds: float) -> subprocess.Pope
     """Start a process that makes the pack, waiting long at each block, and wait until it is in."""
     arguments = [str(dataset.folder), str(flag), str(seconds)]
     maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SLOW_MAKER), *arguments])
-    limit = time.monotonic() + 60
     while not flag.exists():
         assert maker.poll() is None
-        assert time.monotonic() < limit
         time.sleep(0.01)
     return maker
 
 
 @pytest.mark.slow
 def test_a_killed_maker_leaves_what_the_next_one_clears(small: Dataset, tmp_path: Path) -> None:
-    maker = start_maker(small, tmp_path / "flag", 60)
+    maker = start_maker(small, tmp_path / "flag", 600)
     maker.send_signal(signal.SIGKILL)
     maker.wait()
     assert not is_packed(small)
