@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # As many processes as cores; files of tests go to the one that is free.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
+# Bytecode is kept, or each process would compile all code, and each process of the tests all tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 # A virtual environment over one of another Python would mix the two, so that one is made anew.
 WHICH_PYTHON := -c 'import sys; print(sys.version, sys.base_prefix)'
 define MAKE_VENV

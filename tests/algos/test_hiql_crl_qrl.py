@@ -488,9 +488,12 @@ def steps_toward_far_goals(data: Arrays, kind: type[Any], settings: dict[str, An
     return float(steps[(goals - states).abs() > 0.6].mean())
 
 
+def test_cloning_averages_out_what_leads_to_goals(line: Arrays) -> None:
+    assert steps_toward_far_goals(line, GCBC, {}) < 0.2
+
+
 @pytest.mark.parametrize(("kind", "settings"), LEARNING)
 def test_values_go_toward_goals_that_cloning_averages_out(
     line: Arrays, kind: type[Any], settings: dict[str, Any]
 ) -> None:
-    assert steps_toward_far_goals(line, GCBC, {}) < 0.2
     assert steps_toward_far_goals(line, kind, settings) > 0.5

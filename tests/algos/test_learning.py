@@ -158,13 +158,8 @@ FAST: dict[str, dict[str, Any]] = {
         "discount": 0.9,
     },
 }
+# A plain implementation shows each algorithm's updates; what they come to is shown by three kinds.
 VALUES = [
-    # Its updates take many times as long.
-    pytest.param(one, marks=pytest.mark.thorough) if one.endswith("fql") else one
-    for one in sorted({*FAST} - {"bc"})
-]
-# What backs values up is shown for each algorithm by a plain implementation; here by three kinds.
-BACKED_UP = [
     one if one in ("cql", "iql", "td3bc") else pytest.param(one, marks=pytest.mark.thorough)
     for one in sorted({*FAST} - {"bc"})
 ]
@@ -205,13 +200,13 @@ def trained_error(name: str, data: Arrays, *, offset: float, steps: int) -> floa
     return float((algorithm.act(GRID) - GRID - offset).abs().mean())
 
 
-@pytest.mark.parametrize("name", BACKED_UP)
+@pytest.mark.parametrize("name", VALUES)
 def test_values_reach_back_over_a_step_that_costs(two_steps: Arrays, name: str) -> None:
     algorithm = trained(name, two_steps, FAST[name])
     assert algorithm.act(torch.tensor([[-1.0]])).item() > 0.5
 
 
-@pytest.mark.parametrize("name", BACKED_UP)
+@pytest.mark.parametrize("name", VALUES)
 def test_values_without_a_future_avoid_the_cost(two_steps: Arrays, name: str) -> None:
     ended = dataclasses.replace(two_steps, rows=two_steps.rows.clone())
     ended.rows[ended.step_rows(), 3] = 1.0

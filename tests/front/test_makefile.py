@@ -71,6 +71,7 @@ def test_an_environment_of_another_python_is_made_anew(checkout: Path, change: s
     assert done == "-m venv --clear .venv\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_what_is_compiled_is_left_out_where_there_is_no_compiler(tmp_path: Path) -> None:
     pytest.importorskip("setuptools")

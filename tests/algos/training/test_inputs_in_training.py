@@ -147,6 +147,7 @@ FAST = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_discrete_values_are_learned_from_frames(tmp_path: Path) -> None:
     record("orlog-tests/Dot-v0", "lab/dot-v1")

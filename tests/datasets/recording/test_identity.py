@@ -244,7 +244,7 @@ def in_a_home_of_its_own() -> tempfile.TemporaryDirectory[str]:
 
 # Hypothesis runs all examples inside of one test, whose fixtures do not change.
 quick = settings(
-    max_examples=scaled(30, 7),
+    max_examples=scaled(30, 4),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -300,7 +300,7 @@ def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.
 @pytest.mark.filterwarnings("ignore:.*Casting input x")
 @pytest.mark.filterwarnings("ignore:.*encountered in")
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-@settings(quick, max_examples=scaled(15, 5))
+@settings(quick, max_examples=scaled(15, 3))
 @given(case=CASES, data=st.data())
 def test_equal_data_have_equal_digests_in_any_pieces(
     container: str, case: Case, data: st.DataObject

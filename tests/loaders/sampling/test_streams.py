@@ -104,8 +104,16 @@ def test_a_state_goes_on_with_another_number_of_ranks(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call:UserWarning")  # torchdata
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("stop", [0, 1, 65, 90])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(0, marks=pytest.mark.thorough),
+        1,
+        65,
+        pytest.param(90, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_stateful_loader_goes_on(
     mini: Dataset, expected: list[list[float]], workers: int, stop: int
 ) -> None:
