@@ -67,7 +67,7 @@ def in_child(work: Callable[[], object], instant: int = 0) -> int:
         child = os.fork()
     if child:
         return child
-    signal.alarm(30)  # whatever hangs is not waited for
+    signal.alarm(600)  # whatever hangs is not waited for
     left = instant
     checked_blocks = targets.checked_blocks
 

@@ -46,7 +46,7 @@ from tests.servers import Fault, FileServer
 
 MINI = "pointmaze/umaze-mini-v1"
 QUICK = Patience(idle=0, timeout=3.0, attempts=2, first_wait=0.01, longest_wait=0.1)
-KILLS = scaled(200, 12)
+KILLS = scaled(100, 12)
 RETURNS = "episodes/returns/c.0"
 
 

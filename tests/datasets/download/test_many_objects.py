@@ -23,7 +23,7 @@ from tests.levels import scaled
 from tests.servers import FileServer
 
 MANY = 300
-KILLS = scaled(150, 6)
+KILLS = scaled(60, 6)
 
 
 def here() -> Path:

@@ -40,7 +40,7 @@ from tests.servers import FileServer
 
 NAME = "lab/parts-v1"
 VERSION = "1.2.0"
-KILLS = scaled(150, 10)
+KILLS = scaled(60, 10)
 
 
 @pytest.fixture(scope="module")

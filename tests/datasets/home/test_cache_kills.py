@@ -57,7 +57,7 @@ def in_child(work: Callable[[], object], instant: int) -> tuple[int, int]:
         warnings.simplefilter("ignore", DeprecationWarning)  # no thread of ours runs here
         child = os.fork()
     if child == 0:
-        signal.alarm(60)  # whatever hangs is not waited for
+        signal.alarm(600)  # whatever hangs is not waited for
         seen = 0
 
         def hook(event: str, _: tuple[Any, ...]) -> None:

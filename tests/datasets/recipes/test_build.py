@@ -185,7 +185,7 @@ def build(instant):
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # whatever hangs is not waited for
+        signal.alarm(600)  # whatever hangs is not waited for
         os.environ["ORLOG_HOME"] = folder
         seen = 0
         changes = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}

@@ -147,7 +147,7 @@ def in_child(work: Callable[[], object]) -> tuple[int, str]:
         child = os.fork()
     if child == 0:
         os.dup2(write_end, 1)
-        signal.alarm(60)  # whatever hangs is not waited for
+        signal.alarm(600)  # whatever hangs is not waited for
         try:
             work()
         except BaseException as error:  # noqa: BLE001 (nothing may leave the child)
