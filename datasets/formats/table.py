@@ -287,6 +287,11 @@ def _check(table: _Table, layout: _Layout) -> _Checked:
     last_step = 0
     for block in table.blocks(list(dict.fromkeys(wanted))):
         episodes = block[layout.episode]
+        if episodes.ndim != 1:
+            raise SchemaError(
+                f"{table.where}, {layout.episode}: expected a number or text that names the episode of each "
+                f"row, found rows of shape {episodes.shape[1:]}."
+            )
         begins = np.append(not names or episodes[0] != names[-1], episodes[1:] != episodes[:-1])
         if layout.step:
             steps = _whole(block[layout.step], layout.step, table.where, checked.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,15 @@ def test_damaged_tables_are_refused_or_read(tmp_path: Path) -> None:
     path.write_bytes(b"run,t\n1,2,3\n")
     with pytest.raises(OrlogError, match=r"bad\.csv"):
         read_files(table.FORMAT, path, tmp_path / "csv", OPTIONS)
+
+
+def test_episodes_are_not_named_by_lists(tmp_path: Path) -> None:
+    frame = logs([3, 4])
+    frame["run"] = [[1, 2]] * 7
+    path = write(frame, tmp_path / "logs.parquet")
+    for options in (OPTIONS, dataclasses.replace(OPTIONS, sort=True)):
+        with pytest.raises(OrlogError, match=r"logs\.parquet.*(run: expected|list)"):
+            read_files(table.FORMAT, path, tmp_path / "store", options)
 
 
 def test_lists_that_change_their_length_are_refused(tmp_path: Path) -> None:
