@@ -25,10 +25,12 @@ class Episodes:
 
     Attributes:
         returns: Undiscounted return of each episode.
+        discounted: Discounted return of each episode.
         successes: Whether each episode succeeded; None if the environment does not tell.
     """
 
     returns: Float64[np.ndarray, " episodes"]
+    discounted: Float64[np.ndarray, " episodes"]
     successes: Bool[np.ndarray, " episodes"] | None
 
 
@@ -59,6 +61,7 @@ def run_episodes(
     *,
     episodes: int,
     first_seed: int,
+    discount: float = 1.0,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> Episodes:
     """Return what came of each episode; episode i resets with `first_seed` + i.
@@ -78,6 +81,7 @@ def run_episodes(
             the step after their end (Gymnasium's default). They can be used again.
         episodes: Number of episodes.
         first_seed: Seed of the first one.
+        discount: Weight of the next step in discounted returns.
         progress: Called with the number of episodes done after each round.
 
     Raises:
@@ -87,7 +91,8 @@ def run_episodes(
         raise ValueError(
             f"episodes must be >= 1 and first_seed >= 0, found {episodes} and {first_seed}."
         )
-    returns, successes = np.zeros(episodes), np.zeros(episodes, np.bool_)
+    returns, discounted = np.zeros(episodes), np.zeros(episodes)
+    successes = np.zeros(episodes, np.bool_)
     tells = False
     side_by_side = environments.num_envs
     memory = policy if isinstance(policy, PolicyWithMemory) else None
@@ -98,7 +103,8 @@ def run_episodes(
         count = min(side_by_side, episodes - first)
         observations, _ = environments.reset(seed=first_seed + first)
         running = np.arange(side_by_side) < count
-        totals, reached = np.zeros(side_by_side), np.zeros(side_by_side, np.bool_)
+        totals, reached = np.zeros((2, side_by_side)), np.zeros(side_by_side, np.bool_)
+        weight = 1.0
         ended = np.zeros(side_by_side, np.bool_)
         if memory is not None:
             memory.begin(~ended)
@@ -109,7 +115,9 @@ def run_episodes(
             if memory is not None:
                 memory.reward(rewards)
                 memory.begin(ended)  # what ended a step ago was reset by this step
-            totals += np.where(running, rewards, 0)
+            gained = np.where(running, rewards, 0)
+            totals += np.stack([gained, weight * gained])
+            weight *= discount
             ended = terminations | truncations
             # Of an environment that has just been reset, which does not run any more, this is the
             # info of the reset.
@@ -117,10 +125,10 @@ def run_episodes(
             tells |= bool((told & running).any())
             reached |= succeeded & running
             running &= ~ended
-        returns[first : first + count] = totals[:count]
+        returns[first : first + count], discounted[first : first + count] = totals[:, :count]
         successes[first : first + count] = reached[:count]
         progress(first + count)
-    return Episodes(returns=returns, successes=successes if tells else None)
+    return Episodes(returns=returns, discounted=discounted, successes=successes if tells else None)
 
 
 def _successes(

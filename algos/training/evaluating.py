@@ -289,7 +289,11 @@ def vector_environment(protocol: Protocol) -> Iterator[SyncVectorEnv]:
 
 
 def run_protocol(
-    policy: Policy, protocol: Protocol, progress: Callable[[int], None] = lambda _done: None
+    policy: Policy,
+    protocol: Protocol,
+    progress: Callable[[int], None] = lambda _done: None,
+    *,
+    discount: float = 1.0,
 ) -> Episodes:
     """Return what came of each episode of a protocol.
 
@@ -302,6 +306,7 @@ def run_protocol(
             environments,
             episodes=protocol.episodes,
             first_seed=protocol.first_seed,
+            discount=discount,
             progress=progress,
         )
     returns = found.returns

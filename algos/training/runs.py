@@ -7,6 +7,7 @@ runs/iql/pointmaze/umaze-v1/seed-0/
   view.json                the view that it was trained on, if it was a view
   online-steps.bin         the steps that it took in the environment, if any (`replay.py`)
   evaluation.json          the returns of the last evaluation, with their protocol
+  checkpoints/             on request, the checkpoint of each point of the learning curve
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from orlog.errors import (
     NotFoundError,
     clause,
 )
-from orlog.files import hash_file, sync
+from orlog.files import hash_file, replace_file, sync
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol
@@ -61,6 +62,8 @@ __all__ = [
     "check_config",
     "code_versions",
     "has_checkpoint",
+    "keep_checkpoint",
+    "kept_checkpoints",
     "load_state",
     "one_thread",
     "read_evaluation",
@@ -76,6 +79,7 @@ RUN_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 EVALUATION_FILE = "evaluation.json"
+KEPT_FOLDER = "checkpoints"
 VIEW_FILE = "view.json"
 ONLINE_FILE = "online-steps.bin"
 
@@ -203,12 +207,34 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
     save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata=metadata)
 
 
-def load_state(algorithm: Algorithm, folder: Path, *, to_act: bool = False) -> Position:
+def keep_checkpoint(folder: Path, step: int) -> None:
+    """Keep a copy of a run's checkpoint, which the next one would replace."""
+    kept = folder / KEPT_FOLDER
+    kept.mkdir(exist_ok=True)
+    replace_file(kept / f"step-{step:09}.safetensors", (folder / CHECKPOINT_FILE).read_bytes())
+
+
+def kept_checkpoints(folder: PathLike) -> dict[int, Path]:
+    """Return the checkpoints that a run has kept, by step; or the last one, if it kept none."""
+    folder = as_path(folder)
+    found = {
+        int(path.stem.removeprefix("step-")): path
+        for path in sorted((folder / KEPT_FOLDER).glob("step-*.safetensors"))
+        if path.stem.removeprefix("step-").isdecimal()
+    }
+    last = saved_step(folder)
+    return found or ({} if last is None else {last: folder / CHECKPOINT_FILE})
+
+
+def load_state(
+    algorithm: Algorithm, folder: Path, *, to_act: bool = False, path: Path | None = None
+) -> Position:
     """Load a run's checkpoint into an algorithm and return the run's position.
 
     With `to_act` it is not to go on training, so another device than the one that trained will do.
+    `path` names one of `kept_checkpoints` instead of the last.
     """
-    path = folder / CHECKPOINT_FILE
+    path = folder / CHECKPOINT_FILE if path is None else path
     is_whole = False
 
     def check(metadata: dict[str, str]) -> None:

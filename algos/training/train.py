@@ -50,6 +50,7 @@ from orlog.algos.training.runs import (
     as_path,
     code_versions,
     has_checkpoint,
+    keep_checkpoint,
     load_state,
     one_thread,
     read_run,
@@ -112,6 +113,7 @@ def train_run(
     resume: bool = False,
     evaluations: int = 5,
     curve_episodes: int = CURVE_EPISODES,
+    keep_checkpoints: bool = False,
     trust_environment: bool = False,
     device: str = "cpu",
     precision: str = "float32",
@@ -142,6 +144,7 @@ def train_run(
             for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
             They are left out where the dataset names no environment, or it cannot be made here.
         curve_episodes: Episodes at each point of the learning curve.
+        keep_checkpoints: Also keep the checkpoint of each of these points, in `checkpoints/`.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where it computes: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` takes the products between hidden layers in bfloat16, where the device
@@ -247,6 +250,7 @@ def train_run(
             record,
             resume=resume,
             saves=evaluations if protocol is not None else SAVES,
+            keep_checkpoints=keep_checkpoints,
             protocol=protocol,
             progress=progress,
             log=log,
@@ -265,6 +269,7 @@ def train_in_folder(
     *,
     resume: bool,
     saves: int,
+    keep_checkpoints: bool = False,
     protocol: Protocol | None,
     progress: Callable[[int, int], None],
     log: Callable[[Mapping[str, Any]], None] = lambda _line: None,
@@ -303,6 +308,7 @@ def train_in_folder(
             record,
             position,
             saves,
+            keep_checkpoints,
             protocol,
             progress,
             log,
@@ -459,6 +465,7 @@ def _train_and_log(
     record: RunRecord,
     position: Position,
     saves: int,
+    keep_checkpoints: bool,
     protocol: Protocol | None,
     progress: Callable[[int, int], None],
     log: Callable[[Mapping[str, Any]], None],
@@ -473,6 +480,7 @@ def _train_and_log(
     saved_step = first or None
     saved_at = shown_at = time.monotonic()
     is_due = False  # whether to save as soon as the source can be saved
+    is_to_keep = False  # whether what is saved next belongs to the learning curve
 
     def pauses() -> bool:
         now = time.monotonic()
@@ -519,6 +527,7 @@ def _train_and_log(
                 is_logged = step % every == 0 or step == record.steps
                 is_point = is_logged and any(step - every < at <= step for at in save_at)
                 stops = stop() and step < record.steps
+                is_to_keep |= is_point and keep_checkpoints
                 is_due |= is_point or stops or time.monotonic() - saved_at > SAVE_SECONDS
                 saves_now = is_due and (source.may_save or step == record.steps)
                 if saves_now or is_point:
@@ -543,6 +552,9 @@ def _train_and_log(
                             online=source.save(folder),
                         )
                         save_state(algorithm, folder, position)
+                        if is_to_keep:
+                            keep_checkpoint(folder, step)
+                            is_to_keep = False
                     saved_step, saved_at, is_due = step, time.monotonic(), False
                 if stops and saves_now:
                     raise StoppedError(

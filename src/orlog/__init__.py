@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
     from orlog.measuring import measure_references as measure_references
     from orlog.normalize.formulas import SafeScore as SafeScore
+    from orlog.off_policy import OffPolicyResult as OffPolicyResult
+    from orlog.off_policy import evaluate_off_policy as evaluate_off_policy
     from orlog.policies import RunPolicy as RunPolicy
     from orlog.policies import load_policy as load_policy
     from orlog.reference_returns import references as references
@@ -93,6 +95,7 @@ _HOMES = {
     "GoalMixture": "orlog.loaders.goals",
     "NStepBatch": "orlog.loaders.batch",
     "NextActionBatch": "orlog.loaders.batch",
+    "OffPolicyResult": "orlog.off_policy",
     "OrlogError": "orlog.errors",
     "PackedEpisodeBatch": "orlog.loaders.episodes",
     "PreferenceBatch": "orlog.loaders.preferences",
@@ -116,6 +119,7 @@ _HOMES = {
     "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
     "evaluate": "orlog.running",
+    "evaluate_off_policy": "orlog.off_policy",
     "finetune": "orlog.running",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",

@@ -173,6 +173,7 @@ def train(
     folder: PathLike | None = None,
     resume: bool = False,
     evaluations: int = 5,
+    keep_checkpoints: bool = False,
     trust_environment: bool = False,
     device: str = "cpu",
     precision: str = "float32",
@@ -194,6 +195,8 @@ def train(
         resume: Continue from the folder's checkpoint.
         evaluations: Points of the learning curve. They are left out, with a warning, where the
             dataset names no environment or it cannot be made here; 0 needs none.
+        keep_checkpoints: Also keep the checkpoint of each of these points, for
+            `orlog.evaluate_off_policy`.
         trust_environment: Consent to arguments of the environment that come with the data.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
         precision: `bf16` for products in bfloat16, where the device computes these faster.
@@ -224,6 +227,7 @@ def train(
             preset=preset,
             resume=resume,
             evaluations=evaluations,
+            keep_checkpoints=keep_checkpoints,
             trust_environment=trust_environment,
             device=device,
             precision=precision,

@@ -42,6 +42,11 @@ def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
     [
         ("compare_published.py", ["td3_bc  IQM 46.6 (", "mean rank 1.67", "with probability 0.63"]),
         ("first_steps.py", ["observations/observation: (301, 4)", "step 100"]),
+        pytest.param(
+            "off_policy.py",
+            ["step   600: true value", "rank_correlation", "left out: critic: the critic was"],
+            marks=pytest.mark.thorough,
+        ),
         ("record_and_view.py", ["recorded 100 episodes", "the same bytes: True", "version 1.1.0"]),
         (
             "score_and_compare.py",

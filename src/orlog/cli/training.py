@@ -67,6 +67,12 @@ def train(
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve; 0 needs no environment.")
     ] = 5,
+    keep_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--keep-checkpoints", help="Keep that of each of these points, as orlog ope needs."
+        ),
+    ] = False,
     device: Device = "cpu",
     precision: Annotated[
         str,
@@ -114,6 +120,7 @@ def train(
     command += [] if not preset else ["--preset", preset]
     command += [] if out is None else ["--out", str(out)]
     command += ["--evaluations", str(evaluations)]
+    command += ["--keep-checkpoints"] if keep_checkpoints else []
     command += [] if device == "cpu" else ["--device", device]
     command += [] if precision == "float32" else ["--precision", precision]
     command += [] if log == "none" else ["--log", log]
@@ -123,6 +130,7 @@ def train(
         "preset": preset,
         "resume": resume,
         "evaluations": evaluations,
+        "keep_checkpoints": keep_checkpoints,
         "device": device,
         "precision": precision,
         "trust_environment": trust_environment,

@@ -1,0 +1,172 @@
+"""Fitted Q evaluation (FQE): the value of a fixed policy from transitions of another one.
+
+Le, Voloshin and Yue 2019, "Batch policy learning under constraints", https://arxiv.org/abs/1903.08738,
+algorithm 3: a sequence of regressions
+
+    Q_k = argmin_Q  E_(s, a, r, s') ~ D [ (Q(s, a) - r - discount (1 - d) E_(a' ~ pi(s')) Q_(k-1)(s', a'))^2 ]
+
+where d marks a termination; truncated episodes go on with the value of their final observation, as if
+they had no end. The value of pi is the mean of V(s) = E_(a ~ pi(s)) Q(s, a) over first observations.
+
+What differs from the paper: the regressions run into one another, as in Fu et al. 2021
+(https://arxiv.org/abs/2103.16596, "FQE-L2"). Each step of Adam is on one batch, and Q_(k-1) is a target
+network that moves towards Q by a small fraction. Rewards are divided by their root mean square, so that one
+learning rate serves any unit; values are given in the unit of the rewards.
+
+A policy is a function of observations. Where actions are Discrete it returns the probability of each one,
+and expectations are exact; in a Box it returns actions, and one action stands for the expectation.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import torch
+from gymnasium import spaces
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
+from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.networks import (
+    Scaling,
+    bellman_targets,
+    make_generator,
+    make_network,
+    update_target,
+)
+from orlog.algos.optimizers import Adam
+from orlog.algos.settings import check_settings
+from orlog.errors import DivergedError
+
+__all__ = ["EvaluatedQ", "FQESettings", "TargetPolicy", "fit_q"]
+
+TargetPolicy: TypeAlias = Callable[[Observations], Tensor]
+"""Probabilities [batch, actions] of Discrete actions, or actions [batch, act] in the environment's unit."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FQESettings:
+    """Settings of fitted Q evaluation."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    batch_size: int = 256
+    """Transitions in a batch."""
+    target_rate: float = 0.01
+    """Fraction by which the target network moves towards Q in each step, in (0, 1]."""
+    steps: int = 20_000
+    """Gradient steps."""
+    encoder: EncoderKind = "nature"
+    """Convolutions for frames: `nature` or `impala`."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class EvaluatedQ(nn.Module):
+    """Q of a fixed policy, for Discrete actions or those of a Box.
+
+    Attributes:
+        unit: What rewards were divided by.
+    """
+
+    def __init__(
+        self, settings: FQESettings, scaling: Scaling, *, seed: int, unit: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.unit = unit
+        self._scaling = scaling
+        generator = make_generator(seed, 2, scaling.obs_mean.device)
+        self.encoder = make_encoder(scaling, settings.encoder, generator=generator, random_shift=0)
+        self.is_discrete = isinstance(scaling.action_space, spaces.Discrete)
+        width, outputs = self.encoder.width + len(scaling.action_low), 1
+        if self.is_discrete:
+            outputs = action_count(scaling)
+        self.network = make_network(width, outputs, settings.hidden, generator=generator)
+
+    def scaled_values(
+        self, observations: Observations, actions: Tensor
+    ) -> Float32[Tensor, " batch"]:
+        """Return Q(s, a) / unit."""
+        features = self.encoder(observations)
+        if self.is_discrete:
+            return chosen_values(self.network(features), actions_to_indices(self._scaling, actions))
+        pairs = torch.cat([features, self._scaling.actions_to_unit(actions)], -1)
+        values: Tensor = self.network(pairs).squeeze(-1)
+        return values
+
+    def scaled_state_values(
+        self, observations: Observations, policy: TargetPolicy
+    ) -> Float32[Tensor, " batch"]:
+        """Return V(s) / unit."""
+        chosen = policy(observations)
+        if not self.is_discrete:
+            return self.scaled_values(observations, chosen)
+        values: Tensor = (chosen * self.network(self.encoder(observations))).sum(-1)
+        return values
+
+    @torch.no_grad()
+    def values(self, observations: Observations, actions: Tensor) -> Float32[Tensor, " batch"]:
+        """Return Q(s, a)."""
+        return self.unit * self.scaled_values(observations, actions)
+
+    @torch.no_grad()
+    def state_values(
+        self, observations: Observations, policy: TargetPolicy
+    ) -> Float32[Tensor, " batch"]:
+        """Return V(s)."""
+        return self.unit * self.scaled_state_values(observations, policy)
+
+
+def fit_q(
+    q_function: EvaluatedQ,
+    batches: Iterable[Any],
+    policy: TargetPolicy,
+    settings: FQESettings,
+    *,
+    discount: float,
+    progress: Callable[[int], None] = lambda _step: None,
+) -> None:
+    """Fit Q to a policy, one step for each batch, up to `settings.steps`.
+
+    Args:
+        q_function: What is fitted, in place.
+        batches: Transitions with rewards as they were recorded.
+        policy: The policy whose value is asked for.
+        settings: Settings.
+        discount: Weight of the next step's value, in (0, 1].
+        progress: Called with the number of steps taken, about a hundred times.
+
+    Raises:
+        DivergedError: the loss is not finite.
+    """
+    target = copy.deepcopy(q_function).requires_grad_(False)
+    optimizer = Adam(list(q_function.parameters()), settings.learning_rate)
+    every = max(1, settings.steps // 100)
+    for step, batch in zip(range(1, settings.steps + 1), batches, strict=False):
+        with torch.no_grad():
+            next_values = target.scaled_state_values(batch.next_observations, policy)
+            rewards = batch.rewards / q_function.unit
+            targets = bellman_targets(rewards, batch.terminations, next_values, discount)
+        values = q_function.scaled_values(batch.observations, batch.actions)
+        loss = (values - targets).square().mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+        optimizer.step()
+        update_target(target, q_function, settings.target_rate)
+        if step % every == 0 or step == settings.steps:
+            if not math.isfinite(float(loss.detach())):
+                raise DivergedError(
+                    f"fitted Q evaluation has diverged after {step:,} steps with the discount "
+                    f"{discount:g}; give a smaller one, such as --discount {discount - 0.01:g}.",
+                    step=step,
+                    metric="loss",
+                )
+            progress(step)

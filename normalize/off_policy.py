@@ -1,0 +1,285 @@
+"""Off-policy estimates of a policy's value from logged episodes, and how good such estimates are.
+
+The value of a policy is the mean over episodes of sum_t discount^t r_t. Notation: ratio_t is
+pi(a_t | s_t) / b(a_t | s_t), of the evaluated policy pi and of the policy b that acted, and the weight
+w_t is ratio_0 * .. * ratio_t. Arrays are [episodes, horizon], with zeros after the end of an episode
+(`padded`): an ended episode stays where it is with ratio 1 and reward 0, so that its weight stays in
+the sums by which others are divided, as in Thomas and Brunskill 2016.
+
+Every estimator here is a sum of quotients of sums over episodes:
+
+    value = sum_k  (sum_i numerator[i, k]) / (sum_i denominator[i, k])
+
+It is returned in this form (`Terms`), so that one bootstrap over episodes serves all of them.
+
+    importance sampling            w_T G                                        / 1
+    .. weighted (self-normalized)  w_T G                                        / w_T
+    .. per decision                discount^t w_t r_t              for each t   / 1 or w_t
+    doubly robust                  V(s_0) / 1, and for each t
+                                   discount^t w_t (r_t + discount V(s_t+1) - Q(s_t, a_t))   / 1
+    .. weighted                    the same                                     / 1, and w_t
+
+Papers: Precup, Sutton and Singh 2000, "Eligibility traces for off-policy policy evaluation"
+(importance sampling, weighted and per decision); Jiang and Li 2016, https://arxiv.org/abs/1511.03722
+(doubly robust, equation 10 written out as a sum); Thomas and Brunskill 2016,
+https://arxiv.org/abs/1604.00923 (weighted doubly robust). Without division by weights they are unbiased
+where the ratios are right, every action of pi may be taken by b, and Q and V were not fitted to the
+same episodes; the weighted ones are biased, with a bias that vanishes as episodes grow in number.
+
+What is seen of a truncated episode ends there: importance sampling then estimates the value of the
+steps up to the truncation, while doubly robust estimates go on with V of the final observation.
+
+How good the estimates of several policies are is measured as in Fu et al. 2021,
+https://arxiv.org/abs/2103.16596: absolute error, Spearman's rank correlation and regret@1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+__all__ = [
+    "Terms",
+    "absolute_error",
+    "doubly_robust",
+    "effective_sample_size",
+    "importance_sampling",
+    "mean_terms",
+    "padded",
+    "per_decision_importance_sampling",
+    "rank_correlation",
+    "regret",
+    "resampled_values",
+    "weighted_doubly_robust",
+    "weighted_importance_sampling",
+    "weighted_per_decision_importance_sampling",
+]
+
+_AT_ONCE = 50  # resamples multiplied at a time
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Terms:
+    """An estimate as a sum of quotients of sums over episodes.
+
+    Attributes:
+        numerators: One column for each quotient.
+        denominators: The same shape.
+    """
+
+    numerators: Float[np.ndarray, "episodes quotients"]
+    denominators: Float[np.ndarray, "episodes quotients"]
+
+    @property
+    def value(self) -> float:
+        """The estimate; NaN where no episode has any weight."""
+        every = np.ones((1, len(self.numerators)))
+        return float(self.values(every)[0])
+
+    def values(
+        self, counts: Float[np.ndarray, "resamples episodes"]
+    ) -> Float[np.ndarray, " resamples"]:
+        """Return the estimates for samples that hold each episode so many times."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            quotients = (counts @ self.numerators) / (counts @ self.denominators)
+        return np.asarray(quotients.sum(-1))
+
+
+def padded(
+    values: Float[np.ndarray, " steps"], lengths: Int[np.ndarray, " episodes"]
+) -> Float[np.ndarray, "episodes horizon"]:
+    """Return values of steps, episode after episode, as one row each, with zeros after the end."""
+    found = np.zeros((len(lengths), int(lengths.max())))
+    found[np.arange(found.shape[1]) < lengths[:, None]] = values
+    return found
+
+
+def mean_terms(values: Float[np.ndarray, " episodes"]) -> Terms:
+    """Return the mean of one number for each episode, such as a return or the value of its start."""
+    column = np.asarray(values, np.float64)[:, None]
+    return Terms(numerators=column, denominators=np.ones_like(column))
+
+
+def importance_sampling(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    discount: float,
+) -> Terms:
+    """Return the mean of returns, each weighted by the ratio of its episode's probabilities.
+
+    For logged bandits (one step each) this is inverse propensity weighting.
+    """
+    weights = _weights(log_ratios)[:, -1]
+    return mean_terms(weights * _returns(rewards, discount))
+
+
+def weighted_importance_sampling(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    discount: float,
+) -> Terms:
+    """Return the weighted mean of returns: self-normalized, biased, of bounded variance."""
+    weights = _relative_weights(log_ratios)[:, -1:]
+    returns = _returns(rewards, discount)
+    return Terms(numerators=weights * returns[:, None], denominators=weights)
+
+
+def per_decision_importance_sampling(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    discount: float,
+) -> Terms:
+    """Return the sum of mean rewards of each step, weighted by the ratios up to that step."""
+    terms = _weights(log_ratios) * _discounts(rewards, discount) * rewards
+    return Terms(numerators=terms, denominators=np.ones_like(terms))
+
+
+def weighted_per_decision_importance_sampling(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    discount: float,
+) -> Terms:
+    """Return the sum of weighted mean rewards of each step."""
+    weights = _relative_weights(log_ratios)
+    terms = weights * _discounts(rewards, discount) * rewards
+    return Terms(numerators=terms, denominators=weights)
+
+
+def doubly_robust(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    q_values: Float[np.ndarray, "episodes horizon"],
+    state_values: Float[np.ndarray, "episodes horizon+1"],
+    discount: float,
+) -> Terms:
+    """Return the value that a Q function gives to the starts, corrected by weighted errors of it.
+
+    Unbiased for right ratios, whatever Q; with the exact Q of a deterministic environment its
+    variance is that of the starts alone.
+
+    Args:
+        log_ratios: log pi(a | s) - log b(a | s), -infinity where pi never takes the action.
+        rewards: Rewards.
+        q_values: Q(s_t, a_t) of pi; zeros after the end.
+        state_values: V(s_t), the mean of Q under pi; in the place after an episode's last step 0 if it
+            ended there, and V of the final observation if it was truncated.
+        discount: Weight of the next step, in (0, 1].
+    """
+    weights = _weights(log_ratios)
+    errors = _errors(rewards, q_values, state_values, discount)
+    terms = np.concatenate([state_values[:, :1], weights * errors], 1)
+    return Terms(numerators=terms, denominators=np.ones_like(terms))
+
+
+def weighted_doubly_robust(
+    log_ratios: Float[np.ndarray, "episodes horizon"],
+    rewards: Float[np.ndarray, "episodes horizon"],
+    q_values: Float[np.ndarray, "episodes horizon"],
+    state_values: Float[np.ndarray, "episodes horizon+1"],
+    discount: float,
+) -> Terms:
+    """Return `doubly_robust` with weighted means over the errors of each step."""
+    weights = _relative_weights(log_ratios)
+    errors = _errors(rewards, q_values, state_values, discount)
+    starts = state_values[:, :1]
+    return Terms(
+        numerators=np.concatenate([starts, weights * errors], 1),
+        denominators=np.concatenate([np.ones_like(starts), weights], 1),
+    )
+
+
+def effective_sample_size(log_ratios: Float[np.ndarray, "episodes horizon"]) -> float:
+    """Return (sum w)^2 / sum w^2 of whole episodes: how many equally weighted ones count as much.
+
+    0 where no episode has any weight.
+    """
+    weights = _relative_weights(log_ratios)[:, -1]
+    squares = float(np.square(weights).sum())
+    return float(weights.sum()) ** 2 / squares if squares else 0.0
+
+
+def resampled_values(
+    terms: Sequence[Terms], rng: np.random.Generator, *, resamples: int = 1000
+) -> Float[np.ndarray, "estimates resamples"]:
+    """Return estimates from bootstrap resamples of their episodes, the same resamples for all.
+
+    Args:
+        terms: Estimates from the same episodes.
+        rng: Draws the resamples.
+        resamples: How many.
+    """
+    episodes = len(terms[0].numerators)
+    found = np.empty((len(terms), resamples))
+    for start in range(0, resamples, _AT_ONCE):
+        drawn = rng.integers(episodes, size=(min(_AT_ONCE, resamples - start), episodes))
+        counts = np.stack([np.bincount(one, minlength=episodes) for one in drawn]).astype(float)
+        for index, one in enumerate(terms):
+            found[index, start : start + len(counts)] = one.values(counts)
+    return found
+
+
+def absolute_error(
+    estimates: Float[np.ndarray, "*resamples policies"],
+    values: Float[np.ndarray, "*resamples policies"],
+) -> Float[np.ndarray, "*resamples"]:
+    """Return the mean over policies of |estimate - value|."""
+    return np.asarray(np.abs(estimates - values).mean(-1))
+
+
+def rank_correlation(
+    estimates: Float[np.ndarray, " policies"], values: Float[np.ndarray, " policies"]
+) -> float:
+    """Return Spearman's rank correlation, -1 to 1; NaN if all estimates or all values are equal.
+
+    Equal numbers share the mean of their ranks.
+    """
+    one, other = (_ranks(numbers) - (len(numbers) + 1) / 2 for numbers in (estimates, values))
+    norm = float(np.square(one).sum() * np.square(other).sum()) ** 0.5
+    return float((one * other).sum()) / norm if norm else float("nan")
+
+
+def regret(
+    estimates: Float[np.ndarray, " policies"], values: Float[np.ndarray, " policies"]
+) -> float:
+    """Return regret@1: the best value minus that of the policy that the estimates put first.
+
+    It has the unit of values, and is >= 0; of policies with equal estimates the mean counts.
+    """
+    return float(values.max() - values[estimates == estimates.max()].mean())
+
+
+def _ranks(numbers: Float[np.ndarray, " policies"]) -> np.ndarray:
+    _, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[which]
+    return ranks
+
+
+def _weights(log_ratios: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(np.cumsum(log_ratios, 1)))
+
+
+def _relative_weights(log_ratios: np.ndarray) -> np.ndarray:
+    """Return the weights of each step over the largest of that step, which cannot overflow."""
+    logarithms = np.cumsum(log_ratios, 1)
+    largest = logarithms.max(0)
+    return np.asarray(np.exp(logarithms - np.where(np.isfinite(largest), largest, 0)))
+
+
+def _discounts(rewards: np.ndarray, discount: float) -> np.ndarray:
+    return np.asarray(discount ** np.arange(rewards.shape[1]))
+
+
+def _returns(rewards: np.ndarray, discount: float) -> np.ndarray:
+    return np.asarray((rewards * _discounts(rewards, discount)).sum(1))
+
+
+def _errors(
+    rewards: np.ndarray, q_values: np.ndarray, state_values: np.ndarray, discount: float
+) -> np.ndarray:
+    """Return discount^t (r_t + discount V(s_t+1) - Q(s_t, a_t))."""
+    errors = rewards + discount * state_values[:, 1:] - q_values
+    return np.asarray(_discounts(rewards, discount) * errors)

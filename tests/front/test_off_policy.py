@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import orlog
+from orlog.algos.fitted_q_evaluation import FQESettings
+from orlog.algos.training.evaluating import FIRST_SEED
+from orlog.algos.training.runs import kept_checkpoints
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.off_policy import _check_policy
+from tests.command_line import orlog as command
+
+SMALL = {"hidden": [4], "batch_size": 8}
+QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10)
+DISCOUNT = 0.99
+
+
+def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True) -> Dataset:
+    """Return episodes of CartPole, by a policy that pushes right with probability 0.1."""
+    rng = np.random.default_rng(0)
+    made = gymnasium.make("CartPole-v1")
+    with orlog.record(made, name, action_log_probs=log_probs) as env:
+        for episode in range(8):
+            env.reset(seed=episode)
+            done = False
+            while not done:
+                action = int(rng.random() < 0.1)
+                chance = {"action_log_prob": math.log(0.1 if action else 0.9)} if log_probs else {}
+                _, _, ended, cut, _ = env.step(action, **chance)
+                done = ended or cut
+    return orlog.load_dataset(name)
+
+
+@pytest.fixture
+def data(empty: Path) -> Dataset:
+    """Return them, in an empty folder that is the current one."""
+    assert empty.is_dir()
+    return cartpole()
+
+
+@pytest.fixture
+def empty(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, beside an empty home."""
+    assert home.name
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained(dataset: Dataset, algorithm: str = "cql", **options: object) -> orlog.Run:
+    chosen = {"steps": 20, "evaluations": 2, "keep_checkpoints": True, "settings": SMALL}
+    return orlog.train(algorithm, dataset, **{**chosen, **options})  # type: ignore[arg-type]
+
+
+def test_estimates_of_each_kept_checkpoint_equal_those_by_hand(data: Dataset) -> None:
+    run = trained(data, "bc", steps=60, settings={**SMALL, "learning_rate": 0.03})
+    kept = kept_checkpoints(run.folder)
+    assert list(kept) == [30, 60]
+    last = run.folder / "checkpoint.safetensors"
+    assert kept[60].read_bytes() == last.read_bytes() != kept[30].read_bytes()
+
+    found = orlog.evaluate_off_policy(run, episodes=3, settings=QUICK)
+    assert [one.step for one in found.policies] == [30, 60]
+    assert found.discount == DISCOUNT
+    assert found.left_out == {"critic": "bc trains no critic."}
+    of_last = found.policies[1]
+    assert list(of_last.estimates) == ["fqe", "wis", "pdwis", "dr", "wdr"]
+
+    policy = orlog.load_policy(run)
+    weights, returns = [], []
+    for episode in data:
+        follows = (policy(episode.observations[:-1]) == episode.actions).all()
+        weights.append(follows / np.exp(episode.infos["action_log_probs"].sum()))
+        returns.append((episode.rewards * DISCOUNT ** np.arange(len(episode.rewards))).sum())
+    weighed = np.array(weights)
+    expected = (weighed * returns).sum() / weighed.sum()
+    assert of_last.estimates["wis"].value == pytest.approx(expected)
+    expected = weighed.sum() ** 2 / np.square(weighed).sum()
+    assert of_last.effective_episodes == pytest.approx(expected)
+
+    played = []
+    with gymnasium.make("CartPole-v1") as env:
+        for seed in range(FIRST_SEED, FIRST_SEED + 3):
+            seen, _ = env.reset(seed=seed)
+            total, weight, done = 0.0, 1.0, False
+            while not done:
+                seen, reward, ended, cut, _ = env.step(policy(seen))
+                total += weight * float(reward)
+                weight *= DISCOUNT
+                done = ended or cut
+            played.append(total)
+    assert of_last.value is not None
+    assert of_last.value.value == pytest.approx(np.mean(played))
+    errors = [
+        abs(one.estimates["fqe"].value - one.value.value) for one in found.policies if one.value
+    ]
+    assert found.quality["fqe"]["absolute_error"].value == pytest.approx(np.mean(errors))
+    assert set(found.quality["fqe"]) <= {"absolute_error", "rank_correlation", "regret_at_1"}
+    assert orlog.evaluate_off_policy(run, episodes=3, settings=QUICK) == found
+
+
+def test_the_default_keeps_the_last_checkpoint_alone(data: Dataset) -> None:
+    run = trained(data, keep_checkpoints=False)
+    assert list(kept_checkpoints(run.folder)) == [20]
+    assert not (run.folder / "checkpoints").exists()
+
+
+def test_the_command_prints_tables_or_json(data: Dataset) -> None:
+    run = trained(data, "bc")
+    asked = ["ope", str(run.folder), "--episodes", "2", "--fqe-steps", "5", "--discount", "0.9"]
+    done = command(*asked)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
+    assert "absolute error" in shown
+    assert "left out: critic: bc trains no critic." in shown
+    assert "discounted by 0.9 for each step" in shown
+    body = json.loads(command(*asked, "--json").stdout)
+    assert [one["step"] for one in body["policies"]] == [10, 20]
+    assert body["policies"][0]["run"] == str(run.folder)
+    assert len(body["policies"][0]["estimates"]["fqe"]["interval"]) == 2
+    assert body["protocol"]["episodes"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("empty")
+def test_without_probabilities_or_a_density_one_line_says_so() -> None:
+    plain = cartpole("lab/plain-v1", log_probs=False)
+    found = orlog.evaluate_off_policy(trained(plain), episodes=0, settings=QUICK)
+    assert found.left_out["wis"].startswith("lab/plain-v1 has no column infos/action_log_probs")
+    assert list(found.policies[0].estimates) == ["fqe", "critic"]
+    assert found.policies[0].value is None
+    assert found.quality == {}
+
+    with orlog.record(gymnasium.make("Pendulum-v1"), "lab/box-v1", action_log_probs=True) as env:
+        env.reset(seed=0)
+        for _ in range(200):
+            env.step(env.action_space.sample(), action_log_prob=-math.log(4))
+    run = trained(orlog.load_dataset("lab/box-v1"), "iql", evaluations=0)
+    found = orlog.evaluate_off_policy(run, episodes=1, settings=QUICK)
+    assert "no density" in found.left_out["dr"]
+    assert list(found.policies[0].estimates) == ["fqe", "critic"]
+    assert any("after 200 steps at most" in note for note in found.notes)
+
+
+def test_the_value_of_the_trained_critic_is_its_own(data: Dataset) -> None:
+    run = trained(data)
+    from orlog.algos.training.evaluating import find_run
+    from orlog.algos.training.policy import make_from_record
+    from orlog.algos.training.runs import load_state
+
+    record, dataset, kind = find_run(run.folder)
+    made = make_from_record(record, dataset, kind)
+    load_state(made, run.folder, to_act=True)
+    starts = torch.from_numpy(np.stack([episode.observations[0] for episode in data]))
+    with torch.no_grad():
+        expected = made.critic(made.encoder(starts)).amax(-1).mean()  # type: ignore[attr-defined]
+    found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
+    assert found.policies[1].estimates["critic"].value == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> None:
+    run = trained(data, evaluations=0, steps=2)
+    other = cartpole("lab/other-v1", log_probs=False)
+    another = trained(other, evaluations=0, steps=2)
+    with pytest.raises(ValueError, match="evaluate runs of one dataset at a time"):
+        orlog.evaluate_off_policy([run, another])
+    with pytest.raises(IntegrityError, match="name the dataset that it was trained on"):
+        orlog.evaluate_off_policy(run, dataset=other)
+    with pytest.raises(NotFoundError, match=r"there is no run\.json"):
+        orlog.evaluate_off_policy(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"discount must be in \(0, 1\], found 1.5"):
+        orlog.evaluate_off_policy(run, discount=1.5)
+    (run.folder / "checkpoint.safetensors").unlink()
+    with pytest.raises(NotFoundError, match="no checkpoint yet; run: orlog train"):
+        orlog.evaluate_off_policy(run)
+
+
+def test_policies_that_are_no_function_of_the_observation_are_refused(data: Dataset) -> None:
+    class Remembering:
+        actor = scaling = None
+
+    class Reaching:
+        GOALS, scaling = True, None
+
+    for kind, reason in ((Remembering, "remembers the episode"), (Reaching, "acts for goals")):
+        with pytest.raises(SchemaError, match=f"{reason}.*; leave this run out"):
+            _check_policy(Path("run"), kind(), data)  # type: ignore[arg-type]

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from orlog.normalize.off_policy import (
+    absolute_error,
+    doubly_robust,
+    effective_sample_size,
+    importance_sampling,
+    mean_terms,
+    padded,
+    per_decision_importance_sampling,
+    rank_correlation,
+    regret,
+    resampled_values,
+    weighted_doubly_robust,
+    weighted_importance_sampling,
+    weighted_per_decision_importance_sampling,
+)
+from tests.frozen_lake import Lake, Logged, frozen_lake
+
+HORIZON = 12
+
+
+@pytest.fixture(scope="module")
+def lake() -> Lake:
+    return frozen_lake()
+
+
+@pytest.fixture(scope="module")
+def policies(lake: Lake) -> tuple[np.ndarray, np.ndarray]:
+    """Return the evaluated policy, and the one that acts, which takes the best action less often."""
+    return 0.6 * lake.best() + 0.4 / 4, 0.3 * lake.best() + 0.7 / 4
+
+
+def values_of(
+    lake: Lake, logged: Logged, target: np.ndarray, error: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return Q of the logged actions and V of the states, wrong by a factor 1 + error."""
+    q_table, table = lake.until(target, HORIZON)
+    steps = np.arange(HORIZON)
+    q_values = q_table[steps, logged.states[:, :-1], logged.actions] * logged.alive * (1 + error)
+    state_values = table[np.arange(HORIZON + 1), logged.states] * (1 + error)
+    state_values[:, 1:] *= ~lake.ends[logged.states[:, 1:]]
+    return q_values, state_values
+
+
+def test_each_estimator_is_its_formula() -> None:
+    rng = np.random.default_rng(0)
+    logs, rewards = rng.normal(size=(3, 2)), rng.normal(size=(3, 2))
+    q_values, values = rng.normal(size=(3, 2)), rng.normal(size=(3, 3))
+    discount, count = 0.9, 3
+    ratio = np.exp(logs)
+    weights = np.stack([ratio[:, 0], ratio[:, 0] * ratio[:, 1]], 1)
+    returns = rewards[:, 0] + discount * rewards[:, 1]
+    shares = weights / weights.sum(0)
+    expected = {
+        importance_sampling: (weights[:, 1] * returns).sum() / count,
+        weighted_importance_sampling: (shares[:, 1] * returns).sum(),
+        per_decision_importance_sampling: (weights[:, 0] * rewards[:, 0]).sum() / count
+        + discount * (weights[:, 1] * rewards[:, 1]).sum() / count,
+        weighted_per_decision_importance_sampling: (shares[:, 0] * rewards[:, 0]).sum()
+        + discount * (shares[:, 1] * rewards[:, 1]).sum(),
+    }
+    for estimator, value in expected.items():
+        assert estimator(logs, rewards, discount).value == pytest.approx(value)
+
+    # Jiang and Li 2016, equation 10, from the last step to the first.
+    robust = values[:, 2]
+    for step in (1, 0):
+        gained = rewards[:, step] + discount * robust - q_values[:, step]
+        robust = values[:, step] + ratio[:, step] * gained
+    found = doubly_robust(logs, rewards, q_values, values, discount)
+    assert found.value == pytest.approx(robust.mean())
+
+    # Thomas and Brunskill 2016, section 4: the control variate next to weighted rewards.
+    before = np.concatenate([np.full((3, 1), 1 / count), shares], 1)
+    total = 0.0
+    for step in range(2):
+        own = shares[:, step] * (rewards[:, step] - q_values[:, step])
+        total += discount**step * (own + before[:, step] * values[:, step]).sum()
+    total += discount**2 * (before[:, 2] * values[:, 2]).sum()
+    assert weighted_doubly_robust(logs, rewards, q_values, values, discount).value == pytest.approx(
+        total
+    )
+    assert effective_sample_size(logs) == pytest.approx(1 / np.square(shares[:, 1]).sum())
+
+
+def test_unbiased_estimators_have_the_exact_value_as_their_mean(
+    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
+) -> None:
+    target, behavior = policies
+    exact = lake.until(target, HORIZON)[1][0, 0]
+    logged = lake.play(behavior, 10_000, HORIZON, np.random.default_rng(1))
+    ratios = logged.ratios(target, behavior)
+    wrong = values_of(lake, logged, target, error=2.0)
+    errors = {}
+    for name, terms in {
+        "whole": importance_sampling(ratios, logged.rewards, lake.discount),
+        "per decision": per_decision_importance_sampling(ratios, logged.rewards, lake.discount),
+        "wrong Q": doubly_robust(ratios, logged.rewards, *wrong, lake.discount),
+        "exact Q": doubly_robust(
+            ratios, logged.rewards, *values_of(lake, logged, target), lake.discount
+        ),
+    }.items():
+        episodes = terms.numerators.sum(1)
+        errors[name] = episodes.std() / len(episodes) ** 0.5
+        assert abs(terms.value - exact) < 4 * errors[name], name
+    # Theorem 1 of Jiang and Li: the exact Q leaves the least variance, and a bad one can add some.
+    assert errors["exact Q"] < 0.9 * errors["per decision"]
+    assert errors["per decision"] < 1.001 * errors["whole"]
+    assert errors["exact Q"] < errors["wrong Q"]
+
+    behavior_value = lake.until(behavior, HORIZON)[1][0, 0]
+    assert abs(behavior_value - exact) > 6 * errors["whole"]
+
+
+@pytest.mark.thorough
+def test_weighted_estimators_come_to_the_exact_value_and_are_biased_with_one_episode(
+    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
+) -> None:
+    target, behavior = policies
+    exact = lake.until(target, HORIZON)[1][0, 0]
+    rng = np.random.default_rng(2)
+    logged = lake.play(behavior, 10_000, HORIZON, rng)
+    ratios, rewards = logged.ratios(target, behavior), logged.rewards
+    found = [
+        weighted_importance_sampling(ratios, rewards, lake.discount),
+        weighted_per_decision_importance_sampling(ratios, rewards, lake.discount),
+        weighted_doubly_robust(
+            ratios, rewards, *values_of(lake, logged, target, error=-0.5), lake.discount
+        ),
+    ]
+
+    for terms, draws in zip(found, resampled_values(found, rng, resamples=100), strict=True):
+        assert abs(terms.value - exact) < 4 * draws.std()
+
+    # With one episode the weight cancels: the mean is the value of the policy that acted.
+    single = np.array(
+        [
+            weighted_importance_sampling(ratios[[one]], rewards[[one]], lake.discount).value
+            for one in range(3000)
+        ]
+    )
+    acted = lake.until(behavior, HORIZON)[1][0, 0]
+    error = single.std() / len(single) ** 0.5
+    assert abs(single.mean() - acted) < 4 * error
+    assert abs(single.mean() - exact) > 4 * error
+
+
+@pytest.mark.thorough
+def test_intervals_hold_the_exact_value_as_often_as_they_say(
+    lake: Lake, policies: tuple[np.ndarray, np.ndarray]
+) -> None:
+    target, behavior = policies
+    exact = lake.until(target, HORIZON)[1][0, 0]
+    rng = np.random.default_rng(3)
+    held = np.zeros(3)
+    for _ in range(40):
+        logged = lake.play(behavior, 1000, HORIZON, rng)
+        ratios, rewards = logged.ratios(target, behavior), logged.rewards
+        q_values = values_of(lake, logged, target, error=0.2)
+        terms = [
+            weighted_per_decision_importance_sampling(ratios, rewards, lake.discount),
+            doubly_robust(ratios, rewards, *q_values, lake.discount),
+            weighted_doubly_robust(ratios, rewards, *q_values, lake.discount),
+        ]
+        low, high = np.quantile(resampled_values(terms, rng, resamples=100), [0.025, 0.975], 1)
+        held += (low <= exact) & (exact <= high)
+    assert (held / 40 > 0.84).all()
+
+
+def test_long_episodes_with_large_ratios_do_not_overflow_where_weights_are_relative() -> None:
+    logs = np.full((2, 500), 3.0)
+    logs[1, 0] = 4.0
+    rewards = np.ones((2, 500))
+    assert weighted_importance_sampling(logs, rewards, 0.5).value == pytest.approx(2)
+    assert not np.isfinite(importance_sampling(logs, rewards, 0.5).value)
+
+
+def test_a_policy_that_no_episode_follows_has_no_weighted_estimate() -> None:
+    logs, rewards = np.array([[0.0, -np.inf], [-np.inf, 0.0]]), np.ones((2, 2))
+    assert np.isnan(weighted_importance_sampling(logs, rewards, 1.0).value)
+    assert importance_sampling(logs, rewards, 1.0).value == 0
+    assert effective_sample_size(logs) == 0
+
+
+def test_an_ended_episode_keeps_its_weight() -> None:
+    logs = padded(np.log([2.0, 1.0, 1.0]), np.array([1, 2]))
+    rewards = padded(np.array([1.0, 0.0, 3.0]), np.array([1, 2]))
+    assert rewards.tolist() == [[1, 0], [0, 3]]
+    found = weighted_per_decision_importance_sampling(logs, rewards, 1.0)
+    assert found.value == pytest.approx(2 / 3 + 3 / 3)
+
+
+def test_resamples_of_means_spread_as_their_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=400)
+    draws = resampled_values([mean_terms(values)], rng, resamples=2000)[0]
+    assert draws.mean() == pytest.approx(values.mean(), abs=0.005)
+    assert draws.std() == pytest.approx(values.std() / 20, rel=0.06)
+
+
+def test_the_quality_of_estimates_by_hand_and_by_scipy() -> None:
+    estimates, values = np.array([1.0, 5.0, 2.0, 2.0]), np.array([2.0, 4.0, 6.0, 1.0])
+    assert absolute_error(estimates, values) == pytest.approx((1 + 1 + 4 + 1) / 4)
+    assert regret(estimates, values) == 6 - 4
+    assert regret(values, values) == 0
+    assert regret(np.zeros(4), values) == 6 - 13 / 4
+    assert rank_correlation(estimates, values) == pytest.approx(
+        stats.spearmanr(estimates, values).statistic
+    )
+    assert rank_correlation(values, values) == 1
+    assert np.isnan(rank_correlation(np.zeros(4), values))
