@@ -384,4 +384,36 @@ DATASETS = {
             steps=200_000, maze=_goals_anywhere(UMAZE), seed=5, episode_steps=50, goal_moves=2
         ),
     ),
+    "pointmaze/large-stitch-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "For goal-conditioned algorithms: a force-driven ball in a maze of 46 cells, 5,000 "
+            "episodes of 100 steps, none of which leads far; the scored task is to reach a goal "
+            "anywhere in the maze and stay there. After OGBench's pointmaze-large-stitch."
+        ),
+        license="CC0-1.0",
+        recipe=PointMazeRecipe(
+            steps=500_000,
+            maze=_goals_anywhere(LARGE),
+            environment_id="PointMaze_Large-v3",
+            seed=6,
+            episode_steps=100,
+            goal_moves=4,
+        ),
+    ),
+    "pointmaze/large-goals-v1": CatalogueEntry(
+        version="1.0.0",
+        description=(
+            "For goal-conditioned algorithms: a force-driven ball visits random goals in a maze of "
+            "46 cells, 625 episodes of 800 steps that lead all over it; the scored task is to reach "
+            "a goal anywhere in the maze and stay there. 500,000 steps."
+        ),
+        license="CC0-1.0",
+        recipe=PointMazeRecipe(
+            steps=500_000,
+            maze=_goals_anywhere(LARGE),
+            environment_id="PointMaze_Large-v3",
+            seed=7,
+        ),
+    ),
 }
