@@ -371,7 +371,7 @@ def _critic(algorithm: Any) -> nn.Module | None:
     """Return the trained critic of one of orlog's algorithms, if it has one."""
     critic = getattr(algorithm, "critic", getattr(algorithm, "critics", None))
     known = isinstance(critic, TwinCritic | Critics | nn.Sequential | nn.ModuleList)
-    return critic if known else None
+    return critic if known and hasattr(algorithm, "encoder") else None
 
 
 def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor:
