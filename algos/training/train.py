@@ -84,6 +84,7 @@ __all__ = [
     "SAVES",
     "check_folder",
     "reward_numbers",
+    "run_config",
     "train_in_folder",
     "train_run",
     "with_rewards",
@@ -184,14 +185,7 @@ def train_run(
     recipe = recipe_for(name, dataset, preset=preset)
     steps = recipe.steps if steps is None else steps
     kind = fitting_form(algorithm, dataset)
-    chosen: dict[str, object] = {**recipe.settings, **(settings or {})}
-    of_run = {"steps": steps, "seed": seed}
-    for setting in kind.FROM_RUN:
-        if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
-            raise ValueError(
-                f"{setting} is an option of its own: use --{setting}, not --set {setting}."
-            )
-    config = make_config(kind, chosen)
+    config = run_config(kind, {**recipe.settings, **(settings or {})}, steps=steps, seed=seed)
     online = online_record(kind, config)
     protocol = acting = None
     if online is not None:
@@ -258,6 +252,22 @@ def train_run(
             stop=stop,
         )
     return record
+
+
+def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, seed: int) -> Any:
+    """Return the configuration of an algorithm for a run, before settings are taken from data.
+
+    Raises:
+        ValueError: no such setting, a value that it cannot have, or one that is the run's own.
+    """
+    chosen = dict(settings)
+    of_run = {"steps": steps, "seed": seed}
+    for setting in kind.FROM_RUN:
+        if chosen.setdefault(setting, of_run[setting]) != of_run[setting]:
+            raise ValueError(
+                f"{setting} is an option of its own: use --{setting}, not --set {setting}."
+            )
+    return make_config(kind, chosen)
 
 
 def train_in_folder(

@@ -20,10 +20,25 @@ from typing import TypeVar
 
 from orlog.errors import WorkerDiedError
 
-__all__ = ["map_in_order", "process_pool", "processor_name"]
+__all__ = ["cores", "map_in_order", "process_pool", "processor_name", "result_or_error"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def result_or_error(function: Callable[[Item], Result], item: Item) -> Result | Exception:
+    """Return what a function returns, or the error that it raised, to be sent to another machine."""
+    try:
+        return function(item)
+    except Exception as error:  # noqa: BLE001 (whatever it is, who asked for the work is told)
+        return error
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,9 +44,12 @@ __all__ = [
     "Result",
     "check_comparable",
     "find_executor",
+    "last_step",
     "make_jobs",
     "reproduce",
+    "run_job",
     "run_jobs",
+    "steps_to_reproduce",
     "summarize",
 ]
 
@@ -168,6 +173,7 @@ class Job:
         evaluations: Points of the learning curve.
         trust_environment: Consent to arguments of the environment that come with the data.
         resume: Continue from the folder's checkpoint, if it has one.
+        where: Where the data are in memory, as `train_run` takes it.
     """
 
     algorithm: str
@@ -179,6 +185,7 @@ class Job:
     evaluations: int
     trust_environment: bool = False
     resume: bool = False
+    where: str = "ram"
 
 
 class Executor(Protocol):
@@ -187,39 +194,48 @@ class Executor(Protocol):
     def __call__(
         self,
         function: Callable[[Any], Any],
-        jobs: Sequence[Any],
+        jobs: Iterable[Any],
         *,
-        workers: int,
+        workers: int | None,
         running: Callable[[Any], None],
     ) -> Iterable[tuple[int, Any]]:
         """Yield (position in jobs, result) of each job as it finishes, or the error in its place.
 
         Args:
             function: Runs one job; it can be pickled, as jobs and results can.
-            jobs: What to run.
-            workers: How many to run at a time.
+            jobs: What to run; the next one is taken when there is room for it.
+            workers: How many to run at a time; None for as many as there is room for.
             running: The executor calls this now and then with each job that is running.
         """
 
 
-def find_executor(name: str) -> Executor:
+def find_executor(name: str, **options: str) -> Executor:
     """Return the executor with a name: `execute` of the module `orlog.executors.NAME`.
 
+    Options are passed to it: those that it has besides `workers` and `running`.
+
     Raises:
-        ValueError: there is no executor of that name.
+        ValueError: there is no executor of that name, or it has no such option.
     """
     package = importlib.import_module("orlog.executors")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     if name not in names:
         raise ValueError(f"no executor {name!r}; choose one of: {', '.join(names)}.")
-    executor: Executor = importlib.import_module(f"orlog.executors.{name}").execute
-    return executor
+    executor: Any = importlib.import_module(f"orlog.executors.{name}").execute
+    known = [*inspect.signature(executor).parameters][len(("function", "jobs")) :]
+    known = [option for option in known if option not in ("workers", "running")]
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"the executor {name} has no option {option!r}; {has}.")
+    found: Executor = functools.partial(executor, **options) if options else executor
+    return found
 
 
 def run_jobs(
     jobs: Sequence[Job],
     *,
-    workers: int,
+    workers: int | None,
     executor: str | Executor = "processes",
     progress: Callable[[Job, int], None] = lambda _job, _step: None,
 ) -> list[Outcome]:
@@ -234,10 +250,10 @@ def run_jobs(
     execute = find_executor(executor) if isinstance(executor, str) else executor
     outcomes: dict[int, Outcome] = {}
     for index, outcome in execute(
-        _run_job,
+        run_job,
         jobs,
         workers=workers,
-        running=lambda job: progress(job, _last_step(job.folder)),
+        running=lambda job: progress(job, last_step(job.folder)),
     ):
         if isinstance(outcome, Exception):
             raise outcome
@@ -246,7 +262,8 @@ def run_jobs(
     return [outcomes[index] for index in range(len(jobs))]
 
 
-def _run_job(job: Job) -> Outcome:
+def run_job(job: Job) -> Outcome:
+    """Train and evaluate one job in its folder. Errors: `train_run` and `evaluate_run`."""
     dataset = load_dataset(job.dataset)
     train_run(
         job.algorithm,
@@ -258,6 +275,7 @@ def _run_job(job: Job) -> Outcome:
         curve_episodes=min(CURVE_EPISODES, job.episodes),
         trust_environment=job.trust_environment,
         resume=job.resume,
+        where=job.where,
     )
     return evaluate_run(
         job.folder,
@@ -268,7 +286,8 @@ def _run_job(job: Job) -> Outcome:
     )
 
 
-def _last_step(folder: Path) -> int:
+def last_step(folder: Path) -> int:
+    """Return the last logged step of a run, 0 before there is one."""
     if not (folder / METRICS_FILE).is_file():
         return 0
     lines = read_metrics(folder)
@@ -300,7 +319,7 @@ def make_jobs(
     if len({*seeds}) != len(seeds):
         raise ValueError(f"a seed is named twice in {list(seeds)}; each counts once.")
     if steps is None:
-        steps = _steps_to_reproduce(algorithm, dataset.name, len(seeds))
+        steps = steps_to_reproduce(algorithm, dataset.name, len(seeds))
     scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
     jobs = [
         Job(
@@ -325,7 +344,7 @@ def make_jobs(
     return jobs
 
 
-def _steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
+def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
     """Return the number of steps of the recipe, or of the baseline if there is no recipe."""
     make_config(algorithm, {})
     recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
@@ -430,7 +449,7 @@ def reproduce(
     *,
     seeds: Sequence[int],
     episodes: int,
-    workers: int,
+    workers: int | None,
     steps: int | None = None,
     trust_environment: bool = False,
     resume: bool = False,

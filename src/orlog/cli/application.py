@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS
+from orlog.processes import cores
 from orlog.terminal import console
 
 __all__ = [
@@ -82,7 +82,7 @@ TrustEnvironment = Annotated[
     bool,
     typer.Option("--trust-environment", help="Use environment arguments that come with the data."),
 ]
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 
 
 def _print_version(asked: bool) -> None:

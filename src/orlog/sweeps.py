@@ -1,0 +1,531 @@
+"""Sweeps: algorithms on datasets with several seeds, as a list of jobs that depend on nothing else.
+
+What a job gives lies in the results of this home under its key (`orlog.stored_results`), so that a
+sweep that was killed goes on, equal work is done once, and two sweeps share: one takes a job, the
+other takes the next, and waits for the first at the end.
+
+A worker trains in the results of its own home, because a run that is killed goes on from the
+checkpoint there. Where that is not the home of the sweep, it sends the files of the finished run back,
+and the sweep writes them. Nothing of a job that is done stays in the memory of the sweep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from orlog.algos.algorithms import algorithm_name
+from orlog.algos.presets import recipe_for
+from orlog.algos.training.evaluating import scoring_protocol
+from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
+from orlog.algos.training.runs import code_versions
+from orlog.algos.training.train import CURVE_EPISODES, run_config
+from orlog.code_version import run_sources
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.recipes.build import build_dataset
+from orlog.datasets.recipes.catalogue import catalogue
+from orlog.errors import (
+    CheckpointError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    OrlogError,
+    SchemaError,
+    StorageError,
+    clause,
+)
+from orlog.files import BusyError, replace_file, sole_access, storage_errors
+from orlog.manifests.names import did_you_mean
+from orlog.reproduce import (
+    Executor,
+    Job,
+    Result,
+    find_executor,
+    run_job,
+    steps_to_reproduce,
+    summarize,
+)
+from orlog.stored_results import (
+    RESULT_FILE,
+    JobIdentity,
+    StoredResult,
+    key_of,
+    read_result,
+    result_folder,
+    results_folder,
+    write_result,
+)
+
+__all__ = [
+    "Failure",
+    "Group",
+    "Sweep",
+    "identify",
+    "plan_sweep",
+    "run_sweep",
+    "suite_datasets",
+]
+
+EVALUATIONS = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One algorithm on one dataset, trained with several seeds.
+
+    Attributes:
+        algorithm: The algorithm, as it was given.
+        dataset: What a worker loads: name and digest, or the path of a view.
+        name: Name of the dataset.
+        first: Identity of the job of the first seed.
+        trust_environment: Consent to arguments of the environment that come with the data.
+    """
+
+    algorithm: str
+    dataset: str
+    name: str
+    first: JobIdentity
+    trust_environment: bool
+
+    def identity(self, seed: int) -> JobIdentity:
+        """Return the identity of the job of a seed."""
+        config = self.first.config
+        if "seed" in config:  # algorithms that draw inside have it among their settings
+            config = {**config, "seed": seed}
+        return msgspec.structs.replace(self.first, seed=seed, config=config)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What could not be done, and why.
+
+    Attributes:
+        what: The job, or the dataset that could not be prepared.
+        message: Why.
+    """
+
+    what: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What a sweep is made of, and what of it failed so far.
+
+    Attributes:
+        groups: Algorithms on datasets.
+        seeds: Training seeds of each.
+        left_out: Lines on algorithms that do not apply to a dataset.
+        failures: Datasets and jobs that failed.
+    """
+
+    groups: list[Group]
+    seeds: list[int]
+    left_out: list[str]
+    failures: list[Failure]
+
+    def stored(self, group: Group) -> list[StoredResult]:
+        """Return the finished results of a group, in the order of seeds. Errors: `read_result`."""
+        found = (read_result(key_of(group.identity(seed))) for seed in self.seeds)
+        return [one for one in found if one is not None]
+
+    def result(self, group: Group) -> Result | None:
+        """Return a group's finished results, compared with the recorded baseline; None without."""
+        stored = self.stored(group)
+        if not stored:
+            return None
+        jobs = [_as_job(group, one.job, Path(group.dataset)) for one in stored]
+        dataset = load_dataset(group.dataset)
+        return summarize(dataset, jobs, [(one.record, one.evaluation) for one in stored])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _KeyedJob:
+    """One job for a worker: what to do, the home of the sweep, and whether to wait for others."""
+
+    group: Group
+    identity: JobIdentity
+    home: str
+    waits: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.group.algorithm} on {self.group.name}, seed {self.identity.seed}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How a job ended: another sweep is at it, or it is done; then the files for another home."""
+
+    is_busy: bool = False
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+def suite_datasets(suite: str) -> list[str]:
+    """Return the datasets of the catalogue that begin with `SUITE/`; `all` are all of them.
+
+    Raises:
+        NotFoundError: there is no such suite.
+    """
+    found = [name for name in sorted(catalogue()) if suite in ("all", name.partition("/")[0])]
+    if not found:
+        suites = sorted({name.partition("/")[0] for name in catalogue()})
+        hint = did_you_mean(suite, suites) or f"; choose one of: all, {', '.join(suites)}."
+        raise NotFoundError(f"no suite {suite!r}{hint}")
+    return found
+
+
+def plan_sweep(
+    datasets: Sequence[str],
+    algorithms: Sequence[str],
+    *,
+    seeds: Sequence[int],
+    episodes: int,
+    steps: int | None = None,
+    evaluations: int = EVALUATIONS,
+    trust_environment: bool = False,
+    processes: int = 1,
+    on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
+) -> Sweep:
+    """Return what a sweep has to do; datasets that are not here are built or downloaded first.
+
+    An algorithm that does not apply to a dataset, or that nothing says how long to train there, is left
+    out. A dataset that cannot be had is a failure of the sweep, and does not end it.
+
+    Args:
+        datasets: Names or paths.
+        algorithms: Names, or the places of classes: `my_method.py:MyMethod`.
+        seeds: Training seeds.
+        episodes: Evaluation episodes of each seed.
+        steps: Gradient steps instead of those of recipes.
+        evaluations: Points of the learning curve.
+        trust_environment: Consent to arguments of the environment that come with the data.
+        processes: How many build a dataset.
+        on_build: Called with the name of a dataset that is built or downloaded, with what is done and
+            with what there is in all.
+
+    Raises:
+        ValueError: no such algorithm, or something is named twice.
+    """
+    for what, given in (("dataset", datasets), ("algorithm", algorithms), ("seed", seeds)):
+        if len({*given}) < len(given):
+            raise ValueError(f"a {what} is named twice in {', '.join(map(str, given))}.")
+    sweep = Sweep(groups=[], seeds=[*seeds], left_out=[], failures=[])
+    for name in datasets:
+        try:
+            dataset = _prepared(name, processes, on_build)
+            for algorithm in algorithms:
+                _add_group(
+                    sweep, algorithm, dataset, steps, episodes, evaluations, trust_environment
+                )
+        except OrlogError as error:
+            sweep.failures.append(Failure(what=name, message=str(error)))
+    return sweep
+
+
+def _prepared(name: str, processes: int, on_build: Callable[[str, int, int], None]) -> Dataset:
+    """Return a dataset; one that is not here is built or downloaded."""
+
+    def progress(done: int, total: int) -> None:
+        on_build(name, done, total)
+
+    try:
+        return load_dataset(name)
+    except NotFoundError:
+        if name.partition("@")[0] in catalogue():
+            return load_dataset(build_dataset(name, workers=processes, progress=progress))
+        return load_dataset(name, download=True, progress=progress)
+
+
+def _add_group(
+    sweep: Sweep,
+    algorithm: str,
+    dataset: Dataset,
+    steps: int | None,
+    episodes: int,
+    evaluations: int,
+    trust_environment: bool,
+) -> None:
+    """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
+    try:
+        if steps is None:
+            steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
+        first = identify(
+            algorithm,
+            dataset,
+            seed=sweep.seeds[0],
+            steps=steps,
+            episodes=episodes,
+            evaluations=evaluations,
+            trust_environment=trust_environment,
+        )
+    except (NotFoundError, SchemaError) as error:
+        sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
+        return
+    sweep.groups.append(
+        Group(
+            algorithm=algorithm,
+            dataset=_reference(dataset),
+            name=dataset.name,
+            first=first,
+            trust_environment=trust_environment,
+        )
+    )
+
+
+def _reference(dataset: Dataset) -> str:
+    """Return what names a dataset on any machine, or the path of a view."""
+    if dataset.operation is not None:
+        return str(dataset.folder)
+    return f"{dataset.name}@{dataset.digest}"
+
+
+def identify(
+    algorithm: str,
+    dataset: Dataset,
+    *,
+    seed: int,
+    steps: int,
+    episodes: int,
+    evaluations: int = EVALUATIONS,
+    trust_environment: bool = False,
+) -> JobIdentity:
+    """Return all that decides the numbers of a run by the dataset's recipe.
+
+    Raises:
+        ValueError: no such algorithm.
+        SchemaError: the dataset's spaces do not fit the algorithm.
+        NotFoundError: the dataset names no environment to score in, or no goals for the algorithm.
+        SimulatorError: the environment needs consent, or cannot be made.
+    """
+    kind = fitting_form(algorithm, dataset)
+    check_goal_to_act_for(kind, dataset)
+    recipe = recipe_for(algorithm, dataset)
+    config = run_config(kind, recipe.settings, steps=steps, seed=seed)
+    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    versions = code_versions()
+    return JobIdentity(
+        digest=dataset.digest,
+        algorithm=algorithm_name(algorithm),
+        config=msgspec.json.decode(msgspec.json.encode(config)),
+        reward_scale=recipe.rewards.scale,
+        reward_shift=recipe.rewards.shift,
+        return_range=recipe.rewards.return_range,
+        standardize_observations=recipe.standardize_observations,
+        seed=seed,
+        steps=steps,
+        evaluations=evaluations,
+        curve_episodes=min(CURVE_EPISODES, episodes),
+        protocol=protocol,
+        code=run_sources(kind, config, protocol.environment_id),
+        versions={name: versions[name] for name in ("numpy", "torch")},
+    )
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    workers: int | None = None,
+    executor: str | Executor = "processes",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_failure: Callable[[Failure], None] = lambda _failure: None,
+) -> None:
+    """Run every job of a sweep whose result is not there; failures are added to the sweep's.
+
+    A job that fails ends no other. A full disk ends the sweep: no further job is begun.
+
+    Args:
+        sweep: What `plan_sweep` returned.
+        workers: How many jobs run at a time; the executor decides by default.
+        executor: Where they run.
+        progress: Called with the number of jobs that are done and of those in all.
+        on_failure: Called with each failure when it happens.
+
+    Raises:
+        StorageError: the disk is full or cannot be written; what is done stays.
+        ValueError: there is no such executor.
+    """
+    execute = find_executor(executor) if isinstance(executor, str) else executor
+    home = _home_id()
+    total, done = len(sweep.groups) * len(sweep.seeds), 0
+    full: StorageError | None = None
+    taken: dict[int, _KeyedJob] = {}
+
+    def waiting(jobs: Iterable[_KeyedJob]) -> Iterator[_KeyedJob]:
+        """Yield the jobs whose results are not there, until the disk is full."""
+        index = 0
+        for job in jobs:
+            if full is not None:
+                return
+            if _is_stored(job.identity):
+                tell_done()
+                continue
+            taken[index] = job
+            index += 1
+            yield job
+
+    def tell_done() -> None:
+        nonlocal done
+        done += 1
+        progress(done, total)
+
+    def end(job: _KeyedJob, found: _Ended | Exception) -> None:
+        """Keep what a job gave, or note why it failed."""
+        nonlocal full
+        error = found if isinstance(found, Exception) else None
+        if isinstance(found, _Ended):
+            try:
+                _keep(key_of(job.identity), found.files)
+            except StorageError as failed:
+                error = failed
+        if error is not None:
+            sweep.failures.append(Failure(what=str(job), message=_in_words(error)))
+            on_failure(sweep.failures[-1])
+            if isinstance(error, StorageError) and not isinstance(error, BusyError):
+                full = error
+        tell_done()
+
+    def run(jobs: Iterable[_KeyedJob]) -> Iterator[_KeyedJob]:
+        """Run jobs, and yield those that another sweep is at."""
+        ended = execute(run_keyed, waiting(jobs), workers=workers, running=lambda _job: None)
+        for index, found in ended:
+            job = taken.pop(index)
+            if isinstance(found, _Ended) and found.is_busy:
+                yield job
+            else:
+                end(job, found)
+
+    busy = [*run(_jobs(sweep, home))]
+    for job in run(dataclasses.replace(job, waits=True) for job in busy):
+        raise AssertionError(f"{job}: it waits, so it cannot be busy")
+    if full is not None:
+        raise StorageError(
+            f"the sweep was stopped: {clause(full)}; what is done stays.", errno=full.errno
+        )
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OrlogError | ValueError | OSError | FloatingPointError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:
+    for group in sweep.groups:
+        for seed in sweep.seeds:
+            yield _KeyedJob(group=group, identity=group.identity(seed), home=home)
+
+
+def _is_stored(identity: JobIdentity) -> bool:
+    """Whether a result is there; what cannot be read is found by the worker, and reported by it."""
+    return (result_folder(key_of(identity)) / RESULT_FILE).is_file()
+
+
+def _home_id() -> str:
+    """Return what tells the results of this home from those of others; made at the first call."""
+    path = results_folder() / ".id"
+    with sole_access(path):
+        if not path.is_file():
+            with storage_errors(path):
+                replace_file(path, uuid.uuid4().hex.encode())
+        return path.read_text("utf-8")
+
+
+def run_keyed(job: _KeyedJob) -> _Ended:
+    """Do one job in a worker, unless its result is there or another worker is at it.
+
+    Raises:
+        IntegrityError: the data or the code are not those that the job's key says.
+        OrlogError: training or evaluating failed.
+    """
+    key = key_of(job.identity)
+    folder = result_folder(key)
+    try:
+        with sole_access(folder, longest_wait=None if job.waits else 0):
+            if read_result(key) is None:
+                _train(job, folder)
+    except BusyError:
+        if job.waits:
+            raise
+        return _Ended(is_busy=True)
+    if _home_id() == job.home:
+        return _Ended()
+    return _Ended(files={path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+def _train(job: _KeyedJob, folder: Path) -> None:
+    """Train and evaluate a job in the folder of its result."""
+    group, identity = job.group, job.identity
+    dataset = load_dataset(group.dataset, build=True, download=True)
+    here = identify(
+        group.algorithm,
+        dataset,
+        seed=identity.seed,
+        steps=identity.steps,
+        episodes=identity.protocol.episodes,
+        evaluations=identity.evaluations,
+        trust_environment=group.trust_environment,
+    )
+    if here != identity:
+        raise IntegrityError(
+            f"{job}: this worker has another {_difference(identity, here)} than where the sweep was "
+            "started; install the same orlog and the same packages on all machines."
+        )
+    one = _as_job(group, identity, dataset.folder)
+    try:
+        run_job(one)
+    except (CheckpointError, ManifestError):
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(folder)  # what a run that had begun left is damaged
+        run_job(one)
+    write_result(identity)
+
+
+def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
+    """Return in words what differs between two identities."""
+    for field in JobIdentity.__struct_fields__:
+        ours, theirs = getattr(wanted, field), getattr(here, field)
+        if ours != theirs and isinstance(ours, dict):
+            names = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
+            return f"{field} ({', '.join(names[:3])})"
+        if ours != theirs:
+            return field
+    raise AssertionError("the identities are equal")
+
+
+def _as_job(group: Group, identity: JobIdentity, dataset: Path) -> Job:
+    return Job(
+        algorithm=group.algorithm,
+        dataset=dataset,
+        seed=identity.seed,
+        folder=result_folder(key_of(identity)),
+        steps=identity.steps,
+        episodes=identity.protocol.episodes,
+        evaluations=identity.evaluations,
+        trust_environment=group.trust_environment,
+        resume=True,
+        where="mmap",
+    )
+
+
+def _keep(key: str, files: dict[str, bytes]) -> None:
+    """Write the files of a result that was made in another home, `result.json` last.
+
+    Raises:
+        StorageError: they cannot be written.
+    """
+    if not files:
+        return
+    folder = result_folder(key)
+    with sole_access(folder), storage_errors(folder):
+        if (folder / RESULT_FILE).is_file():
+            return
+        folder.mkdir(exist_ok=True)
+        for name in sorted(files, key=RESULT_FILE.__eq__):
+            replace_file(folder / name, files[name])
