@@ -12,6 +12,7 @@ and the sweep writes them. Nothing of a job that is done stays in the memory of 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,8 @@ __all__ = [
 ]
 
 EVALUATIONS = 5
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +389,7 @@ def run_sweep(
         if error is not None:
             sweep.failures.append(Failure(what=str(job), message=_in_words(error)))
             on_failure(sweep.failures[-1])
-            if isinstance(error, StorageError) and not isinstance(error, BusyError):
+            if isinstance(error, StorageError) and error.errno in _FULL:
                 full = error
         tell_done()
 

@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
-from orlog.cli.application import CORES, Algorithm, AsJson, Name, TrustEnvironment, Workers, app
+from orlog.algos.algorithms import ALGORITHMS
+from orlog.cli.application import CORES, AsJson, TrustEnvironment, app
+from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
 from orlog.errors import SchemaError
-from orlog.terminal import console, errors, print_json, progress_bars, table
+from orlog.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    progress_bar,
+    progress_bars,
+    table,
+)
+
+if TYPE_CHECKING:
+    from orlog.reproduce import Executor, Result
+
+OUT = Path("runs/reproduce")
 
 
-@app.command(epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3")
+@app.command(
+    epilog="Examples: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, and orlog reproduce "
+    "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
+)
 def reproduce(
-    algorithm: Algorithm,
-    name: Name,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds, from 0.")] = 3,
+    algorithm: Annotated[
+        str | None,
+        typer.Argument(help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path."),
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(help="Sweep over the datasets of the catalogue that begin so, or all."),
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(metavar="NAME,..", help="Sweep over these datasets.")
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,..", help="Algorithms of a sweep.")
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.")
+    ] = "3",
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
     ] = False,
@@ -34,8 +71,14 @@ def reproduce(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
     ] = None,
-    workers: Workers = CORES,
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/reproduce"),
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Jobs at a time.", show_default="as many as there are cores"),
+    ] = None,
+    executor: ExecutorName = "processes",
+    address: Address = None,
+    executor_option: ExecutorOptions = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT,
     resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
@@ -43,21 +86,111 @@ def reproduce(
     trust_environment: TrustEnvironment = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train and score an algorithm by its recipe, and compare with the recorded baseline.
+    """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
 
-    Exit codes: 0 identical, same or consistent; 1 not consistent; 4 neither, with --require-same.
+    A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted.
+
+    Exit codes: 0 identical, same or consistent; 1 not consistent, or a job of a sweep failed; 4
+    neither, with --require-same.
     """
+    wanted = _seeds(seeds)
+    where = chosen_executor(executor, address, executor_option)
+    if suite is None and datasets is None and algorithms is None:
+        if algorithm is None or name is None:
+            raise typer.BadParameter(
+                "name an algorithm and a dataset; or, for a sweep, --algorithms with --suite or "
+                "--datasets."
+            )
+        results = [
+            _one(
+                algorithm,
+                name,
+                wanted,
+                sequential=sequential,
+                max_seeds=max_seeds,
+                require_same=require_same,
+                episodes=episodes,
+                steps=steps,
+                workers=workers,
+                executor=where,
+                out=out,
+                resume=resume,
+                record=record,
+                trust_environment=trust_environment,
+                as_json=as_json,
+            )
+        ]
+        failed = False
+    else:
+        if algorithm is not None or algorithms is None or (suite is None) == (datasets is None):
+            raise typer.BadParameter(
+                "a sweep takes --algorithms, and either --suite or --datasets, without other names."
+            )
+        if sequential or max_seeds is not None or out != OUT:
+            raise typer.BadParameter("--sequential, --max-seeds and --out are not for sweeps.")
+        results, failed = _sweep(
+            suite,
+            datasets,
+            algorithms,
+            wanted,
+            episodes=episodes,
+            steps=steps,
+            workers=workers,
+            executor=where,
+            record=record,
+            trust_environment=trust_environment,
+            as_json=as_json,
+        )
+    words = [None if one.verdict is None else one.verdict.word for one in results]
+    if failed or "not consistent" in words:
+        raise typer.Exit(1)
+    if require_same and any(word not in ("identical", "same") for word in words):
+        raise typer.Exit(4)
+
+
+def _seeds(text: str) -> list[int]:
+    """Return the seeds that `--seeds` names: a number is how many, from 0."""
+    from orlog.seeds import parse_seeds
+
+    if text.strip().isdecimal():
+        if not int(text):
+            raise typer.BadParameter("--seeds 0 trains nothing; give 1 or more.")
+        text = f"0-{int(text) - 1}"
+    try:
+        return parse_seeds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _one(
+    algorithm: str,
+    name: str,
+    seeds: list[int],
+    *,
+    sequential: bool,
+    max_seeds: int | None,
+    require_same: bool,
+    episodes: int,
+    steps: int | None,
+    workers: int | None,
+    executor: Executor,
+    out: Path,
+    resume: bool,
+    record: bool,
+    trust_environment: bool,
+    as_json: bool,
+) -> Result:
+    """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
     from orlog.datasets.loading import load_dataset
-    from orlog.normalize.baselines import read_baseline, record_baseline
-    from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines
-    from orlog.reproduce import Result, check_comparable
+    from orlog.normalize.baselines import read_baseline
+    from orlog.reproduce import check_comparable
     from orlog.reproduce import reproduce as run
 
     if max_seeds is not None and not sequential:
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
-    if max_seeds is not None and max_seeds < seeds:
-        raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {seeds}.")
+    if max_seeds is not None and max_seeds < len(seeds):
+        raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
     make_config(algorithm, {})
     dataset = load_dataset(name)
     if record and dataset.operation is not None:
@@ -69,7 +202,7 @@ def reproduce(
         check_comparable(algorithm, dataset, steps)
     if sequential and max_seeds is None:
         baseline = read_baseline(algorithm, dataset.name)
-        max_seeds = max(seeds, len(baseline.returns) if baseline is not None else 0)
+        max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
     def tell(so_far: Result) -> None:
         errors.print(f"{len(so_far.evaluations)} seeds: {so_far.verdict}", soft_wrap=True)
@@ -79,29 +212,106 @@ def reproduce(
             algorithm,
             dataset,
             out,
-            seeds=range(seeds),
+            seeds=seeds,
             episodes=episodes,
             workers=workers,
             steps=steps,
             resume=resume,
             trust_environment=trust_environment,
             max_seeds=max_seeds,
+            executor=executor,
             on_look=tell,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     if as_json:
         print_json(result.to_json())
     else:
-        console.print(table(HEADINGS, [result_cells(result)], numbers=(1, 2, 3, 6)))
-        for line in verdict_lines([result]):
-            console.print(line, soft_wrap=True)
-        for note in (*result.notes, *result.caveats, *reading_notes([result])):
-            console.print(f"note: {note}")
+        _print_results([result])
     if record:
-        path = record_baseline(result.as_baseline())
-        (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)
-    verdict = result.verdict
-    if verdict is not None and verdict.word == "not consistent":
-        raise typer.Exit(1)
-    if require_same and (verdict is None or verdict.word not in ("identical", "same")):
-        raise typer.Exit(4)
+        _record(result, as_json)
+    return result
+
+
+def _sweep(
+    suite: str | None,
+    datasets: str | None,
+    algorithms: str,
+    seeds: list[int],
+    *,
+    episodes: int,
+    steps: int | None,
+    workers: int | None,
+    executor: Executor,
+    record: bool,
+    trust_environment: bool,
+    as_json: bool,
+) -> tuple[list[Result], bool]:
+    """Run a sweep; return the result of each algorithm on each dataset, and whether a job failed."""
+    from orlog.sweeps import plan_sweep, run_sweep, suite_datasets
+
+    names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
+    with progress_bars(lines=True) as update:
+        sweep = plan_sweep(
+            names,
+            _names(algorithms),
+            seeds=seeds,
+            episodes=episodes,
+            steps=steps,
+            trust_environment=trust_environment,
+            processes=CORES,
+            on_build=update,
+        )
+    for line in sweep.left_out:
+        errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+    try:
+        with progress_bar("jobs", lines=True) as update_jobs:
+            run_sweep(sweep, workers=workers, executor=executor, progress=update_jobs)
+    finally:
+        for failure in sweep.failures:
+            line = escape(printable(f"{failure.what}: {failure.message}"))
+            errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)
+    found = [sweep.result(group) for group in sweep.groups]
+    results = [one for one in found if one is not None]
+    if as_json:
+        print_json(
+            {
+                "results": [one.to_json() for one in results],
+                "left_out": sweep.left_out,
+                "failures": [{"what": one.what, "message": one.message} for one in sweep.failures],
+            }
+        )
+    elif results:
+        _print_results(results)
+    for result in results if record else []:
+        _record(result, as_json)
+    return results, bool(sweep.failures) or not results
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _print_results(results: list[Result]) -> None:
+    from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines
+
+    headings: tuple[str, ...] = HEADINGS
+    rows, shift = [result_cells(one) for one in results], 0
+    if len({one.record.dataset for one in results}) > 1:
+        headings, shift = ("dataset", *HEADINGS), 1
+        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
+    numbers = [column + shift for column in (1, 2, 3, 6)]
+    console.print(table(headings, rows, numbers=numbers))
+    for one in results:
+        for line in verdict_lines([one]):
+            about = f"{one.record.dataset}: " if shift else ""
+            console.print(f"{about}{line}", soft_wrap=True)
+    notes = [note for one in results for note in (*one.notes, *one.caveats)]
+    for note in dict.fromkeys([*notes, *reading_notes(results)]):
+        console.print(f"note: {note}")
+
+
+def _record(result: Result, as_json: bool) -> None:
+    from orlog.normalize.baselines import record_baseline
+
+    path = record_baseline(result.as_baseline())
+    (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)

@@ -1,0 +1,109 @@
+"""Runs jobs on a cluster of Ray, each on one core."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
+from orlog.processes import result_or_error
+
+__all__ = ["execute"]
+
+CONNECT_SECONDS = 10.0
+
+Item = TypeVar("Item")
+Output = TypeVar("Output")
+
+
+def execute(
+    function: Callable[[Item], Output],
+    jobs: Iterable[Item],
+    *,
+    workers: int | None,
+    running: Callable[[Item], None],
+    address: str = "auto",
+) -> Iterator[tuple[int, Output | Exception]]:
+    """Yield (position, result) of each job as it finishes, or the error that it raised.
+
+    Ray runs a job again, up to three times, if its node or its process is lost. Nodes can join and
+    leave while jobs run.
+
+    Args:
+        function: As for every executor, imported on the nodes: orlog must be installed there.
+        jobs: As for every executor.
+        workers: Jobs at a time; as many as the cluster has cores by default.
+        running: As for every executor.
+        address: `HOST:PORT` of the cluster, or `auto` for one that runs on this machine.
+
+    Raises:
+        MissingExtraError: ray is not installed.
+        WorkerDiedError: the cluster cannot be reached.
+    """
+    ray = _connected(address)
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=3)(result_or_error)
+        waiting = enumerate(jobs)
+        busy: dict[Any, tuple[int, Item]] = {}
+        is_over = False
+        while True:
+            room = workers or int(ray.cluster_resources().get("CPU", 1))
+            while not is_over and len(busy) < room:
+                index, job = next(waiting, (-1, None))
+                is_over = job is None
+                if job is not None:
+                    busy[remote.remote(function, job)] = index, job
+            if not busy:
+                return
+            done, _ = ray.wait([*busy], timeout=0.5)
+            for future in done:
+                index, _ = busy.pop(future)
+                yield index, _result(ray, future)
+            for _, job in busy.values():
+                running(job)
+    finally:
+        ray.shutdown()
+
+
+def _result(ray: Any, future: Any) -> Any:
+    """Return what a job returned, or the error in its place."""
+    try:
+        return ray.get(future)
+    except ray.exceptions.RayTaskError as error:  # such as a result that cannot be pickled
+        return WorkerDiedError(f"its process on the cluster failed: {error.cause!r}.")
+    except ray.exceptions.RayError as error:
+        first = str(error).strip().partition("\n")[0]
+        return WorkerDiedError(
+            f"its process or its node was lost four times, often because memory ran out: {first}"
+        )
+
+
+def _connected(address: str) -> Any:
+    """Return the module ray, connected to a cluster.
+
+    Raises:
+        MissingExtraError: ray is not installed.
+        WorkerDiedError: the cluster cannot be reached.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'the executor ray needs ray, which is not installed; run: pip install "orlog[ray]"',
+            extra="ray",
+        ) from error
+    advice = "start it with ray start --head, or give --address HOST:PORT of one that runs."
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if colon:  # ray itself would try for minutes
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except OrlogError:
+        raise
+    except Exception as error:  # ray raises errors of many kinds
+        reason = clause(error).strip().partition("\n")[0]
+        raise WorkerDiedError(
+            f"no cluster of Ray answers at {address}: {reason}; {advice}"
+        ) from error
+    return ray

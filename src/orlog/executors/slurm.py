@@ -1,0 +1,131 @@
+"""Runs jobs on a cluster of SLURM, each as a job of the cluster, through submitit."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from orlog.datasets.home.folders import datasets_folder
+from orlog.errors import MissingExtraError, NotFoundError, WorkerDiedError
+from orlog.processes import result_or_error
+
+__all__ = ["execute"]
+
+AT_A_TIME = 100
+LOOK_SECONDS = 2.0
+
+Item = TypeVar("Item")
+Output = TypeVar("Output")
+
+
+def execute(
+    function: Callable[[Item], Output],
+    jobs: Iterable[Item],
+    *,
+    workers: int | None,
+    running: Callable[[Item], None],
+    partition: str = "",
+    time: str = "240",
+    memory: str = "8",
+    cluster: str = "slurm",
+) -> Iterator[tuple[int, Output | Exception]]:
+    """Yield (position, result) of each job as it finishes, or the error that it raised.
+
+    ORLOG_HOME must be on a disk that all nodes share: jobs and their logs lie in its folder `slurm`. A
+    job that runs out of time, or that makes room for another, is queued again by SLURM.
+
+    Args:
+        function: As for every executor, imported on the nodes: orlog must be installed there.
+        jobs: As for every executor.
+        workers: Jobs in the queue at a time, 100 by default.
+        running: As for every executor.
+        partition: Partition to queue in; the cluster's own choice by default.
+        time: Minutes that a job may take.
+        memory: Gigabytes of memory of a job.
+        cluster: `slurm`, or `local` for processes on this machine.
+
+    Raises:
+        MissingExtraError: submitit is not installed.
+        NotFoundError: this machine cannot queue jobs.
+        ValueError: `time` or `memory` is no number.
+    """
+    queue = _queue(cluster, partition, int(time), float(memory))
+    waiting = enumerate(jobs)
+    busy: list[tuple[int, Item, Any]] = []
+    try:
+        while True:
+            for index, job in itertools.islice(waiting, (workers or AT_A_TIME) - len(busy)):
+                busy.append((index, job, queue.submit(_Resumed(function, job))))
+            if not busy:
+                return
+            done = [one for one in busy if one[2].done()]
+            ended = {index for index, _, _ in done}
+            busy = [one for one in busy if one[0] not in ended]
+            for index, _, submitted in done:
+                yield index, _result(submitted)
+            for _, job, _ in busy:
+                running(job)
+            if not done:
+                _sleep()
+    finally:
+        for _, _, submitted in busy:  # the sweep was stopped: nothing may go on without it
+            submitted.cancel(check=False)
+
+
+class _Resumed:
+    """A job that is called again where it was after SLURM stopped it: its work is on disk."""
+
+    def __init__(self, function: Callable[[Any], Any], item: object) -> None:
+        self._function = function
+        self._item = item
+
+    def __call__(self) -> Any:
+        return result_or_error(self._function, self._item)
+
+    def checkpoint(self) -> Any:
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
+    try:
+        import submitit
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'the executor slurm needs submitit, which is not installed; run: pip install "orlog[slurm]"',
+            extra="slurm",
+        ) from error
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise NotFoundError(
+            "this machine has no sbatch, so it cannot queue jobs of SLURM; run the command on a node "
+            "that can, such as the cluster's login node."
+        )
+    logs = datasets_folder().parent / "slurm"
+    queue = submitit.AutoExecutor(folder=logs / "%j", cluster=cluster)
+    queue.update_parameters(
+        name="orlog", timeout_min=minutes, mem_gb=gigabytes, cpus_per_task=1, nodes=1
+    )
+    if partition:
+        queue.update_parameters(slurm_partition=partition)
+    return queue
+
+
+def _result(submitted: Any) -> Any:
+    """Return what a job returned, or the error in its place."""
+    import submitit
+
+    try:
+        return submitted.result()
+    except submitit.core.utils.UncompletedJobError as error:
+        first = str(error).strip().partition("\n")[0]
+        return WorkerDiedError(
+            f"it ended without a result, often because memory or time ran out: {first}"
+        )
+
+
+def _sleep() -> None:
+    time.sleep(LOOK_SECONDS)

@@ -1,0 +1,205 @@
+"""Sweeps: jobs whose results lie under a key, run once by any number of sweeps and kills."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orlog.algos.training.train import train_run
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import StoppedError, StorageError
+from orlog.executors.processes import execute
+from orlog.files import sole_access
+from orlog.processes import result_or_error
+from orlog.stored_results import key_of, read_result, read_results, result_folder, results_folder
+from orlog.sweeps import Sweep, plan_sweep, run_sweep
+from tests.command_line import orlog
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def small(dataset: Dataset, algorithms: tuple[str, ...] = ("bc",), seeds: int = 2) -> Sweep:
+    return plan_sweep(
+        [dataset.name], algorithms, seeds=range(seeds), steps=2, episodes=1, evaluations=1
+    )
+
+
+def keys(sweep: Sweep) -> list[str]:
+    return [key_of(group.identity(seed)) for group in sweep.groups for seed in sweep.seeds]
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_apply(
+    mini: Dataset,
+) -> None:
+    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc,gcbc"]
+    words += ["--steps", "2", "--episodes", "1", "--seeds", "0-1", "--json"]
+    found = orlog(*words)
+    assert found.returncode == 0, found.stderr
+    body = json.loads(found.stdout)
+    assert [one["algorithm"] for one in body["results"]] == ["bc", "gcbc"]
+    assert [[seed["seed"] for seed in one["seeds"]] for one in body["results"]] == [[0, 1]] * 2
+    assert body["failures"] == []
+    stored = {one.key: one for one in read_results()}
+    assert len(stored) == 4
+    again = orlog(*words)
+    assert json.loads(again.stdout) == body
+    assert {one.key: one for one in read_results()} == stored
+
+    wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
+    assert wrong.returncode == 1
+    assert "no suite 'nothing'; choose one of: all, classic" in wrong.stderr
+    assert orlog("reproduce", "bc").returncode == 2
+    assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
+
+
+def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(
+    mini: Dataset,
+) -> None:
+    names = [mini.name, "nowhere/nothing-v1"]
+    sweep = plan_sweep(names, ["gcbc"], seeds=[0], episodes=1)
+    assert sweep.groups == []
+    (line,) = sweep.left_out
+    assert line.startswith(f"gcbc on {mini.name} is left out: orlog has neither a recipe nor")
+    (failure,) = sweep.failures
+    assert failure.what == "nowhere/nothing-v1"
+    with pytest.raises(ValueError, match="a dataset is named twice"):
+        plan_sweep([mini.name] * 2, ["bc"], seeds=[0], episodes=1)
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_job_that_another_sweep_is_at_comes_last_and_begun_ones_go_on(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    sweep = small(mini)
+    first, second = keys(sweep)
+    stopped: dict[str, Any] = {"seed": 1, "steps": 2, "evaluations": 1, "curve_episodes": 1}
+    with pytest.raises(StoppedError):
+        train_run("bc", mini, result_folder(second), stop=lambda: True, **stopped)
+    train_run("bc", mini, tmp_path / "alone", **stopped)
+    order = []
+    with contextlib.ExitStack() as other:
+        other.enter_context(sole_access(result_folder(first)))
+
+        def progress(done: int, total: int) -> None:
+            order.append((done, total, *(read_result(key) is not None for key in keys(sweep))))
+            other.close()
+
+        run_sweep(sweep, progress=progress)
+    assert order == [(1, 2, False, True), (2, 2, True, True)]
+    assert sweep.failures == []
+    expected = (tmp_path / "alone" / CHECKPOINT).read_bytes()
+    assert (result_folder(second) / CHECKPOINT).read_bytes() == expected
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
+    mini: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = small(mini, seeds=3)
+    wanted = keys(sweep)
+    in_the_way = result_folder(wanted[0]) / "metrics.jsonl"
+    in_the_way.mkdir(parents=True)
+    failing = small(mini, seeds=2)
+    run_sweep(failing)
+    (failure,) = failing.failures
+    assert failure.what == f"bc on {mini.name}, seed 0"
+    assert "cannot write the run" in failure.message
+    assert [read_result(key) is not None for key in wanted] == [False, True, False]
+
+    def full(_job: object) -> None:
+        raise StorageError("the disk is full.", errno=errno.ENOSPC)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orlog.sweeps.run_job", full)
+        with pytest.raises(StorageError, match=r"stopped: the disk is full; what is done stays\."):
+            run_sweep(sweep, workers=1)
+    assert [one.what[-6:] for one in sweep.failures] == ["seed 0"]  # no further job was begun
+    in_the_way.rmdir()
+    run_sweep(sweep)
+    assert all(read_result(key) for key in wanted)
+
+
+def test_results_of_another_home_come_back_and_other_code_is_refused(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(mini.folder.parents[2], tmp_path / "node" / "datasets")
+
+    def on_a_node(
+        function: Callable[[Any], Any],
+        jobs: Iterable[Any],
+        *,
+        workers: int | None,  # noqa: ARG001 (as every executor has)
+        running: Callable[[Any], None],  # noqa: ARG001
+    ) -> Iterator[tuple[int, Any]]:
+        for index, job in enumerate(jobs):
+            with monkeypatch.context() as patch:
+                patch.setenv("ORLOG_HOME", str(tmp_path / "node"))
+                found = result_or_error(function, job)
+            yield index, found
+
+    sweep = small(mini, seeds=1)
+    run_sweep(sweep, executor=on_a_node)
+    assert sweep.failures == []
+    (key,) = keys(sweep)
+    there = tmp_path / "node" / "results" / key
+    for path in there.iterdir():
+        assert (results_folder() / key / path.name).read_bytes() == path.read_bytes()
+    assert read_result(key) is not None
+
+    (group,) = sweep.groups
+    code = {**group.first.code, "orlog.algos.bc": "0" * 64}
+    first = msgspec.structs.replace(group.first, code=code)
+    other = dataclasses.replace(sweep, groups=[dataclasses.replace(group, first=first)])
+    run_sweep(other, executor=on_a_node)
+    (failure,) = other.failures
+    assert "another code (orlog.algos.bc) than where the sweep was started" in failure.message
+
+
+@pytest.mark.thorough
+def test_memory_does_not_grow_with_jobs() -> None:
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        found = execute(abs, iter(range(count)), workers=2, running=lambda _job: None)
+        assert sum(1 for _ in found) == count
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(10_000) < peak(100) + 2**20
+
+
+@pytest.mark.thorough
+def test_a_sweep_that_is_killed_goes_on_and_two_at_once_share(mini: Dataset) -> None:
+    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc", "--seeds", "6"]
+    words += ["--steps", "50", "--episodes", "2", "--workers", "2", "--json"]
+    command = [sys.executable, "-m", "orlog.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as begun:
+        while not [*read_results()]:
+            assert begun.poll() is None
+            time.sleep(0.05)
+        os.kill(begun.pid, signal.SIGKILL)
+    done = {one.key: one.finished for one in read_results()}
+    assert done
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    said = [json.loads(one.communicate()[0]) for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert said[0] == said[1]
+    found = {one.key: one.finished for one in read_results()}
+    assert len(found) == 6
+    assert done.items() <= found.items()
