@@ -29,7 +29,7 @@ OUT = Path("runs/reproduce")
 
 
 @app.command(
-    epilog="Examples: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, and orlog reproduce "
+    epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
     "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
 )
 def reproduce(
