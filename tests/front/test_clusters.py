@@ -1,0 +1,127 @@
+"""Executors of clusters: a real cluster of Ray on this machine, and submitit's local executor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import MissingExtraError
+from orlog.reproduce import find_executor
+from orlog.stored_results import read_results
+from tests.tool_environments import run_tool, tool_python
+
+KILLS = """
+import os, signal
+
+def kill_1(number):
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+"""
+
+RAY = """
+import sys
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+from kills import kill_1
+from orlog.reproduce import find_executor
+from orlog.sweeps import plan_sweep, run_sweep
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+second = cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+execute = find_executor("ray", address=cluster.address)
+lost = []
+
+def progress(done, total):
+    if done == 2 and not lost:
+        lost.append(second)
+        cluster.remove_node(second, allow_graceful=False)  # which kills its processes
+
+sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(6), steps=200, episodes=2, evaluations=1)
+run_sweep(sweep, executor=execute, progress=progress)
+assert lost
+assert not sweep.failures, sweep.failures
+
+found = dict(execute(kill_1, range(4), workers=None, running=lambda job: None))
+error = found.pop(1)
+assert found == {0: 0, 2: 2, 3: 3}
+assert type(error).__name__ == "WorkerDiedError"
+assert "was lost four times" in str(error)
+cluster.shutdown()
+
+for address in ("127.0.0.1:1", "auto", "nonsense"):
+    try:
+        list(find_executor("ray", address=address)(abs, [1], workers=1, running=print))
+    except Exception as error:
+        assert type(error).__name__ == "WorkerDiedError"
+        assert str(error).startswith(f"no cluster of Ray answers at {address}: "), error
+        assert "\\n" not in str(error), error
+    else:
+        raise AssertionError(address)
+"""
+
+SUBMITIT = """
+import sys
+
+from kills import kill_1
+from orlog.reproduce import find_executor
+from orlog.sweeps import plan_sweep, run_sweep
+
+execute = find_executor("slurm", cluster="local")
+found = dict(execute(kill_1, range(3), workers=3, running=lambda job: None))
+error = found.pop(1)
+assert found == {0: 0, 2: 2}
+assert type(error).__name__ == "WorkerDiedError"
+assert "ended without a result" in str(error)
+
+sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(2), steps=20, episodes=1, evaluations=1)
+run_sweep(sweep, executor=execute)
+assert not sweep.failures, sweep.failures
+"""
+
+
+@pytest.fixture
+def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every process import a job that kills its own."""
+    (tmp_path / "kills.py").write_text(KILLS, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("kills")
+def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    run_tool(tool_python("ray==2.60.0"), RAY, mini.name, folder=tmp_path)
+    assert sorted(one.job.seed for one in read_results()) == [*range(6)]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("kills")
+def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    run_tool(tool_python("submitit==1.5.4"), SUBMITIT, mini.name, folder=tmp_path)
+    assert sorted(one.job.seed for one in read_results()) == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_an_executor_whose_package_is_missing_names_its_extra(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf'pip install "orlog\[{name}\]"'):
+        [*find_executor(name)(abs, [1], workers=1, running=print)]
+
+
+def test_an_option_that_an_executor_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="executor processes has no option 'address'; it has none"):
+        find_executor("processes", address="auto")
+    with pytest.raises(ValueError, match="it has partition, time, memory, cluster"):
+        find_executor("slurm", queue="x")
