@@ -27,6 +27,7 @@ from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions
 from orlog.algos.training.train import CURVE_EPISODES, run_config
 from orlog.code_version import run_sources
+from orlog.datasets.home.folders import version_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
@@ -282,10 +283,14 @@ def _add_group(
 
 
 def _reference(dataset: Dataset) -> str:
-    """Return what names a dataset on any machine, or the path of a view."""
-    if dataset.operation is not None:
+    """Return what names a dataset on any machine, or the path of a view or of a folder elsewhere."""
+    if dataset.operation is not None or not _is_at_home(dataset):
         return str(dataset.folder)
     return f"{dataset.name}@{dataset.digest}"
+
+
+def _is_at_home(dataset: Dataset) -> bool:
+    return dataset.folder.resolve() == version_folder(dataset.name, dataset.version).resolve()
 
 
 def identify(

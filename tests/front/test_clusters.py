@@ -24,11 +24,9 @@ def kill_1(number):
 
 RAY = """
 import sys
-from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
-from kills import kill_1
 from orlog.reproduce import find_executor
 from orlog.sweeps import plan_sweep, run_sweep
 
@@ -39,15 +37,25 @@ execute = find_executor("ray", address=cluster.address)
 lost = []
 
 def progress(done, total):
-    if done == 2 and not lost:
+    if done == 1 and not lost:
         lost.append(second)
         cluster.remove_node(second, allow_graceful=False)  # which kills its processes
 
-sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(6), steps=200, episodes=2, evaluations=1)
+sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(4), steps=100, episodes=1, evaluations=1)
 run_sweep(sweep, executor=execute, progress=progress)
 assert lost
 assert not sweep.failures, sweep.failures
+cluster.shutdown()
+"""
 
+RAY_ERRORS = """
+from ray.cluster_utils import Cluster
+
+from kills import kill_1
+from orlog.reproduce import find_executor
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+execute = find_executor("ray", address=cluster.address)
 found = dict(execute(kill_1, range(4), workers=None, running=lambda job: None))
 error = found.pop(1)
 assert found == {0: 0, 2: 2, 3: 3}
@@ -94,12 +102,19 @@ def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("kills")
 def test_a_cluster_of_ray_that_loses_a_node_ends_every_job_once(
     mini: Dataset, tmp_path: Path
 ) -> None:
     run_tool(tool_python("ray==2.60.0"), RAY, mini.name, folder=tmp_path)
-    assert sorted(one.job.seed for one in read_results()) == [*range(6)]
+    assert sorted(one.job.seed for one in read_results()) == [*range(4)]
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("kills")
+def test_ray_tells_of_a_job_that_kills_its_process_and_of_a_cluster_that_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    run_tool(tool_python("ray==2.60.0"), RAY_ERRORS, folder=tmp_path)
 
 
 @pytest.mark.thorough
