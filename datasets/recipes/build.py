@@ -186,14 +186,15 @@ def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episo
     with process_pool(workers) as pool:
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
-            firsts = range(0, count, EPISODES_PER_TASK)
-            make = functools.partial(_some_episodes, part, count)
-            some = map_in_order(pool, make, firsts, ahead=4 * workers)
+            size = EPISODES_PER_TASK
+            blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
+            make = functools.partial(_some_episodes, part)
+            some = map_in_order(pool, make, blocks, ahead=4 * workers)
             yield from _until(itertools.chain.from_iterable(some), part.steps)
 
 
-def _some_episodes(recipe: Recipe, count: int, first: int) -> list[Episode]:
-    return list(recipe.episodes(first, min(count, first + EPISODES_PER_TASK)))
+def _some_episodes(recipe: Recipe, block: range) -> list[Episode]:
+    return list(recipe.episodes(block.start, block.stop))
 
 
 def _until(episodes: Iterator[Episode], steps: int) -> Iterator[Episode]:

@@ -1,0 +1,255 @@
+"""Recipes of the `mujoco/...` datasets: random, medium and better runs of robots, after D4RL's (v2).
+
+Policies that `orlog behavior train` trained record in Gymnasium's MuJoCo environments. They ship with
+orlog, in `manifests/recorded/behaviors`, several of each training:
+
+    random         uniform actions
+    medium         a policy that returns about a third of what the last one does
+    medium-replay  the policies up to medium, one after another
+    medium-best    half medium, half the last policy
+    best           the last policy; it is not called expert, since D4RL's experts return more
+
+Actions are drawn from the policy, which is a Gaussian squashed by a tanh, and every step keeps the
+log-density of its action as `action_log_probs`.
+
+Every episode depends on (recipe seed, part, episode index) only. The last one of a part is cut where
+the steps of the part run out.
+
+    episode i of part p:  SeedSequence((seed, p, i)) -> reset seed, generator of noise
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.episode import Episode
+from orlog.datasets.recipes.behavior_policies import TrainedPolicy, read_policies
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.manifests.environments import make_environment
+from orlog.manifests.shipped import records_folder
+
+__all__ = ["DATASETS", "MujocoRecipe"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MujocoRecipe:
+    """Everything that decides the bytes of a `mujoco` dataset.
+
+    Attributes:
+        environment_id: The registered environment that records and scores.
+        steps: Steps in the dataset.
+        behaviors: Name of the file of behavior policies; empty where actions are uniform.
+        digest: Digest of that file; empty without a file.
+        policies: Positions in that file of the policies, each of which records a part with an equal
+            number of steps; None in place of a position stands for uniform actions.
+        seed: Root of all randomness.
+        part: Which part this recipe makes; None: all.
+    """
+
+    environment_id: str
+    steps: int
+    behaviors: str
+    digest: str
+    policies: tuple[int | None, ...]
+    seed: int
+    part: int | None = None
+
+    name = "mujoco"
+    version = 1  # raised whenever the same parameters would give other bytes
+
+    @property
+    def behavior_policy(self) -> str:
+        """Description of the policies that chose the actions."""
+        if self.policies == (None,):
+            return "uniform actions; action_log_probs are exact"
+        names = ", ".join(map(str, self.policies))
+        return (
+            f"policies {names} of {self.behaviors}.safetensors, one after another; each is a Gaussian "
+            "squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"
+        )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything besides the seed that decides the bytes, as JSON."""
+        parameters = parameters_of(self)
+        del parameters["part"]
+        return parameters
+
+    @property
+    def environment_kwargs(self) -> dict[str, Any]:
+        """Arguments of `gymnasium.make`: none."""
+        return {}
+
+    @property
+    def parts(self) -> list[MujocoRecipe]:
+        """A recipe for each part, in order."""
+        share = self.steps // len(self.policies)
+        return [
+            dataclasses.replace(self, part=part, steps=share) for part in range(len(self.policies))
+        ]
+
+    def lengths(self, limit: int) -> list[int]:
+        """Most steps of each episode, for more episodes than a part can have."""
+        return [limit] * self.steps
+
+    def episodes(self, first: int, last: int) -> Iterator[Episode]:
+        """Yield episodes `first` to `last - 1` of this part.
+
+        Raises:
+            MissingExtraError: MuJoCo is not installed.
+            IntegrityError: the policies that ship are other ones.
+        """
+        assert self.part is not None
+        position = self.policies[self.part]
+        behavior = None if position is None else self._policies()[position]
+        with make_environment(self.environment_id, self.environment_kwargs) as env:
+            for index in range(first, last):
+                yield self._episode(env, behavior, index)
+
+    def expert(self) -> Expert | None:
+        """Return the last policy of the file, without noise; None without a file."""
+        if not self.behaviors:
+            return None
+        *_, last = self._policies()
+
+        def policy(observations: Any) -> np.ndarray:
+            return np.array([last.policy.mode(one) for one in observations])
+
+        return Expert(
+            name=f"the last policy of {self.behaviors}.safetensors ({self.digest[:19]}), trained for "
+            f"{last.steps:,} steps: its mean before the tanh",
+            policy=policy,
+        )
+
+    def _policies(self) -> list[TrainedPolicy]:
+        return _read_shipped(self.behaviors, self.digest)
+
+    def _episode(
+        self, env: gymnasium.Env[Any, Any], behavior: TrainedPolicy | None, index: int
+    ) -> Episode:
+        key = (self.seed, self.part, index)
+        reset_seed, stream = np.random.SeedSequence(key).generate_state(2)
+        rng = np.random.Generator(np.random.PCG64(int(stream)))
+        assert env.action_space.shape is not None
+        (width,) = env.action_space.shape
+        observation, _ = env.reset(seed=int(reset_seed))
+        observations, terminated, truncated = [observation], False, False
+        actions: list[np.ndarray] = []
+        log_probs: list[float] = []
+        rewards: list[float] = []
+        while not terminated and not truncated:
+            if behavior is None:
+                action = rng.uniform(-1, 1, width).astype(np.float32)
+                log_prob = -width * math.log(2)
+            else:
+                action, log_prob = behavior.policy.act(observation, rng.standard_normal(width))
+            observation, reward, terminated, truncated, _ = env.step(action)
+            observations.append(observation)
+            actions.append(action)
+            log_probs.append(log_prob)
+            rewards.append(float(reward))
+        terminations = np.zeros(len(actions), np.bool_)
+        truncations = np.zeros(len(actions), np.bool_)
+        terminations[-1], truncations[-1] = terminated, truncated
+        return Episode(
+            observations=np.array(observations),
+            actions=np.array(actions),
+            rewards=np.array(rewards),
+            terminations=terminations,
+            truncations=truncations,
+            infos={"action_log_probs": np.array(log_probs)},
+            seed=int(reset_seed),
+            metadata={"behavior_steps": 0 if behavior is None else behavior.steps},
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _read_shipped(name: str, digest: str) -> list[TrainedPolicy]:
+    return read_policies(records_folder() / "behaviors" / f"{name}.safetensors", digest)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """An environment and the policies trained in it.
+
+    Attributes:
+        environment_id: Its id.
+        digest: Digest of the file of behavior policies.
+        policies: Number of policies in the file; the last two are the medium and the best one.
+        returns: Mean returns of medium and best policy over 100 episodes, as the file's record says.
+        seed: Seed of the first dataset; those of the others follow.
+    """
+
+    environment_id: str
+    digest: str
+    policies: int
+    returns: tuple[int, int]
+    seed: int
+
+
+TASKS = {
+    "halfcheetah": _Task(
+        environment_id="HalfCheetah-v5",
+        digest="blake3:afb5fdee494d47514ae96ea6323f97df14a3354b67f2675455fb0e9172c2ad8e",
+        policies=6,
+        returns=(756, 2061),
+        seed=110,
+    ),
+}
+
+
+def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
+    """Return the datasets of a task by name."""
+    medium, best = trained.policies - 2, trained.policies - 1
+    kinds: dict[str, tuple[str, tuple[int | None, ...]]] = {
+        "random": ("uniform actions", (None,)),
+        "medium": (f"a policy that returns {trained.returns[0]:,}", (medium,)),
+        "medium-replay": (
+            (
+                f"{trained.policies - 1} policies of one training, the last of which returns "
+                f"{trained.returns[0]:,}, one after another"
+            ),
+            tuple(range(trained.policies - 1)),
+        ),
+        "medium-best": (
+            (
+                f"half by a policy that returns {trained.returns[0]:,}, half by one that returns "
+                f"{trained.returns[1]:,}"
+            ),
+            (medium, best),
+        ),
+        "best": (f"a policy that returns {trained.returns[1]:,}", (best,)),
+    }
+    return {
+        f"mujoco/{task}-{kind}-v1": CatalogueEntry(
+            version="1.0.0",
+            description=(
+                f"{trained.environment_id}, 1 million steps: {actions}. With the log-density of "
+                f"each action. After D4RL's {task}-{kind.replace('best', 'expert')}-v2."
+            ),
+            license="CC0-1.0",
+            recipe=MujocoRecipe(
+                environment_id=trained.environment_id,
+                steps=1_000_000,
+                behaviors="" if kind == "random" else task,
+                digest="" if kind == "random" else trained.digest,
+                policies=policies,
+                seed=trained.seed + index,
+            ),
+        )
+        for index, (kind, (actions, policies)) in enumerate(kinds.items())
+    }
+
+
+DATASETS = {
+    name: entry
+    for task, trained in TASKS.items()
+    for name, entry in _entries(task, trained).items()
+}

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import orlog
+from orlog.algos.behaviors.training import BehaviorRecord
+from orlog.datasets.recipes import build, mujoco
+from orlog.datasets.recipes.behavior_policies import read_policies
+from orlog.datasets.recipes.build import build_dataset
+from orlog.datasets.recipes.mujoco import DATASETS, MujocoRecipe
+from orlog.datasets.recipes.recipe import CatalogueEntry
+from orlog.errors import IntegrityError
+from orlog.manifests.environments import make_environment
+from orlog.manifests.shipped import records_folder
+
+RECIPE = MujocoRecipe(
+    environment_id="HalfCheetah-v5",
+    steps=900,
+    behaviors="halfcheetah",
+    digest=mujoco.TASKS["halfcheetah"].digest,
+    policies=(None, -1),
+    seed=99,
+)
+ENTRY = CatalogueEntry(version="1.0.0", description="Tiny.", license="CC0-1.0", recipe=RECIPE)
+
+
+@pytest.mark.parametrize("name", mujoco.TASKS)
+def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_say(
+    name: str,
+) -> None:
+    task = mujoco.TASKS[name]
+    folder = records_folder() / "behaviors"
+    record = msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=BehaviorRecord)
+    assert (record.digest, record.environment_id) == (task.digest, task.environment_id)
+    policies = read_policies(folder / f"{name}.safetensors", task.digest)
+    assert [one.steps for one in policies] == [one.steps for one in record.policies]
+    assert len(policies) == task.policies
+    assert tuple(round(one.mean) for one in record.policies[-2:]) == task.returns
+
+
+def test_each_part_has_its_share_of_steps_and_any_number_of_processes_gives_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(DATASETS, "mujoco/tiny-v1", ENTRY)
+    monkeypatch.setattr(build, "EPISODES_PER_TASK", 1)
+    digests = []
+    for workers in (1, 2):
+        monkeypatch.setenv("ORLOG_HOME", str(tmp_path / str(workers)))
+        build_dataset("mujoco/tiny-v1", workers=workers)
+        digests.append(orlog.load_dataset("mujoco/tiny-v1").digest)
+    assert digests[0] == digests[1]
+    dataset = orlog.load_dataset("mujoco/tiny-v1")
+    assert dataset.total_steps == 900
+    episodes = [dataset[index] for index in range(dataset.total_episodes)]
+    trained = [one.metadata["behavior_steps"] for one in episodes]
+    assert trained == sorted(trained)
+    random = [one for one in episodes if one.metadata["behavior_steps"] == 0]
+    assert sum(map(len, random)) == 450
+    for one in random:
+        np.testing.assert_allclose(one.infos["action_log_probs"], -6 * math.log(2))
+    for one in (random[-1], episodes[-1]):
+        assert one.truncations[-1] != one.terminations[-1]
+
+
+def test_the_environment_gives_the_same_again() -> None:
+    part = RECIPE.parts[1]
+    (episode,) = part.episodes(1, 2)
+    with make_environment("HalfCheetah-v5", {}) as env:
+        observation, _ = env.reset(seed=episode.seed)
+        observations = np.asarray(episode.observations)
+        for step, action in enumerate(np.asarray(episode.actions)):
+            np.testing.assert_array_equal(observation, observations[step])
+            observation, reward, *_ = env.step(action)
+            assert reward == episode.rewards[step]
+
+
+def test_policies_of_another_digest_record_nothing() -> None:
+    other = dataclasses.replace(RECIPE, digest="blake3:" + 64 * "0")
+    with pytest.raises(IntegrityError, match=r"halfcheetah\.safetensors: the file of behavior"):
+        next(other.parts[1].episodes(0, 1))
+
+
+def test_the_expert_is_the_last_policy_without_noise() -> None:
+    expert = RECIPE.expert()
+    assert expert is not None
+    assert "trained for 1,152,000 steps" in expert.name
+    actions = expert.policy(np.zeros((2, 17)))
+    assert actions.shape == (2, 6)
+    assert (np.abs(actions) <= 1).all()
+    assert DATASETS["mujoco/halfcheetah-random-v1"].recipe.expert() is None
