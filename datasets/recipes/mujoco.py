@@ -106,7 +106,7 @@ class MujocoRecipe:
             MissingExtraError: MuJoCo is not installed.
             IntegrityError: the policies that ship are other ones.
         """
-        assert self.part is not None
+        assert self.part is not None, "episodes are those of a part; see parts"
         position = self.policies[self.part]
         behavior = None if position is None else self._policies()[position]
         with make_environment(self.environment_id, self.environment_kwargs) as env:
@@ -134,6 +134,7 @@ class MujocoRecipe:
     def _episode(
         self, env: gymnasium.Env[Any, Any], behavior: TrainedPolicy | None, index: int
     ) -> Episode:
+        assert self.part is not None
         key = (self.seed, self.part, index)
         reset_seed, stream = np.random.SeedSequence(key).generate_state(2)
         rng = np.random.Generator(np.random.PCG64(int(stream)))
