@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	--config-settings editable_mode=compat
+# What is compiled where there is a compiler.
+COMPILED := loaders/arrays/_gather.c datasets/recording/_rows.c
 # As many processes as cores; files of tests go to the one that is free.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
@@ -28,12 +30,12 @@ endef
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.quickstart: pyproject.toml constraints.txt loaders/arrays/_gather.c
+$(VENV)/.quickstart: pyproject.toml constraints.txt $(COMPILED)
 	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart]"
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt loaders/arrays/_gather.c
+$(VENV)/.dev: pyproject.toml constraints.txt $(COMPILED)
 	$(MAKE_VENV)
 	$(PIP) --editable ".[quickstart,dev]"
 	touch $(VENV)/.quickstart $@
@@ -84,4 +86,4 @@ build: $(VENV)/.dev  ## Build the wheel into dist/
 
 clean:  ## Remove everything that these targets made here
 	rm -rf $(VENV) dist build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
-	rm -rf .hypothesis orlog-quickstart loaders/arrays/*.so
+	rm -rf .hypothesis orlog-quickstart loaders/arrays/*.so datasets/recording/*.so

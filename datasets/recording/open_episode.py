@@ -16,6 +16,7 @@ from orlog.datasets.columns.episode import Columns, Episode, as_column
 from orlog.datasets.columns.options import options_to_text
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.reading.restoring import STATE
+from orlog.datasets.recording.rows import Rows, make_rows
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, clause
 
@@ -23,6 +24,7 @@ __all__ = ["OpenEpisode"]
 
 LOG_PROBS = "action_log_probs"
 _INTEGERS = (int, np.int64)
+_FLOATS = {float, np.float64}
 
 
 class OpenEpisode:
@@ -31,13 +33,9 @@ class OpenEpisode:
     Attributes:
         copied_action: Returns a copy of an action; raises SchemaError if it does not fit its space.
         copied_observation: The same for observations.
-        keep_observation: Keeps a copied observation; there is one more than steps at an episode's start.
-        keep_action: Keeps a copied action.
         spaces: Those of observations and of actions.
-        row_bytes: Bytes of an observation and of an action, if both are boxes.
-        has_plain_rows: Whether both are rows of numbers, which these functions take without a copy, and
-            nothing else is recorded.
-        rewards: The rewards of the steps; what was kept of a later one does not count.
+        rows: Keeps observations, actions and rewards, if the first two are rows of numbers and nothing
+            else is recorded; else None.
         flags: Termination and truncation of the last step.
         wants_more: Whether anything else is recorded of a step.
         with_log_probs: Whether each action comes with its log-probability.
@@ -71,9 +69,8 @@ class OpenEpisode:
         self.with_log_probs = action_log_probs
         self.wants_more = bool(infos) or action_log_probs or state
         boxes = [space for space in self.spaces if isinstance(space, spaces.Box)]
-        self.row_bytes = [box.dtype.itemsize * math.prod(box.shape) for box in boxes]
         are_rows = len(boxes) == 2 and all(len(box.shape) == 1 for box in boxes)
-        self.has_plain_rows = are_rows and not self.wants_more
+        self.rows = make_rows(*boxes) if are_rows and not self.wants_more else None
         self._keeps_options = keeps_options
         self.copied_observation = _copier(observation_space, self._misfit("observation", 0, ""))
         advice = "; convert it before the step, for example with .astype"
@@ -82,10 +79,15 @@ class OpenEpisode:
         self.flags: tuple[Any, Any] = False, False
         self._seed: int | None = None
         self._options = ""
-        self._observations, self.keep_observation = _room(observation_space)
-        self._actions, self.keep_action = _room(action_space)
-        self.rewards: list[Any] = []
+        self._observations, self._keep_observation = _room(observation_space)
+        self._actions, self._keep_action = _room(action_space)
+        self._rewards: list[Any] = []
         self._forget_steps()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps held."""
+        return len(self._rewards) if self.rows is None else len(self.rows)
 
     def another(self) -> OpenEpisode:
         """Return one more, for an environment beside this one's."""
@@ -115,8 +117,11 @@ class OpenEpisode:
         first = self.copied_observation(observation)
         # An error may have left an action that was never taken.
         self._forget_steps()
-        _empty(self._observations)
-        self.keep_observation(first)
+        if self.rows is None:
+            _empty(self._observations)
+            self._keep_observation(first)
+        else:
+            self.rows.start(first)
         self._seed, self._options = seed, text
 
     def add(
@@ -131,37 +136,36 @@ class OpenEpisode:
         Raises:
             SchemaError: something does not fit; nothing is added.
         """
+        if self.rows is not None:
+            self.rows.keep_action(action)
+            self.add_result(result)
+            return
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
         if self.wants_more:
-            self.add_more(info, state, log_prob)
-        self.keep_observation(after)
-        self.keep_action(action)
-        self.rewards.append(reward)
+            self._add_more(info, state, log_prob)
+        self._keep_observation(after)
+        self._keep_action(action)
+        self._rewards.append(reward)
         self.flags = terminated, truncated
 
-    def keep_action_again(self, action: Any) -> None:
-        """Keep an action, not yet copied, in place of one that was kept as it is and may not fit.
+    def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
+        """Add what `step` returned to an action that `rows` keeps.
 
         Raises:
-            SchemaError: it does not fit.
+            SchemaError: the observation does not fit; nothing is added.
         """
-        assert isinstance(self._actions, io.BytesIO)
-        self._actions.seek(len(self.rewards) * self.row_bytes[1])
-        self.keep_action(self.copied_action(action))
+        assert self.rows is not None
+        observation, reward, terminated, truncated, info = result
+        after = self.copied_observation(observation)
+        number = reward
+        if type(reward) not in _FLOATS:
+            self._other_rewards[self.steps] = reward
+            number = 0.0
+        self.rows.keep_result((after, number, terminated, truncated, info), 0)
+        self.flags = terminated, truncated
 
-    def keep_observation_again(self, observation: Any) -> None:
-        """Keep an observation in place of one that was kept as it is and may not fit.
-
-        Raises:
-            SchemaError: it does not fit.
-        """
-        assert isinstance(self._observations, io.BytesIO)
-        row = len(self.rewards) + (self._written == 0)
-        self._observations.seek(row * self.row_bytes[0])
-        self.keep_observation(self.copied_observation(observation))
-
-    def add_more(
+    def _add_more(
         self,
         info: Mapping[str, Any],
         state: Mapping[str, np.ndarray] | None,
@@ -187,12 +191,11 @@ class OpenEpisode:
             StorageError: the disk is full; finished episodes are kept.
         """
         metadata = {"options": self._options} if self._keeps_options else {}
-        if self._written == 0 and self.rewards:
+        if self._written == 0 and self.steps > 0:
             columns = self._take_columns()
             self._writer.add_episode(Episode(seed=self._seed, metadata=metadata, **columns))
             return
         self.write_steps()
-        _empty(self._observations)
         if self._written > 0:
             self._written = 0
             self._writer.end_episode(seed=self._seed, metadata=metadata)
@@ -204,27 +207,49 @@ class OpenEpisode:
             SchemaError: the steps do not fit those of earlier episodes.
             StorageError: the disk is full; finished episodes are kept.
         """
-        steps = len(self.rewards)
+        steps = self.steps
         if steps > 0:
             self._writer.add_steps(**self._take_columns())
             self._written += steps
 
     def _take_columns(self) -> dict[str, Any]:
         """Return the steps as columns; they are forgotten, so that an error is not met twice."""
-        steps = len(self.rewards)
+        steps = self.steps
         terminations, truncations = np.zeros((2, steps), np.bool_)
         terminations[-1], truncations[-1] = map(bool, self.flags)
         columns = {
-            "observations": _rows(self.spaces[0], self._observations, steps + (self._written == 0)),
-            "actions": _rows(self.spaces[1], self._actions, steps),
-            "rewards": _column("rewards", self.rewards),
+            **(self._columns() if self.rows is None else self._columns_of_rows(self.rows)),
             "terminations": terminations,
             "truncations": truncations,
             "infos": self._info_columns(),
         }
-        _empty(self._observations)
         self._forget_steps()
         return columns
+
+    def _columns(self) -> dict[str, Any]:
+        steps = self.steps
+        columns = {
+            "observations": _rows(self.spaces[0], self._observations, steps + (self._written == 0)),
+            "actions": _rows(self.spaces[1], self._actions, steps),
+            "rewards": _column("rewards", self._rewards),
+        }
+        _empty(self._observations)
+        return columns
+
+    def _columns_of_rows(self, rows: Rows) -> dict[str, Any]:
+        steps = len(rows)
+        observations, actions, taken = rows.take()
+        rewards: Any = np.frombuffer(taken, np.float64)
+        if self._other_rewards:
+            values = rewards.tolist()
+            for step, reward in self._other_rewards.items():
+                values[step] = reward
+            rewards = _column("rewards", values)
+        return {
+            "observations": _matrix(self.spaces[0], observations, steps + (self._written == 0)),
+            "actions": _matrix(self.spaces[1], actions, steps),
+            "rewards": rewards,
+        }
 
     def wrong_log_prob(self) -> SchemaError:
         """Return the error for a log-probability that is missing, or is not recorded."""
@@ -236,7 +261,7 @@ class OpenEpisode:
 
     def where(self) -> str:
         """Return dataset, episode and step in words."""
-        step = self._written + len(self.rewards)
+        step = self._written + self.steps
         return f"{self._writer.name}, episode {self._writer.total_episodes}, step {step}"
 
     def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:
@@ -248,7 +273,8 @@ class OpenEpisode:
 
     def _forget_steps(self) -> None:
         _empty(self._actions)
-        self.rewards.clear()
+        self._rewards.clear()
+        self._other_rewards: dict[int, Any] = {}
         self._infos: list[list[Any]] = []
         self._states: list[Mapping[str, np.ndarray]] = []
         self._log_probs: list[float] = []
@@ -348,8 +374,14 @@ def _rows(space: gymnasium.Space[Any], held: io.BytesIO | list[Any], count: int)
     """Return the first values that are held as columns."""
     if isinstance(held, list):
         return _stack(space, held[:count])
-    size = count * math.prod(space.shape or ())
-    return np.frombuffer(held.getvalue(), space.dtype, size).reshape(count, *(space.shape or ()))
+    return _matrix(space, held.getvalue(), count)
+
+
+def _matrix(space: gymnasium.Space[Any], data: bytes, count: int) -> Columns:
+    """Return the first values of a Box in some bytes as a column."""
+    shape = space.shape or ()
+    size = count * math.prod(shape)
+    return np.frombuffer(data, space.dtype, size).reshape(count, *shape)
 
 
 def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:
@@ -369,6 +401,6 @@ def _stack(space: gymnasium.Space[Any], samples: list[Any]) -> Columns:
 
 def _column(name: str, values: list[Any]) -> Columns:
     """Return a value of each step as a column."""
-    if {type(value) for value in values} <= {float, np.float64}:
+    if {type(value) for value in values} <= _FLOATS:
         return np.fromiter(values, np.float64, len(values))
     return as_column(name, values)
