@@ -20,7 +20,7 @@
 /* What `__array_struct__` of an array holds, as "The array interface protocol" of numpy defines it. */
 typedef struct {
     int two;
-    int nd;
+    int dimensions;
     char typekind;
     int itemsize;
     int flags;
@@ -91,7 +91,7 @@ static int put_value(const Rows *self, Column *column, Py_ssize_t place, PyObjec
     int done = -1;
     const ArrayInterface *array = PyCapsule_GetPointer(capsule, NULL);
     if (array != NULL) {
-        done = array->two == 2 && array->nd == 1 && (array->flags & IS_CONTIGUOUS)
+        done = array->two == 2 && array->dimensions == 1 && (array->flags & IS_CONTIGUOUS)
                && array->shape[0] == column->row_bytes / array->itemsize;
         if (done)
             done = put(column, place, array->data);
