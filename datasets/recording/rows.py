@@ -20,7 +20,7 @@ _VERSION = 1  # of `_rows.c`
 class Rows(Protocol):
     """Keeps steps until they are taken; their number is its length."""
 
-    def start(self, observation: np.ndarray | bytes) -> bool:
+    def start(self, observation: Any) -> bool:
         """Forget all steps; an episode starts from this observation. Return whether it fits.
 
         An array fits if it has the dtype and the shape of its space, and its numbers follow each

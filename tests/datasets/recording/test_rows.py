@@ -78,7 +78,7 @@ def test_results_that_are_odd_leave_everything_as_it_was(form: int) -> None:
     row = np.array([1.0, 2.0])
     kept.start(row)
     assert kept.keep_action(np.ones(1))
-    for odd in (
+    odd_ones: list[Any] = [
         (row, 1, False, False, {}),
         (row, np.float32(1), False, False, {}),
         (row, True, False, False, {}),
@@ -86,7 +86,8 @@ def test_results_that_are_odd_leave_everything_as_it_was(form: int) -> None:
         (row, 1.0, False, False),
         [row, 1.0, False, False, {}],
         None,
-    ):
+    ]
+    for odd in odd_ones:
         assert kept.keep_result(odd, 9) is None
         assert len(kept) == 0
     assert kept.keep_result((row, 0.5, False, np.False_, {}), 9) is True
@@ -156,7 +157,8 @@ def any_form(rng: np.random.Generator, space: Any, given: list[np.ndarray]) -> n
     if rng.integers(4) == 0:
         numbers = np.repeat(numbers, 2, axis=-1)[..., ::2]
     given.append(numbers)
-    return numbers[0]
+    found: np.ndarray = numbers[0]
+    return found
 
 
 NAMES = (f"lab/form-{number}-v1" for number in itertools.count())
@@ -223,7 +225,7 @@ def test_a_step_that_is_interrupted_between_action_and_environment_is_forgotten(
 @COMPILED
 def test_the_compiled_part_holds_on_to_nothing() -> None:
     row, reward = np.ones(3), np.float64(0.1)
-    result = (row, reward, False, False, {})
+    result: Any = (row, reward, False, False, {})
     before = [sys.getrefcount(one) for one in (row, reward, row.dtype, np.ndarray, result)]
     kept = make_rows(box(3), box(3))
     kept.start(row)
