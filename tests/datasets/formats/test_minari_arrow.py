@@ -47,8 +47,8 @@ def record(
     return folder / "lab" / "odd-v3"
 
 
-def odd(folder: Path, data_format: str) -> Path:
-    return record(folder, data_format, [buffer(number) for number in range(4)], ODD, ACTIONS)
+def odd(folder: Path, data_format: str, episodes: int = 4) -> Path:
+    return record(folder, data_format, [buffer(number) for number in range(episodes)], ODD, ACTIONS)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**24])
