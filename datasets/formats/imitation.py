@@ -164,28 +164,33 @@ def _from_arrow(files: Sequence[Path], where: str) -> Iterator[_Trajectory]:
                 )
             for batch in reader:
                 batch.validate(full=True)  # lists that point outside of the file end the process
-                for row in range(batch.num_rows):
+                place = f"{where}, trajectories from {number} on"
+                lists = {
+                    name: _lists(batch.column(name), name, place)
+                    for name in ARRAYS
+                    if name in names
+                }
+                for row, flag in enumerate(batch.column("terminal").to_pylist()):
                     place = f"{where}, trajectory {number}"
-                    values = {name: batch.column(name)[row] for name in names}
-                    arrays = {
-                        name: array_of(values[name].values, name, place, 0)
-                        for name in ARRAYS
-                        if name in values and _is_list(values[name], f"{place}, {name}")
-                    }
-                    terminal = values["terminal"].as_py()
-                    if not isinstance(terminal, bool):
+                    if not isinstance(flag, bool):
                         raise SchemaError(
-                            f"{place}, terminal: expected a flag, found {terminal!r:.20}."
+                            f"{place}, terminal: expected a flag, found {flag!r:.20}."
                         )
-                    infos = values.get("infos")
-                    yield _Trajectory(_checked(arrays, place), terminal, _by_limit(infos))
+                    arrays = {
+                        name: values[starts[row] : starts[row + 1]]
+                        for name, (values, starts) in lists.items()
+                    }
+                    infos = batch.column("infos")[row] if "infos" in names else None
+                    yield _Trajectory(_checked(arrays, place), flag, _by_limit(infos))
                     number += 1
 
 
-def _is_list(value: Any, where: str) -> bool:
-    if not hasattr(value, "values") or not value.is_valid:
-        raise SchemaError(f"{where}: expected a list of rows, found {value.type}.")
-    return True
+def _lists(column: Any, name: str, where: str) -> tuple[np.ndarray, list[int]]:
+    """Return the rows of all trajectories of a column, and where each one begins, and the end."""
+    if not hasattr(column, "value_lengths") or column.null_count:
+        raise SchemaError(f"{where}, {name}: expected a list of rows, found {column.type}.")
+    sizes = np.asarray(column.value_lengths())
+    return array_of(column.flatten(), name, where, 0), np.append(0, np.cumsum(sizes)).tolist()
 
 
 def _by_limit(infos: Any) -> bool | None:

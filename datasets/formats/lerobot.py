@@ -131,6 +131,7 @@ class _Features:
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
         self._left_out: list[str] = []
+        self._rounded: set[str] = set()
         self._has_done = "next.done" in features
         self._row_bytes = 0
         parts: dict[str, Any] = {}
@@ -186,6 +187,13 @@ class _Features:
             said.append("The dataset has no next.done: all episodes were taken to be cut off.")
         return said
 
+    def roundings(self) -> list[str]:
+        """Return which numbers were not what info.json says, and were rounded; after the last row."""
+        if not self._rounded:
+            return []
+        names = ", ".join(sorted(self._rounded))
+        return [f"Numbers of the tables were rounded to the dtype that info.json says: {names}."]
+
     def row_bytes(self) -> int:
         """Return about how many bytes a row takes."""
         return self._row_bytes
@@ -225,18 +233,40 @@ class _Features:
             part = role.partition("/")[2]
             if role.startswith("observation/") and isinstance(space, spaces.Dict):
                 values = _shaped(values, space[part], f"{where}, {name}")
+                values = self._typed(values, space[part].dtype, name, where)
             elif role == "action":
-                values = _shaped(values, self.schema.action_space, f"{where}, {name}")
-            elif role in ("reward", "truncated"):
+                space_of = self.schema.action_space
+                values = _shaped(values, space_of, f"{where}, {name}")
+                values = self._typed(values, space_of.dtype, name, where)
+            elif role == "reward":
+                values = values.reshape(len(values))
+                values = self._typed(values, self.schema.reward_dtype, name, where)
+            elif role == "truncated":
                 values = values.reshape(len(values))
             rows[role] = values
-        rewards = rows.get("reward", np.zeros(batch.num_rows))
-        rows["reward"] = rewards.astype(self.schema.reward_dtype)
+        rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
         if self._has_done:
             rows["terminated"] = rows["infos/next.done"].reshape(batch.num_rows).astype(bool)
             if "truncated" in rows:  # an episode that was cut off may be done too
                 rows["terminated"] &= ~rows["truncated"].astype(bool)
         return rows
+
+    def _typed(self, values: np.ndarray, dtype: Any, name: str, where: str) -> np.ndarray:
+        """Return numbers in the dtype that info.json says; rounding them is told."""
+        if values.dtype == dtype:
+            return values
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = values.astype(dtype)
+        differ = (found != values) & ~(np.isnan(found) & np.isnan(values))
+        if differ.any():
+            is_rounded = found.dtype.kind == values.dtype.kind == "f"
+            if not is_rounded or np.isinf(found[differ]).any():
+                raise SchemaError(
+                    f"{where}, {name}: holds {values[differ][0]} as {values.dtype}, which {dtype} cannot; correct "
+                    "the dtype of the feature in info.json."
+                )
+            self._rounded.add(name)
+        return found
 
 
 def _steps(
@@ -281,6 +311,8 @@ def _steps(
             file=where,
         )
     doubts += [*cutter.doubts(), *videos.doubts()]
+    if isinstance(features, _Features):
+        doubts += features.roundings()
 
 
 def _column(batch: Any, name: str, where: str) -> Any:
@@ -318,7 +350,7 @@ def _shaped(values: np.ndarray, space: Any, where: str) -> np.ndarray:
         raise SchemaError(
             f"{where}: expected {space.shape} numbers a row, found {values.shape[1:]}."
         )
-    return values.reshape(len(values), *space.shape).astype(space.dtype)
+    return values.reshape(len(values), *space.shape)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

@@ -42,7 +42,7 @@ from orlog.errors import OrlogError, SchemaError
 
 __all__ = ["FORMAT"]
 
-BLOCK_BYTES = 2**24
+BLOCK_BYTES = 2**22  # stays in the cache of the processor
 FLAGS = ("done", "terminated", "truncated")
 IDS = ("collector/traj_ids", "traj_ids", "episode", "next/traj_ids", "next/episode")
 COUNTERS = ("step_count", "index", "_weight", "priority")

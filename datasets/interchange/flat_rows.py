@@ -29,7 +29,7 @@ from orlog.manifests.counterparts import BenchmarkEnvironment
 
 __all__ = ["MISSING", "FlatRows", "count_choices", "open_flat_rows", "unbounded_space"]
 
-BLOCK_BYTES = 2**24
+BLOCK_BYTES = 2**22  # stays in the cache of the processor
 LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000

@@ -7,7 +7,6 @@ is true; any other last row is left out, and its observation is the final one.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -149,8 +148,11 @@ class EpisodeCutter:
             self.left_out += 1
             if start == stop:
                 return None
-        return dataclasses.replace(
-            self._piece(rows, start, stop, final),
+        return self._piece(
+            rows,
+            start,
+            stop,
+            final,
             ends=True,
             terminated=terminated,
             truncated=truncated or not (terminated or self._can_just_stop),
@@ -172,21 +174,35 @@ class EpisodeCutter:
         """Refuse rows that end an episode whose rows go on."""
         for role in ("terminated", "truncated"):
             flags = rows[role][start:stop] if role in rows else np.zeros(0)
-            odd = np.flatnonzero(flags != 0)
-            if len(odd):
+            if flags.any():
+                odd = np.flatnonzero(flags != 0)
                 raise SchemaError(
                     f"{self._where}: {role} is {flags[odd[0]]} at row {self._first + start + odd[0]}, and "
                     "the episode goes on after it."
                 )
 
-    def _piece(self, rows: Rows, start: int, stop: int, after: Any) -> Steps:
-        """Return some steps of an episode, and the observation after the last one."""
+    def _piece(
+        self,
+        rows: Rows,
+        start: int,
+        stop: int,
+        after: Any,
+        *,
+        ends: bool = False,
+        terminated: bool = False,
+        truncated: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Steps:
+        """Return some steps of an episode, the observation after the last one, and how it ended there."""
         before = _part(rows, slice(start + (self._given > 0), stop))
         return Steps(
             observations=_joined(before, after),
             actions=_part(rows, slice(start, stop), "action"),
             rewards=rows["reward"][start:stop],
-            ends=False,
+            ends=ends,
+            terminated=terminated,
+            truncated=truncated,
+            metadata=metadata or {},
             infos={
                 role.removeprefix("infos/"): _plain(values[start:stop])
                 for role, values in rows.items()

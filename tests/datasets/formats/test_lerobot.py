@@ -185,6 +185,30 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
+def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    state = np.random.default_rng(0).normal(size=(sum(LENGTHS), 3))
+
+    def told(dtype: str, **change: np.ndarray) -> list[str]:
+        write(root, **change)
+        info = json.loads((root / "meta/info.json").read_text("utf-8"))
+        for name in change:
+            info["features"][name]["dtype"] = dtype
+        (root / "meta/info.json").write_text(json.dumps(info), "utf-8")
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        _, found = read_files(lerobot.FORMAT, root, tmp_path / "store")
+        return [doubt for doubt in found.doubts if "rounded" in doubt]
+
+    assert told("float64", **{"observation.state": state}) == []
+    (said,) = told("float32", **{"observation.state": state})
+    assert said.endswith("to the dtype that info.json says: observation.state.")
+    assert told("float32", action=np.ones((len(state), 2), int)) == []
+    with pytest.raises(SchemaError, match="action: holds 16777217 as int64, which float32 cannot"):
+        told("float32", action=np.full((len(state), 2), 2**24 + 1))
+    with pytest.raises(SchemaError, match=r"next.reward: holds 1e.300 as float64, which float32"):
+        told("float32", **{"next.reward": np.full(len(state), 1e300)})
+
+
 def write_first(root: Path, ending: str = ".arrow", **change: Any) -> dict[str, Any]:
     """Write a dataset of version 1, of two episodes whose last two rows are done; return its columns."""
     shutil.rmtree(root, ignore_errors=True)
