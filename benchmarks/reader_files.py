@@ -227,11 +227,12 @@ def as_video(folder: Path, to: Path) -> Path:
     info |= {"fps": 10, "total_frames": FRAMES, "total_episodes": FRAMES // (LENGTH + 1)}
     (episodes,) = (to / "meta" / "episodes").rglob("*.parquet")
     (data,) = (to / "data").rglob("*.parquet")
-    rows, first = [], 0
+    rows: list[dict[str, Any]] = []
+    first = 0
     for row in pyarrow.parquet.read_table(episodes).to_pylist():
         if first + row["length"] <= FRAMES:
             length = row["length"]
-            place = {"chunk_index": 0, "file_index": 0}
+            place: dict[str, Any] = {"chunk_index": 0, "file_index": 0}
             place |= {"from_timestamp": first / 10, "to_timestamp": (first + length) / 10}
             own = {"episode_index": row["episode_index"], "length": length, "tasks": ["walk"]}
             rows.append(own | {f"videos/{camera}/{name}": one for name, one in place.items()})

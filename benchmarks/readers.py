@@ -145,11 +145,11 @@ def measure_speed(scratch: Path, wanted: Sequence[str]) -> str:
         form, _, tool = name.partition(", ")
         if wanted and name not in wanted:
             continue
-        files = files_of.get(name, files_of[form])
+        files = files_of.get(name) or files_of[form]
         every = [path for file in files for path in ([file] if file.is_file() else _inside(file))]
         options = OPTIONS.get(name, Options())
         with contextlib.ExitStack() as stack:
-            library = functools.partial(read_by_library, form, files, every)
+            library: Callable[[], float] = functools.partial(read_by_library, form, files, every)
             if (form, tool) in THEIRS:
                 library = stack.enter_context(their_reading(form, tool, files[0]))
             spent = [
@@ -176,21 +176,22 @@ def their_reading(form: str, tool: str, folder: Path) -> Iterator[Callable[[], f
     """Start a tool in an environment of its own; what is yielded returns the seconds in which it reads a folder."""
     packages, program = THEIRS[form, tool]
     python = tool_python(*packages, alone=form == "rlds")
-    command = [python, "-c", program + LOOP, str(folder)]
+    command = [str(python), "-c", program + LOOP, str(folder)]
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     with subprocess.Popen(  # noqa: S603 (ourselves)
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet
     ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
+        asks, answers = child.stdin, child.stdout
+        assert asks is not None
+        assert answers is not None
 
         def seconds() -> float:
-            print(file=child.stdin, flush=True)
-            return float(child.stdout.readline())
+            print(file=asks, flush=True)
+            return float(answers.readline())
 
         seconds()  # the first time it also gets ready
         yield seconds
-        child.stdin.close()
+        asks.close()
 
 
 def timed(work: Callable[[], object]) -> float:

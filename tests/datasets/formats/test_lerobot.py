@@ -189,7 +189,7 @@ def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -
     root = tmp_path / "arm"
     state = np.random.default_rng(0).normal(size=(sum(LENGTHS), 3))
 
-    def told(dtype: str, **change: np.ndarray) -> list[str]:
+    def told(dtype: str, **change: Any) -> list[str]:
         write(root, **change)
         info = json.loads((root / "meta/info.json").read_text("utf-8"))
         for name in change:
