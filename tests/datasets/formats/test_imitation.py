@@ -111,7 +111,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             "trajectory 2: expected one obs more than acts, found 5 and 2",
         ),
         ({"rews": np.zeros(3)}, "trajectory 2, rews: expected 4 numbers"),
-        ({"obs": np.zeros((5, 3))}, "trajectory 2: expected rows of"),
+        ({"obs": np.zeros((5, 3))}, "different lengths"),
         ({"obs": [[0.0]] * 4 + [[0.0, 1.0]]}, "different lengths"),
         ({"obs": []}, "expected one obs more than acts, found 0 and 4"),
     ]
