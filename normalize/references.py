@@ -34,6 +34,7 @@ __all__ = [
     "References",
     "benchmark_references",
     "read_references",
+    "references_from_json",
     "score_caveats",
     "simulator_of",
 ]
@@ -231,7 +232,15 @@ def read_references(path: Path) -> References:
         FileNotFoundError: none were recorded there.
         ValueError: the file is malformed.
     """
-    body = parse_json(read_small_file(path))
+    return references_from_json(parse_json(read_small_file(path)))
+
+
+def references_from_json(body: object) -> References:
+    """Return reference returns from parsed JSON; with a `source` they are published ones.
+
+    Raises:
+        ValueError: it is malformed.
+    """
     if isinstance(body, dict) and "source" in body:
         return convert_json(body, PublishedReferences)
     return convert_json(body, ReferenceReturns)

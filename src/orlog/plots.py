@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.algos.training.metrics import read_metrics
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
 from orlog.normalize.intervals import bootstrap_interval
@@ -98,10 +97,9 @@ def learning_curves(results: Sequence[Result]) -> Figure:
     for result in results:
         color = COLORS.get(result.record.algorithm, "black")
         curves = []
-        for folder in result.folders.values():
-            points = [line for line in read_metrics(folder) if "returns" in line]
-            steps = np.array([line["step"] for line in points])
-            values = np.array([np.mean(line["returns"]) for line in points])
+        for points in result.curves.values():
+            steps = np.array([step for step, _ in points])
+            values = np.array([mean for _, mean in points])
             if result.references is not None:
                 values = result.references.normalize(values)
             axes.plot(steps, values, color=color, linewidth=0.8, alpha=0.5)

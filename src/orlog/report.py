@@ -16,7 +16,7 @@ from orlog.pages import html_table, page
 from orlog.plots import dataset_picture, learning_curves, score_picture, to_svg
 from orlog.reproduce import Result
 
-__all__ = ["reading_notes", "result_cells", "verdict_lines", "write_report"]
+__all__ = ["reading_notes", "result_cells", "settings_table", "verdict_lines", "write_report"]
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
@@ -86,7 +86,7 @@ def write_report(
     )
     parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
     parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
-    parts += [_settings(results)]
+    parts += [settings_table(results)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(title, parts), "utf-8")
 
@@ -136,7 +136,8 @@ def _facts(dataset: Dataset) -> str:
     return html_table(("", ""), rows, frozenset())
 
 
-def _settings(results: Sequence[Result]) -> str:
+def settings_table(results: Sequence[Result]) -> str:
+    """Return the steps, settings and source of each result as a table of HTML."""
     rows = [
         (
             result.record.algorithm.upper(),

@@ -44,6 +44,7 @@ __all__ = [
     "Result",
     "check_comparable",
     "find_executor",
+    "judge",
     "last_step",
     "make_jobs",
     "reproduce",
@@ -69,6 +70,7 @@ class Result:
         verdict: The comparison; None without a baseline or references.
         notes: Differences from the recorded run that make the comparison less exact.
         folders: Folder of each seed's run.
+        curves: Learning curve of each seed: gradient steps, and the mean return there.
     """
 
     record: RunRecord
@@ -79,6 +81,7 @@ class Result:
     verdict: Verdict | None
     notes: list[str]
     folders: dict[int, Path]
+    curves: dict[int, list[tuple[int, float]]]
 
     @property
     def returns(self) -> np.ndarray:
@@ -401,13 +404,43 @@ def summarize(
     """
     dataset = load_dataset(dataset)
     record = results[0][0]
-    evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
-    _check_returns(jobs, evaluations)
-    references = references_of_dataset(dataset)
     baseline = read_baseline(record.algorithm, dataset.name)
     if baseline is not None:
         config = complete_config(baseline.algorithm, baseline.config)
         baseline = msgspec.structs.replace(baseline, config=config)
+    evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
+    curves = {job.seed: _curve(job.folder) for job in jobs}
+    speeds = {job.seed: _updates_per_second(job.folder) for job in jobs}
+    return judge(
+        record,
+        evaluations,
+        references=references_of_dataset(dataset),
+        baseline=baseline,
+        updates_per_second=speeds,
+        folders={job.seed: job.folder for job in jobs},
+        curves=curves,
+        looks=looks,
+    )
+
+
+def judge(
+    record: RunRecord,
+    evaluations: dict[int, Evaluation],
+    *,
+    references: References | None,
+    baseline: Baseline | None,
+    updates_per_second: dict[int, float],
+    folders: dict[int, Path],
+    curves: dict[int, list[tuple[int, float]]],
+    looks: int = 1,
+) -> Result:
+    """Return the result of evaluations by seed, compared with a baseline.
+
+    Raises:
+        SchemaError: a return is not a number, or seeds have different numbers of episodes.
+    """
+    _check_returns(evaluations, folders)
+    first = next(iter(evaluations.values()))
     verdict = None
     if baseline is not None and references is not None:
         new = {
@@ -427,18 +460,19 @@ def summarize(
             baseline.scores(references),
             same_run=same_run,
             looks=looks,
-            processor=evaluations[jobs[0].seed].processor,
+            processor=first.processor,
             recorded_processor=baseline.processor,
         )
     return Result(
         record=record,
         evaluations=evaluations,
-        updates_per_second={job.seed: _updates_per_second(job.folder) for job in jobs},
+        updates_per_second=updates_per_second,
         references=references,
         baseline=baseline,
         verdict=verdict,
-        notes=_notes(record, evaluations[jobs[0].seed], baseline, references),
-        folders={job.seed: job.folder for job in jobs},
+        notes=_notes(record, first, baseline, references),
+        folders=folders,
+        curves=curves,
     )
 
 
@@ -520,16 +554,21 @@ def _updates_per_second(folder: Path) -> float:
     return float(last["step"]) / float(last["seconds"])
 
 
-def _check_returns(jobs: Sequence[Job], evaluations: dict[int, Evaluation]) -> None:
-    for job in jobs:
-        returns = np.array(evaluations[job.seed].returns)
+def _curve(folder: Path) -> list[tuple[int, float]]:
+    points = [line for line in read_metrics(folder) if "returns" in line]
+    return [(int(line["step"]), float(np.mean(line["returns"]))) for line in points]
+
+
+def _check_returns(evaluations: dict[int, Evaluation], folders: dict[int, Path]) -> None:
+    for seed, evaluation in evaluations.items():
+        returns = np.array(evaluation.returns)
         broken = int((~np.isfinite(returns)).sum())
         if broken:
             raise SchemaError(
-                f"{job.folder}: {broken} of {len(returns)} returns are NaN or infinite, so there is no "
+                f"{folders[seed]}: {broken} of {len(returns)} returns are NaN or infinite, so there is no "
                 "score; the policy or the environment gave them, so look at the run's metrics."
             )
-    numbers = {job.seed: len(evaluations[job.seed].returns) for job in jobs}
+    numbers = {seed: len(evaluation.returns) for seed, evaluation in evaluations.items()}
     if len({*numbers.values()}) > 1:
         listed = ", ".join(f"seed {seed}: {number}" for seed, number in numbers.items())
         raise SchemaError(

@@ -24,6 +24,7 @@ from orlog.cli import (
     published,
     quickstart,
     registries,
+    reports,
     reproducing,
     runs,
     scoring,
@@ -65,8 +66,8 @@ app.registered_commands.sort(key=lambda command: list(_MODULES).index(command.ca
 for _group in (registries.registries, registries.keys):
     app.add_typer(_group, rich_help_panel="Download and publish")
 app.add_typer(cache.cache, rich_help_panel="Disk space")
-app.add_typer(runs.runs, rich_help_panel="Training and scores")
-app.add_typer(behaviors.behavior, rich_help_panel="Training and scores")
+for _group in (runs.runs, reports.reports, behaviors.behavior):
+    app.add_typer(_group, rich_help_panel="Training and scores")
 
 
 def _flowing(text: str) -> str:
@@ -80,6 +81,7 @@ for _commands in (
     registries.keys,
     cache.cache,
     runs.runs,
+    reports.reports,
     behaviors.behavior,
 ):
     for _command in _commands.registered_commands:

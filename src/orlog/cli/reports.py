@@ -1,0 +1,53 @@
+"""Commands about the reports of sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from orlog.cli.application import AsJson
+from orlog.terminal import console, print_json, printable
+
+__all__ = ["reports"]
+
+reports = typer.Typer(
+    name="report",
+    help="The reports of sweeps (orlog reproduce --suite).",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    epilog="Example: orlog report verify runs/report",
+)
+
+
+@reports.command(epilog="Example: orlog report verify runs/report/report.html")
+def verify(
+    path: Annotated[
+        Path, typer.Argument(help="The report's folder, its report.json or its report.html.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compute all numbers of a report again from its returns, and compare. Exit code 3 if one differs.
+
+    Results that are also in this home, and recorded baselines, are compared with those.
+    """
+    from orlog.sweep_report import verify_report
+
+    found = verify_report(path)
+    if as_json:
+        print_json(
+            {"problems": found.problems, "results": found.results, "stored_here": found.stored}
+        )
+    else:
+        for problem in found.problems:
+            console.print(f"[red]differs:[/red] {escape(printable(problem))}", soft_wrap=True)
+        outcome = f"{len(found.problems)} differences" if found.problems else "all numbers agree"
+        console.print(
+            f"{outcome}: computed again from {found.results} results, of which {found.stored} are "
+            "stored in this home and were compared with it",
+            soft_wrap=True,
+        )
+    if found.problems:
+        raise typer.Exit(3)

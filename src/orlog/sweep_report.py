@@ -1,0 +1,428 @@
+"""The report of a sweep, as JSON with all that its numbers come from, and as a page to look at.
+
+    report.json    evidence: every result (returns, curve, settings, versions), reference returns and
+                   recorded baselines; then the numbers that follow from it
+    report.html    these numbers for people; it names the SHA-256 of report.json
+
+`verify_report` computes all numbers again from the evidence, and looks for the evidence in the results
+of this home (`stored_results.py`) and among the references and baselines of this orlog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import html
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from orlog.algos.settings import complete_config
+from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
+from orlog.files import replace_file, storage_errors
+from orlog.manifests.documents import canonical_json, convert_json, parse_json
+from orlog.normalize.aggregate import AGGREGATES
+from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.normalize.comparison import Comparison, compare_methods
+from orlog.normalize.references import References, references_from_json
+from orlog.pages import html_table, page
+from orlog.plots import learning_curves, score_picture, to_svg
+from orlog.report import reading_notes, settings_table, verdict_lines
+from orlog.reproduce import Result, judge
+from orlog.statistics_plots import COMPARISON_PLOTS
+from orlog.stored_results import StoredResult, key_of, read_result
+from orlog.sweeps import Sweep
+
+__all__ = ["REPORT_FILE", "REPORT_PAGE", "Evidence", "Verification", "verify_report", "write_reports"]
+
+REPORT_FILE = "report.json"
+REPORT_PAGE = "report.html"
+LARGEST_REPORT = 2**30
+_PICTURES = re.compile(r"<svg.*?</svg>", re.DOTALL)
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the numbers of one algorithm on one dataset come from.
+
+    Attributes:
+        results: The result of each seed.
+        references: Reference returns that anchor scores, as JSON; None if none are known.
+        baseline: The recorded baseline; None if there is none.
+    """
+
+    results: list[StoredResult]
+    references: dict[str, Any] | None
+    baseline: Baseline | None
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        record = self.results[0].record
+        return f"{record.algorithm} on {record.dataset}"
+
+    def result(self) -> Result:
+        """Return the result that follows from it.
+
+        Raises:
+            ValueError: the reference returns are malformed.
+            SchemaError: a return is not a number, or seeds have different numbers of episodes.
+        """
+        references = None if self.references is None else references_from_json(self.references)
+        seeds = {one.job.seed: one for one in self.results}
+        return judge(
+            self.results[0].record,
+            {seed: one.evaluation for seed, one in seeds.items()},
+            references=references,
+            baseline=self.baseline,
+            updates_per_second={seed: one.updates_per_second for seed, one in seeds.items()},
+            folders={seed: Path(one.key) for seed, one in seeds.items()},
+            curves={
+                seed: [(point.step, float(np.mean(point.returns))) for point in one.curve]
+                for seed, one in seeds.items()
+            },
+        )
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `report.json` holds.
+
+    Attributes:
+        report_version: Version of this layout.
+        title: Heading of the page.
+        evidence: What the numbers come from.
+        left_out: Lines on algorithms that do not apply to a dataset.
+        failures: Lines on jobs and datasets that failed.
+        numbers: What follows from the evidence.
+    """
+
+    report_version: int
+    title: str
+    evidence: list[Evidence]
+    left_out: list[str]
+    failures: list[str]
+    numbers: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a report's numbers were compared with.
+
+    Attributes:
+        problems: What is not so, a sentence each.
+        results: Number of results in the report.
+        stored: How many of these are among the results of this home too.
+    """
+
+    problems: list[str]
+    results: int
+    stored: int
+
+
+def write_reports(sweep: Sweep, folder: Path, *, title: str) -> Path:
+    """Write `report.json` and `report.html` of a sweep into a folder; return the page.
+
+    Raises:
+        NotFoundError: no job is done.
+        MissingExtraError: matplotlib is not installed.
+        StorageError: they cannot be written.
+    """
+    evidence = []
+    for group in sweep.groups:
+        found = sweep.result(group)
+        if found is not None:
+            references = msgspec.to_builtins(found.references)
+            evidence.append(
+                Evidence(
+                    results=sweep.stored(group), references=references, baseline=found.baseline
+                )
+            )
+    if not evidence:
+        raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
+    results = [one.result() for one in evidence]
+    comparisons = _comparisons(results)
+    report = Report(
+        report_version=1,
+        title=title,
+        evidence=evidence,
+        left_out=sweep.left_out,
+        failures=[f"{one.what}: {one.message}" for one in sweep.failures],
+        numbers=_numbers(results, comparisons),
+    )
+    data = canonical_json(msgspec.to_builtins(report))
+    # The page is drawn from what a reader of the file has: its settings have another order.
+    report = convert_json(parse_json(data), Report)
+    results = [one.result() for one in report.evidence]
+    text = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / REPORT_FILE, data)
+        replace_file(folder / REPORT_PAGE, text.encode())
+    return folder / REPORT_PAGE
+
+
+def verify_report(path: Path) -> Verification:
+    """Compute all numbers of a report again, and compare them with what it says.
+
+    Args:
+        path: `report.json`, `report.html` beside it, or their folder.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ManifestError: it is no report, or malformed.
+    """
+    path = path / REPORT_FILE if path.is_dir() else path
+    source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path
+    data, report = _read(source)
+    problems = [line for one in report.evidence for line in _broken_evidence(one)]
+    try:
+        results = [one.result() for one in report.evidence]
+        comparisons = _comparisons(results)
+        numbers = msgspec.json.decode(canonical_json(_numbers(results, comparisons)))
+    except (OrlogError, ValueError) as error:
+        raise ManifestError(f"{source}: {clause(error)}.", file=str(source)) from error
+    problems += _differences("numbers", report.numbers, numbers)
+    stored = 0
+    for one in report.evidence:
+        problems += _unlike_orlog(one)
+        for result in one.results:
+            here = read_result(result.key)
+            stored += here is not None
+            if here is not None and here != result:
+                problems.append(
+                    f"{one.title}, seed {result.job.seed}: what was stored under {result.key[:12]} "
+                    "in the results of this home is something else."
+                )
+    if path.suffix == ".html":
+        page_text = path.read_text("utf-8")
+        again = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
+        if _PICTURES.sub("", page_text) != _PICTURES.sub("", again):
+            problems.append(f"{path.name}: its text is not what {source.name} gives.")
+    return Verification(
+        problems=problems, results=sum(len(one.results) for one in report.evidence), stored=stored
+    )
+
+
+def _read(path: Path) -> tuple[bytes, Report]:
+    try:
+        if path.stat().st_size > LARGEST_REPORT:
+            raise ValueError(f"more than {LARGEST_REPORT} bytes")
+        data = path.read_bytes()
+        report = convert_json(parse_json(data), Report)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: there is no such report.") from error
+    except (OSError, ValueError) as error:
+        raise ManifestError(
+            f"{path}: is no report of a sweep that this orlog reads: {clause(error)}.",
+            file=str(path),
+        ) from error
+    if report.report_version != 1 or not all(one.results for one in report.evidence):
+        raise ManifestError(f"{path}: is no report of version 1.", file=str(path))
+    return data, report
+
+
+def _broken_evidence(evidence: Evidence) -> Iterator[str]:
+    """Yield what does not agree within the results of an algorithm on a dataset."""
+    first = evidence.results[0]
+    if len({one.job.seed for one in evidence.results}) < len(evidence.results):
+        yield f"{evidence.title}: a seed is there twice."
+    for one in evidence.results:
+        where = f"{evidence.title}, seed {one.job.seed}"
+        if one.key != key_of(one.job):
+            yield f"{where}: its key is not that of its job."
+        said = (one.record.algorithm, one.record.digest, one.record.seed, one.record.steps)
+        if said != (one.job.algorithm, one.job.digest, one.job.seed, one.job.steps):
+            yield f"{where}: its run is not the one of its job."
+        if one.evaluation.protocol != one.job.protocol:
+            yield f"{where}: it was not evaluated as its job says."
+        config = {**one.job.config, **({"seed": 0} if "seed" in one.job.config else {})}
+        of_first = {**first.job.config, **({"seed": 0} if "seed" in first.job.config else {})}
+        if (one.job.digest, config) != (first.job.digest, of_first):
+            yield f"{where}: its data or settings are not those of the other seeds."
+
+
+def _unlike_orlog(evidence: Evidence) -> Iterator[str]:
+    """Yield where recorded baselines are not those of this orlog."""
+    record = evidence.results[0].record
+    recorded = read_baseline(record.algorithm, record.dataset)
+    if recorded is not None:
+        config = complete_config(recorded.algorithm, recorded.config)
+        recorded = msgspec.structs.replace(recorded, config=config)
+    if evidence.baseline is not None and evidence.baseline != recorded:
+        yield f"{evidence.title}: its recorded baseline is not the one of this orlog."
+
+
+def _numbers(results: Sequence[Result], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    apart = ("config", "protocol", "seeds")
+    groups = []
+    for result in results:
+        body = result.to_json()
+        seeds = [
+            {name: seed[name] for name in ("seed", "mean_return", "normalized_score")}
+            for seed in body["seeds"]
+        ]
+        groups.append({**{k: v for k, v in body.items() if k not in apart}, "seeds": seeds})
+    return {"groups": groups, "comparisons": [one.to_json() for one in comparisons]}
+
+
+def _comparisons(results: Sequence[Result]) -> list[Comparison]:
+    """Return a comparison over the datasets that each set of two or more algorithms has in common."""
+    by_dataset: dict[str, dict[str, np.ndarray]] = {}
+    for result in results:
+        if result.scores is not None:
+            scores = by_dataset.setdefault(result.record.dataset, {})
+            scores[result.record.algorithm] = result.scores
+    together: dict[tuple[str, ...], list[str]] = {}
+    for dataset, scores in by_dataset.items():
+        if len(scores) > 1:
+            together.setdefault(tuple(scores), []).append(dataset)
+    return [
+        compare_methods(
+            {
+                algorithm: {dataset: by_dataset[dataset][algorithm] for dataset in datasets}
+                for algorithm in algorithms
+            },
+            np.random.default_rng(0),
+            aggregates=tuple(AGGREGATES),
+        )
+        for algorithms, datasets in together.items()
+    ]
+
+
+def _differences(where: str, said: Any, found: Any) -> Iterator[str]:
+    """Yield each place in which two values of JSON differ; numbers may differ by rounding."""
+    if isinstance(said, dict) and isinstance(found, dict):
+        for name in {**said, **found}:
+            inner = f"{where}.{name}"
+            if (name in said) != (name in found):
+                yield f"{inner}: {'is not what its evidence gives' if name in said else 'is missing'}."
+            else:
+                yield from _differences(inner, said[name], found[name])
+    elif isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
+        for index, (one, other) in enumerate(zip(said, found, strict=True)):
+            yield from _differences(f"{where}[{_label(other, index)}]", one, other)
+    elif not _is_equal(said, found):
+        yield f"{where}: the report says {said!r:.100}, its evidence gives {found!r:.100}."
+
+
+def _label(entry: Any, index: int) -> str:
+    """Return what names an entry of a list for a reader."""
+    if isinstance(entry, dict) and "dataset" in entry and "algorithm" in entry:
+        return f"{entry['algorithm']} on {entry['dataset']}"
+    return str(index)
+
+
+def _is_equal(said: Any, found: Any) -> bool:
+    numbers = (int, float)
+    if isinstance(said, numbers) and isinstance(found, numbers) and type(said) is type(found):
+        return math.isclose(said, found, rel_tol=1e-9, abs_tol=1e-9)
+    return type(said) is type(found) and bool(said == found)
+
+
+def _render(
+    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
+) -> str:
+    """Return the page."""
+    stored = [one for evidence in report.evidence for one in evidence.results]
+    parts = [f"<h1>{html.escape(report.title)}</h1>", f"<p>{html.escape(_summary(stored))}</p>"]
+    parts += [_note(f"failed: {line}") for line in report.failures]
+    parts += [_note(line) for line in report.left_out]
+    parts += ["<h2>Scores</h2>", _score_table(results)]
+    parts += [f"<p>{html.escape(note)}</p>" for note in reading_notes(results)]
+    for one in comparisons:
+        parts += _comparison_parts(one)
+    for dataset in dict.fromkeys(result.record.dataset for result in results):
+        there = [result for result in results if result.record.dataset == dataset]
+        parts += _dataset_parts(dataset, there, stored)
+    parts.append(
+        f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
+        f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
+    )
+    return page(report.title, parts)
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
+def _summary(stored: Sequence[StoredResult]) -> str:
+    """Return one paragraph on how much was run, on what, and with which versions."""
+    datasets = {one.record.dataset for one in stored}
+    algorithms = {one.record.algorithm for one in stored}
+    processors = sorted({one.evaluation.processor or "an unknown processor" for one in stored})
+    versions = sorted(
+        {f"{name} {version}" for one in stored for name, version in one.record.versions.items()}
+    )
+    hours = sum(one.seconds for one in stored) / 3600
+    return (
+        f"{len(stored)} runs of {len(algorithms)} algorithms on {len(datasets)} datasets; "
+        f"{hours:.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
+    )
+
+
+def _score_table(results: Sequence[Result]) -> str:
+    """Return a table with a row for each dataset and a column for each algorithm."""
+    algorithms = list(dict.fromkeys(result.record.algorithm for result in results))
+    cells: dict[str, dict[str, str]] = {}
+    for result in results:
+        record = result.record
+        cells.setdefault(record.dataset, {})[record.algorithm] = _score_cell(result)
+    rows = [[name, *(row.get(one, "") for one in algorithms)] for name, row in cells.items()]
+    headings = ("dataset", *(one.upper() for one in algorithms))
+    return html_table(headings, rows, range(1, len(headings)))
+
+
+def _score_cell(result: Result) -> str:
+    scores, interval = result.scores, result.score_interval()
+    if scores is None:
+        return f"return {result.returns.mean():.1f}"
+    between = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
+    return f"{scores.mean():.1f}{between}"
+
+
+def _comparison_parts(comparison: Comparison) -> list[str]:
+    """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
+    ranks = comparison.ranks
+    names = list(next(iter(comparison.aggregates.values())))
+    rows = [
+        [
+            method.upper(),
+            str(len(comparison.runs[method])),
+            *(str(comparison.aggregates[method][name]) for name in names),
+            *([ranks[method].text(".2f")] if ranks else []),
+        ]
+        for method in comparison.ranking()
+    ]
+    headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
+    parts = [
+        f"<h2>Over {len(comparison.tasks)} datasets</h2>",
+        f"<p>{html.escape(', '.join(comparison.tasks))}</p>",
+        html_table(headings, rows, range(1, len(headings))),
+    ]
+    wanted = ("aggregates", "profiles", "ranks", "improvement")
+    return parts + [
+        to_svg(draw(comparison, True)) for name, draw in COMPARISON_PLOTS.items() if name in wanted
+    ]
+
+
+def _dataset_parts(
+    dataset: str, results: Sequence[Result], stored: Sequence[StoredResult]
+) -> list[str]:
+    """Return what there is to see of one dataset."""
+    there = [one for one in stored if one.record.dataset == dataset]
+    protocol = there[0].job.protocol
+    versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
+    facts = (
+        f"{there[0].record.version}, {there[0].job.digest}. {protocol.episodes} episodes of each seed "
+        f"in {protocol.environment_id} with {versions}."
+    )
+    parts = [f"<h2>{html.escape(dataset)}</h2>", f"<p>{html.escape(facts)}</p>"]
+    parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
+    notes = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
+    parts += [_note(note) for note in notes]
+    parts += [to_svg(score_picture(results)), to_svg(learning_curves(results))]
+    return [*parts, settings_table(results)]
