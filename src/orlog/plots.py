@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 COLORS = {"bc": "#7f7f7f", "cql": "#d1711f", "iql": "#1f6fb4"}
+OTHER_COLORS = ("#2a9d55", "#9467bd", "#8c564b", "#d6457f", "#17a2b8", "#a8a21f", "#c23b3b")
 TRAJECTORIES = 60
 
 
@@ -94,8 +95,8 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
 def learning_curves(results: Sequence[Result]) -> Figure:
     """Return the score (or return) over gradient steps: each seed thin, their mean thick."""
     figure, (axes,) = new_figure(1, width=7.5, height=3.6)
-    for result in results:
-        color = COLORS.get(result.record.algorithm, "black")
+    for index, result in enumerate(results):
+        color = _color(result, index)
         curves = []
         for points in result.curves.values():
             steps = np.array([step for step, _ in points])
@@ -124,7 +125,7 @@ def score_picture(results: Sequence[Result]) -> Figure:
     figure, (axes,) = new_figure(1, width=7.5, height=0.9 + 0.75 * len(results))
     names = []
     for row, result in enumerate(reversed(results)):
-        color = COLORS.get(result.record.algorithm, "black")
+        color = _color(result, len(results) - 1 - row)
         values = result.returns if result.scores is None else result.scores
         interval = bootstrap_interval(values, np.random.default_rng(0))
         if interval is not None:
@@ -149,6 +150,10 @@ def score_picture(results: Sequence[Result]) -> Figure:
     if any(result.baseline for result in results):
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
     return figure
+
+
+def _color(result: Result, index: int) -> str:
+    return COLORS.get(result.record.algorithm, OTHER_COLORS[index % len(OTHER_COLORS)])
 
 
 def _score_label(results: Sequence[Result]) -> str:

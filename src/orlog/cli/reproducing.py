@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orlog.reproduce import Executor, Result
 
 OUT = Path("runs/reproduce")
+REPORT = Path("runs/report")
 
 
 @app.command(
@@ -79,6 +80,7 @@ def reproduce(
     address: Address = None,
     executor_option: ExecutorOptions = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT,
+    report: Annotated[Path, typer.Option(help="Folder for the report of a sweep.")] = REPORT,
     resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
@@ -88,7 +90,8 @@ def reproduce(
 ) -> None:
     """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
 
-    A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted.
+    A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted. At the
+    end it writes a report: a page to look at, and its numbers with all that they come from.
 
     Exit codes: 0 identical, same or consistent; 1 not consistent, or a job of a sweep failed; 4
     neither, with --require-same.
@@ -137,6 +140,7 @@ def reproduce(
             steps=steps,
             workers=workers,
             executor=where,
+            report=report,
             record=record,
             trust_environment=trust_environment,
             as_json=as_json,
@@ -242,12 +246,17 @@ def _sweep(
     steps: int | None,
     workers: int | None,
     executor: Executor,
+    report: Path,
     record: bool,
     trust_environment: bool,
     as_json: bool,
 ) -> tuple[list[Result], bool]:
     """Run a sweep; return the result of each algorithm on each dataset, and whether a job failed."""
+    from orlog.plots import check_plots
+    from orlog.sweep_report import write_reports
     from orlog.sweeps import plan_sweep, run_sweep, suite_datasets
+
+    check_plots()
 
     names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
     with progress_bars(lines=True) as update:
@@ -284,6 +293,10 @@ def _sweep(
         _print_results(results)
     for result in results if record else []:
         _record(result, as_json)
+    if results:
+        title = f"Sweep of {algorithms} on {suite or datasets}"
+        page = write_reports(sweep, report, title=title)
+        (errors if as_json else console).print(f"report: {page}", soft_wrap=True, markup=False)
     return results, bool(sweep.failures) or not results
 
 
