@@ -29,7 +29,7 @@ from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.comparison import Comparison, compare_methods
-from orlog.normalize.references import References, references_from_json
+from orlog.normalize.references import references_from_json
 from orlog.pages import html_table, page
 from orlog.plots import learning_curves, score_picture, to_svg
 from orlog.report import reading_notes, settings_table, verdict_lines
@@ -38,7 +38,14 @@ from orlog.statistics_plots import COMPARISON_PLOTS
 from orlog.stored_results import StoredResult, key_of, read_result
 from orlog.sweeps import Sweep
 
-__all__ = ["REPORT_FILE", "REPORT_PAGE", "Evidence", "Verification", "verify_report", "write_reports"]
+__all__ = [
+    "REPORT_FILE",
+    "REPORT_PAGE",
+    "Evidence",
+    "Verification",
+    "verify_report",
+    "write_reports",
+]
 
 REPORT_FILE = "report.json"
 REPORT_PAGE = "report.html"
@@ -209,9 +216,8 @@ def verify_report(path: Path) -> Verification:
 
 def _read(path: Path) -> tuple[bytes, Report]:
     try:
-        if path.stat().st_size > LARGEST_REPORT:
-            raise ValueError(f"more than {LARGEST_REPORT} bytes")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST_REPORT)  # of a larger one, a part is no JSON
         report = convert_json(parse_json(data), Report)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: there is no such report.") from error
