@@ -193,12 +193,11 @@ class _Layout:
         """
         self.columns: dict[str, list[str]] = {}
         self.episode, self.step, self.length = options.episode, options.step, options.length
-        named = dict(options.columns)
-        if not named and not self.episode and "episode" in names:
-            named = {name: name for name in names if _is_role(name)}
+        if not options.columns and not self.episode and "episode" in names:
+            self.columns = {name: [name] for name in names if _is_role(name)}
             self.episode = "episode"
             self.step = self.step or ("step" if "step" in names else "")
-        for role, patterns in named.items():
+        for role, patterns in options.columns.items():
             if not _is_role(role):
                 raise SchemaError(
                     f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
@@ -466,6 +465,8 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
     found: list[str] = []
     for pattern in filter(None, patterns.split(",")):
         fitting = sorted(fnmatch.filter(names, pattern), key=_by_numbers)
+        if pattern in names:  # a name may hold what patterns are made of: `obs[0]`
+            fitting = [pattern]
         if not fitting:
             raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
         found += fitting
