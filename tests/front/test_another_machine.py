@@ -100,7 +100,7 @@ def elsewhere(
     mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Elsewhere:
     machine = Elsewhere(mini, trained)
-    monkeypatch.setattr(reproduce, "_run_job", machine.run)
+    monkeypatch.setattr(reproduce, "run_job", machine.run)
     monkeypatch.setattr(reproduce, "read_baseline", machine.baseline)
     monkeypatch.setattr("orlog.normalize.baselines.read_baseline", machine.baseline)
     monkeypatch.chdir(tmp_path)

@@ -90,7 +90,7 @@ def test_folders_are_taken_as_text_and_paths_and_one_episode_has_no_interval(min
 
 @pytest.mark.usefixtures("empty")
 def test_own_data_without_references_give_returns_and_say_why_there_is_no_score() -> None:
-    pendulum(episodes=3)
+    pendulum(episodes=3, g=9.0)
     run = orlog.train("iql", "lab/pendulum-v1", settings=SMALL, steps=5, evaluations=1)
     result = orlog.evaluate(run, episodes=3)
     assert (result.score, result.scores, result.interval) == (None, None, None)

@@ -481,7 +481,7 @@ def test_the_command_shows_a_line_and_copies_the_log(
     words = ["finetune", "offline", "--steps", "20", "--evaluations", "1", "--out", "new"]
     done = invoke(*words, "--log", "tensorboard")
     assert done.exit_code == 0, done.output
-    assert re.search(r"IQL seed 0: 20 of 20, loss: .*, return -\d", done.output)
+    assert re.search(r"IQL seed 0: 20 of 20, loss: .*, score -?\d", done.output)
     log = reading.EventAccumulator("new/tensorboard")
     log.Reload()
     assert [one.step for one in log.Scalars("evaluation/return")] == [0, 20]
