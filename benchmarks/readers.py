@@ -4,7 +4,8 @@
 orlog writes, and turned into those that it only reads. `library` reads all arrays of the files with h5py, NumPy,
 pyarrow, TensorStore or PyAV into arrays of NumPy (of RLDS's records it compares the checksums, of other files it takes
 the bytes). A tool that is named reads the same files in an environment of its own: TensorFlow gives the raw records,
-or parses each as tf.train.Example; tensordict loads its folder and copies the tensors. `orlog` is the reading part of
+or parses each as tf.train.Example; tensordict loads its folder and copies the tensors, imitation makes each
+trajectory. `orlog` is the reading part of
 `orlog import`: it opens the files and pulls all steps, checked, in pieces, and writes nothing. Both take turns in one
 run; the time is that of the processor, all threads included, and the ratio is the median over turns of library / orlog.
 
@@ -46,6 +47,7 @@ from benchmarks.store import RESULTS, scratch_folder
 from orlog.datasets.formats.formats import Format, formats
 from orlog.datasets.interchange.episodes import Asked, Options
 from orlog.datasets.interchange.tfrecord_files import record_spans
+from tests.datasets.formats.test_imitation import PACKAGES as IMITATION_PACKAGES
 from tests.datasets.formats.test_rlds import TENSORFLOW
 from tests.datasets.formats.test_torchrl import PACKAGES as TORCHRL
 from tests.tool_environments import tool_python
@@ -103,7 +105,15 @@ def read():
     found = TensorDict.load_memmap(sys.argv[1])
     return [one.clone() for one in found.values(True, True)]
 """
+IMITATION = """
+import sys, time
+from imitation.data import serialize
+def read():
+    for one in serialize.load(sys.argv[1]):
+        one.obs, one.acts, one.rews
+"""
 THEIRS = {
+    ("imitation", "imitation"): (IMITATION_PACKAGES, IMITATION),
     ("rlds", "TensorFlow"): (TENSORFLOW, EXAMPLES),
     ("rlds", "raw records"): (TENSORFLOW, RECORDS),
     ("torchrl", "tensordict"): (TORCHRL, TENSORDICT),
@@ -175,7 +185,7 @@ def read_by_library(form: str, files: Sequence[Path], every: Sequence[Path]) -> 
 def their_reading(form: str, tool: str, folder: Path) -> Iterator[Callable[[], float]]:
     """Start a tool in an environment of its own; what is yielded returns the seconds in which it reads a folder."""
     packages, program = THEIRS[form, tool]
-    python = tool_python(*packages, alone=form == "rlds")
+    python = tool_python(*packages, alone=form == "rlds", dependencies=form != "imitation")
     command = [str(python), "-c", program + LOOP, str(folder)]
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     with subprocess.Popen(  # noqa: S603 (ourselves)

@@ -136,8 +136,9 @@ class _Reader:
                 }
                 if has_options:
                     metadata["options"] = json.dumps(_options(group, where), sort_keys=True)
-                yield from self._episode(group, where, infos, metadata)
-                done += int(child(group, "rewards", where, LAYOUT).shape[0])
+                for part in self._episode(group, where, infos, metadata):
+                    done += len(part.rewards)
+                    yield part
         if done != total_steps:
             self.doubts.append(
                 f"metadata.json says {total_steps:,} steps, and the episodes hold {done:,}."
@@ -148,9 +149,11 @@ class _Reader:
     def _episode(
         self, group: Any, where: str, infos: list[str], metadata: dict[str, Any]
     ) -> Iterator[Steps]:
-        rewards = self._rows(group, "rewards", where)
+        # Opening a dataset takes as long as reading a short one, so each is opened once.
+        nodes = datasets_in(group, where, LAYOUT)
+        rewards = self._rows(nodes, "rewards", where)
         count = len(rewards)
-        flags = {name: self._rows(group, name, where)[:].astype(bool) for name in FLAGS}
+        flags = {name: self._rows(nodes, name, where)[:].astype(bool) for name in FLAGS}
         for name, values in flags.items():
             if values.shape != (count,) or values[:-1].any():
                 raise SchemaError(
@@ -162,7 +165,7 @@ class _Reader:
                 f"{where}: total_steps says {int(said)}, and rewards holds {count}.",
                 file=self.where,
             )
-        columns = {name: self._rows(group, f"infos/{name}", where) for name in infos}
+        columns = {name: self._rows(nodes, f"infos/{name}", where) for name in infos}
         for name, column in columns.items():
             if len(column) not in (count, count + 1):
                 raise SchemaError(
@@ -176,21 +179,21 @@ class _Reader:
             if more
         }
         metadata = {name: metadata[name] for name in sorted(metadata)}
-        block = self._block_rows(group, where, count)
+        block = self._block_rows(nodes, count)
         for start in range(0, count, block):
             stop = min(count, start + block)
             is_last = stop == count
             yield Steps(
                 observations=self._space(
                     self.schema.observation_space,
-                    group,
+                    nodes,
                     "observations",
                     where,
                     slice(start + (start > 0), stop + 1),
                     count + 1,
                 ),
                 actions=self._space(
-                    self.schema.action_space, group, "actions", where, slice(start, stop), count
+                    self.schema.action_space, nodes, "actions", where, slice(start, stop), count
                 ),
                 rewards=rewards[start:stop].astype(self.schema.reward_dtype),
                 ends=is_last,
@@ -204,21 +207,18 @@ class _Reader:
                 metadata=metadata if is_last else {},
             )
 
-    def _block_rows(self, group: Any, where: str, count: int) -> int:
+    def _block_rows(self, nodes: dict[str, Any], count: int) -> int:
         """Return how many rows to read at once, so that memory is bounded."""
-        total = sum(
-            int(node.id.get_storage_size()) for node in datasets_in(group, where, LAYOUT).values()
-        )
+        total = sum(int(node.id.get_storage_size()) for node in nodes.values())
         frames = row_bytes(self.schema.observation_space) + row_bytes(self.schema.action_space)
         return int(max(1, BLOCK_BYTES // max(1, total // max(count, 1), frames)))
 
-    def _rows(self, group: Any, path: str, where: str) -> Any:
-        """Return a dataset of the group, checked, by its path."""
-        h5py = import_h5py()
-        node = group
-        for part in path.split("/"):
-            node = child(node, part, where, LAYOUT)
-        if not isinstance(node, h5py.Dataset) or not node.shape:
+    def _rows(self, nodes: dict[str, Any], path: str, where: str) -> Any:
+        """Return one of an episode's datasets, checked."""
+        node = nodes.get(path)
+        if node is None:
+            raise SchemaError(f"{where}: has no {path}, so it does not have {LAYOUT}.")
+        if not node.shape:
             raise SchemaError(f"{where}, {path}: expected one row for each step.")
         if node.dtype.kind not in "biufSO" or node.dtype.subdtype is not None:
             raise SchemaError(f"{where}, {path}: expected numbers or texts, found {node.dtype}.")
@@ -226,21 +226,21 @@ class _Reader:
         return node
 
     def _space(
-        self, space: Any, group: Any, path: str, where: str, rows: slice, expected: int
+        self, space: Any, nodes: dict[str, Any], path: str, where: str, rows: slice, expected: int
     ) -> Columns:
         """Return rows of the values of a space."""
         if isinstance(space, spaces.Dict):
             parts = space.spaces.items()
             return {
-                key: self._space(part, group, f"{path}/{key}", where, rows, expected)
+                key: self._space(part, nodes, f"{path}/{key}", where, rows, expected)
                 for key, part in parts
             }
         if isinstance(space, spaces.Tuple):
             return tuple(
-                self._space(part, group, f"{path}/_index_{number}", where, rows, expected)
+                self._space(part, nodes, f"{path}/_index_{number}", where, rows, expected)
                 for number, part in enumerate(space.spaces)
             )
-        column = self._rows(group, path, where)
+        column = self._rows(nodes, path, where)
         if len(column) != expected:
             raise SchemaError(f"{where}, {path}: expected {expected} rows, found {len(column)}.")
         values = column[rows]
