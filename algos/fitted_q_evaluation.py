@@ -11,7 +11,9 @@ they had no end. The value of pi is the mean of V(s) = E_(a ~ pi(s)) Q(s, a) ove
 What differs from the paper: the regressions run into one another, as in Fu et al. 2021
 (https://arxiv.org/abs/2103.16596, "FQE-L2"). Each step of Adam is on one batch, and Q_(k-1) is a target
 network that moves towards Q by a small fraction. Rewards are divided by their root mean square, so that one
-learning rate serves any unit; values are given in the unit of the rewards.
+learning rate serves any unit; values are given in the unit of the rewards. Targets are clipped to the values
+that rewards like the recorded ones could add up to: far from the data, values would otherwise grow with
+each regression.
 
 A policy is a function of observations. Where actions are Discrete it returns the probability of each one,
 and expectations are exact; in a Box it returns actions, and one action stands for the expectation.
@@ -132,6 +134,7 @@ def fit_q(
     settings: FQESettings,
     *,
     discount: float,
+    value_range: tuple[float, float] = (-math.inf, math.inf),
     progress: Callable[[int], None] = lambda _step: None,
 ) -> None:
     """Fit Q to a policy, one step for each batch, up to `settings.steps`.
@@ -142,6 +145,7 @@ def fit_q(
         policy: The policy whose value is asked for.
         settings: Settings.
         discount: Weight of the next step's value, in (0, 1].
+        value_range: The lowest and the highest value that there can be; targets are clipped to it.
         progress: Called with the number of steps taken, about a hundred times.
 
     Raises:
@@ -149,12 +153,14 @@ def fit_q(
     """
     target = copy.deepcopy(q_function).requires_grad_(False)
     optimizer = Adam(list(q_function.parameters()), settings.learning_rate)
+    low, high = (bound / q_function.unit for bound in value_range)
     every = max(1, settings.steps // 100)
     for step, batch in zip(range(1, settings.steps + 1), batches, strict=False):
         with torch.no_grad():
             next_values = target.scaled_state_values(batch.next_observations, policy)
             rewards = batch.rewards / q_function.unit
             targets = bellman_targets(rewards, batch.terminations, next_values, discount)
+            targets = targets.clamp(low, high)
         values = q_function.scaled_values(batch.observations, batch.actions)
         loss = (values - targets).square().mean()
         optimizer.zero_grad()

@@ -53,6 +53,7 @@ __all__ = [
     "rank_correlation",
     "regret",
     "resampled_values",
+    "value_range",
     "weighted_doubly_robust",
     "weighted_importance_sampling",
     "weighted_per_decision_importance_sampling",
@@ -189,6 +190,19 @@ def weighted_doubly_robust(
         numerators=np.concatenate([starts, weights * errors], 1),
         denominators=np.concatenate([np.ones_like(starts), weights], 1),
     )
+
+
+def value_range(rewards: Float[np.ndarray, " steps"], discount: float) -> tuple[float, float]:
+    """Return the lowest and the highest value that rewards between the recorded ones can add up to.
+
+    An episode has one step or any number of them, so the bounds are those of one reward and of
+    reward / (1 - discount); infinite with discount 1 unless all rewards have one sign.
+    """
+    lowest, highest = float(rewards.min()), float(rewards.max())
+    factor = 1 / (1 - discount) if discount < 1 else np.inf
+    low = lowest * factor if lowest < 0 else lowest
+    high = highest * factor if highest > 0 else highest
+    return low, high
 
 
 def effective_sample_size(log_ratios: Float[np.ndarray, "episodes horizon"]) -> float:

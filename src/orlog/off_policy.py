@@ -272,6 +272,7 @@ class _Evaluation:
             self._policy,
             self._settings,
             discount=self._discount,
+            value_range=off_policy.value_range(self._rewards, self._discount),
             progress=progress,
         )
 

@@ -294,17 +294,20 @@ def _read_all(
     for number in numbers:
         current.value = number
         sample, damage = place.damage(name, number)
+        writes = number % 64 == 0
+        # Writing a version holds a shard of each column, and more where its threads come late.
+        most = 2 * MOST_BYTES if writes else MOST_BYTES
         before, began = _reset_peak(), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, ENDS)  # its signal ends this process
         try:
-            outcome = place.check(sample, damage, writes=number % 64 == 0)
+            outcome = place.check(sample, damage, writes=writes)
             counts[outcome] = counts.get(outcome, 0) + 1
         except BaseException:  # noqa: BLE001 (that is what is looked for)
             findings.append(Finding(number, traceback.format_exc()))
         spent, grown = time.process_time() - began, _peak_bytes() - before
         if spent > LONGEST:
             findings.append(Finding(number, f"took {spent:.1f} seconds"))
-        if grown > MOST_BYTES:
+        if grown > most:
             findings.append(Finding(number, f"took {grown:,} bytes of memory"))
         if (place.folder.parent / "new").exists() or (place.folder / "new").exists():
             findings.append(Finding(number, "ran a pickle"))

@@ -15,6 +15,7 @@ from orlog.normalize.off_policy import (
     rank_correlation,
     regret,
     resampled_values,
+    value_range,
     weighted_doubly_robust,
     weighted_importance_sampling,
     weighted_per_decision_importance_sampling,
@@ -214,3 +215,9 @@ def test_the_quality_of_estimates_by_hand_and_by_scipy() -> None:
     )
     assert rank_correlation(values, values) == 1
     assert np.isnan(rank_correlation(np.zeros(4), values))
+
+
+def test_values_lie_between_one_reward_and_a_sum_without_end() -> None:
+    assert value_range(np.array([1.0, 1.0]), 0.75) == (1.0, 4.0)
+    assert value_range(np.array([-2.0, 0.0, 3.0]), 0.5) == (-4.0, 6.0)
+    assert value_range(np.array([-2.0, -1.0]), 1.0) == (-np.inf, -1.0)
