@@ -146,7 +146,10 @@ def as_trajectories(arrays: Mapping[str, np.ndarray], to: Path) -> Path:
     )
     with pa.ipc.new_stream(str(to / "data-00000-of-00001.arrow"), table.schema) as stream:
         stream.write_table(table, max_chunksize=10)
-    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0"}
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": "data-00000-of-00001.arrow"}],
+        "_fingerprint": "0",
+    }
     state |= {f"_{name}": None for name in ("format_columns", "format_type", "split")}
     state |= {"_format_kwargs": {}, "_output_all_columns": False}
     (to / "state.json").write_text(json.dumps(state), "utf-8")
