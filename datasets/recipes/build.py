@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -43,12 +44,16 @@ __all__ = ["build_dataset", "builds"]
 
 EPISODES_PER_TASK = 20
 
+Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
+"""Runs jobs somewhere: a module's `execute` in `orlog/executors/`, which this layer does not import."""
+
 
 def build_dataset(
     name: str | Dataset,
     *,
     workers: int = 1,
     replace: bool = False,
+    execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
@@ -62,6 +67,8 @@ def build_dataset(
         workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
         replace: Build again even if the version is there, and replace it; the new one must have
             the same digest.
+        execute: Executor that makes the episodes in place of processes here, as `find_executor` of
+            `orlog.reproduce` returns it.
         progress: Called with steps done and steps in all.
         on_wait: Called once if another process is building the same version.
 
@@ -93,7 +100,7 @@ def build_dataset(
         return here
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         if not (destination / MANIFEST_FILE).is_file() or replace:
-            store, manifest = _build(folder, wanted.name, entry, workers, progress)
+            store, manifest = _build(folder, wanted.name, entry, workers, execute, progress)
 
             def accept(built: Manifest) -> None:
                 # On another processor the bytes may differ from the recorded build. Such a build is
@@ -129,6 +136,7 @@ def _build(
     name: str,
     entry: CatalogueEntry,
     workers: int,
+    execute: Execute | None,
     progress: Callable[[int, int], None],
 ) -> tuple[Path, Manifest]:
     recipe = entry.recipe
@@ -139,7 +147,7 @@ def _build(
         observation_space, action_space = env.observation_space, env.action_space
         limit = env.spec.max_episode_steps if env.spec is not None else None
     assert limit is not None
-    episodes = _with_progress(_episodes(entry, limit, workers), recipe.steps, progress)
+    episodes = _with_progress(_episodes(entry, limit, workers, execute), recipe.steps, progress)
     store = folder / "store"
     schema = Schema(observation_space=observation_space, action_space=action_space)
     writer = EpisodeWriter(store, schema, f"{name}@{entry.version}")
@@ -177,24 +185,44 @@ def _build(
     return store, manifest
 
 
-def _episodes(entry: CatalogueEntry, limit: int, workers: int) -> Iterator[Episode]:
-    if workers == 1:
+def _episodes(
+    entry: CatalogueEntry, limit: int, workers: int, execute: Execute | None
+) -> Iterator[Episode]:
+    if workers == 1 and execute is None:
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
             yield from _until(part.episodes(0, count), part.steps)
         return
-    with process_pool(workers) as pool:
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(process_pool(workers)) if execute is None else None
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
             size = EPISODES_PER_TASK
             blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
             make = functools.partial(_some_episodes, part)
-            some = map_in_order(pool, make, blocks, ahead=4 * workers)
+            if pool is not None:
+                some = map_in_order(pool, make, blocks, ahead=4 * workers)
+            else:
+                assert execute is not None
+                some = _in_order(execute(make, blocks, workers=None, running=lambda _block: None))
             yield from _until(itertools.chain.from_iterable(some), part.steps)
 
 
 def _some_episodes(recipe: Recipe, block: range) -> list[Episode]:
     return list(recipe.episodes(block.start, block.stop))
+
+
+def _in_order(found: Iterable[tuple[int, Any]]) -> Iterator[list[Episode]]:
+    """Yield results in the order of their positions; those that come early wait in memory."""
+    early: dict[int, list[Episode]] = {}
+    following = 0
+    for index, result in found:
+        if isinstance(result, Exception):
+            raise result
+        early[index] = result
+        while following in early:
+            yield early.pop(following)
+            following += 1
 
 
 def _until(episodes: Iterator[Episode], steps: int) -> Iterator[Episode]:

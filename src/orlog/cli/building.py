@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orlog.cli.application import CORES, Name, Workers, app
+from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
 from orlog.terminal import console, progress_bar
 
 
@@ -14,6 +15,9 @@ from orlog.terminal import console, progress_bar
 def build(
     name: Name,
     workers: Workers = CORES,
+    executor: ExecutorName = "processes",
+    address: Address = None,
+    executor_option: ExecutorOptions = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Build again even if it is here.")
     ] = False,
@@ -28,17 +32,21 @@ def build(
 
     The last line says whether it is identical to the recorded build, or statistically equal to it, as
     it may be on another processor. What differs more is refused.
+    With --executor the episodes are made on a cluster, and written here.
     """
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset
     from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
     from orlog.manifests.shipped import recorded_folder
 
+    elsewhere = executor != "processes" or address or executor_option
+    execute = chosen_executor(executor, address, executor_option) if elsewhere else None
     with progress_bar("steps") as update:
         folder = build_dataset(
             name,
             workers=workers,
             replace=replace,
+            execute=execute,
             progress=update,
             on_wait=lambda: console.print(
                 "another process is building it; waiting for it to finish."

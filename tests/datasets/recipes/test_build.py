@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.datasets.recipes.pointmaze import DATASETS, UMAZE, PointMazeRecipe
 from orlog.datasets.recipes.recipe import CatalogueEntry
-from orlog.errors import InvalidNameError, NotFoundError
+from orlog.errors import InvalidNameError, NotFoundError, WorkerDiedError
 from orlog.manifests.manifest import read_manifest
 from tests.levels import scaled
 
@@ -156,6 +157,29 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(built_mini: Path) -> N
     text = (folder / "manifest.json").read_text("utf-8")
     assert text == (built_mini / "manifest.json").read_text("utf-8")
     assert orlog.verify_store(folder)[1] == []
+
+
+def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
+    tiny: str, tiny_digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orlog.datasets.recipes.build.EPISODES_PER_TASK", 1)
+    made: list[int] = []
+
+    def backwards(function: Any, jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+        for index, job in reversed([*enumerate(jobs)]):
+            made.append(index)
+            yield index, function(job)
+
+    orlog.build_dataset(tiny, execute=backwards)
+    assert made == [1, 0]
+    assert load_dataset(tiny).digest == tiny_digest
+
+    def failing(_function: Any, _jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+        yield 0, WorkerDiedError("its node was lost.")
+
+    with pytest.raises(WorkerDiedError, match="its node was lost"):
+        orlog.build_dataset(tiny, replace=True, execute=failing)
+    assert load_dataset(tiny).digest == tiny_digest
 
 
 @pytest.mark.parametrize(
