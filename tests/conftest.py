@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # The networks of the tests are small, and other processes of the same run use the other cores.
@@ -82,6 +83,14 @@ def no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 def models_are_compiled_once() -> None:
     """Let environments of the same model share the work of MuJoCo's compiler."""
     compile_once()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def freed_memory_is_given_back() -> Iterator[None]:
+    """Give back what a module's tests have freed: training asks glibc to keep it, gigabytes in the end."""
+    yield
+    if sys.platform == "linux":
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
 @pytest.fixture(scope="session")
