@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
 from orlog.manifests.environments import make_environment
 
 __all__ = ["CONTROLLERS", "DATASETS", "ClassicRecipe"]
@@ -105,31 +105,11 @@ class ClassicRecipe:
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]
         draw = _draw_discrete if is_discrete(env) else _draw_continuous
         space, controller = env.action_space, CONTROLLERS[self.controller]
-        observation, _ = env.reset(seed=int(reset_seed))
-        observations, terminated, truncated = [observation], False, False
-        actions: list[Any] = []
-        log_probs: list[float] = []
-        rewards: list[float] = []
-        while not terminated and not truncated:
-            action, log_prob = draw(rng, space, controller(observation.tolist()), noise)
-            observation, reward, terminated, truncated, _ = env.step(action)
-            observations.append(observation)
-            actions.append(action)
-            log_probs.append(log_prob)
-            rewards.append(float(reward))
-        terminations = np.zeros(len(actions), np.bool_)
-        truncations = np.zeros(len(actions), np.bool_)
-        terminations[-1], truncations[-1] = terminated, truncated
-        return Episode(
-            observations=np.array(observations),
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=terminations,
-            truncations=truncations,
-            infos={"action_log_probs": np.array(log_probs)},
-            seed=int(reset_seed),
-            metadata={"behavior": behavior},
-        )
+
+        def choose(observation: Any) -> tuple[Any, float]:
+            return draw(rng, space, controller(observation.tolist()), noise)
+
+        return play_episode(env, int(reset_seed), choose, {"behavior": behavior})
 
     def expert(self) -> Expert:
         """Return the controller without noise."""

@@ -31,7 +31,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recipes.behavior_policies import TrainedPolicy, read_policies
-from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
+from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
 from orlog.manifests.environments import make_environment
 from orlog.manifests.shipped import records_folder
 
@@ -140,35 +140,14 @@ class MujocoRecipe:
         rng = np.random.Generator(np.random.PCG64(int(stream)))
         assert env.action_space.shape is not None
         (width,) = env.action_space.shape
-        observation, _ = env.reset(seed=int(reset_seed))
-        observations, terminated, truncated = [observation], False, False
-        actions: list[np.ndarray] = []
-        log_probs: list[float] = []
-        rewards: list[float] = []
-        while not terminated and not truncated:
+
+        def choose(observation: Any) -> tuple[np.ndarray, float]:
             if behavior is None:
-                action = rng.uniform(-1, 1, width).astype(np.float32)
-                log_prob = -width * math.log(2)
-            else:
-                action, log_prob = behavior.policy.act(observation, rng.standard_normal(width))
-            observation, reward, terminated, truncated, _ = env.step(action)
-            observations.append(observation)
-            actions.append(action)
-            log_probs.append(log_prob)
-            rewards.append(float(reward))
-        terminations = np.zeros(len(actions), np.bool_)
-        truncations = np.zeros(len(actions), np.bool_)
-        terminations[-1], truncations[-1] = terminated, truncated
-        return Episode(
-            observations=np.array(observations),
-            actions=np.array(actions),
-            rewards=np.array(rewards),
-            terminations=terminations,
-            truncations=truncations,
-            infos={"action_log_probs": np.array(log_probs)},
-            seed=int(reset_seed),
-            metadata={"behavior_steps": 0 if behavior is None else behavior.steps},
-        )
+                return rng.uniform(-1, 1, width).astype(np.float32), -width * math.log(2)
+            return behavior.policy.act(observation, rng.standard_normal(width))
+
+        metadata = {"behavior_steps": 0 if behavior is None else behavior.steps}
+        return play_episode(env, int(reset_seed), choose, metadata)
 
 
 @functools.lru_cache(maxsize=4)

@@ -10,11 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 
-__all__ = ["CatalogueEntry", "Expert", "Recipe", "parameters_of", "parts_of"]
+__all__ = ["CatalogueEntry", "Expert", "Recipe", "parameters_of", "parts_of", "play_episode"]
 
 Policy: TypeAlias = Callable[[Any], np.ndarray]
 
@@ -115,3 +116,44 @@ def parts_of(recipe: Recipe) -> Sequence[Recipe]:
     """Return the recipes that make a dataset one after another: `recipe.parts`, or itself alone."""
     parts: Sequence[Recipe] = getattr(recipe, "parts", [recipe])
     return parts
+
+
+def play_episode(
+    env: gymnasium.Env[Any, Any],
+    reset_seed: int,
+    choose: Callable[[Any], tuple[Any, float]],
+    metadata: dict[str, Any],
+) -> Episode:
+    """Return an episode played to its end, with the `action_log_probs` of its actions.
+
+    Args:
+        env: Environment that records.
+        reset_seed: Seed of the reset, which the episode keeps.
+        choose: Returns an action for an observation, and its log-probability.
+        metadata: Columns of the episode.
+    """
+    observation, _ = env.reset(seed=reset_seed)
+    observations, terminated, truncated = [observation], False, False
+    actions: list[Any] = []
+    log_probs: list[float] = []
+    rewards: list[float] = []
+    while not terminated and not truncated:
+        action, log_prob = choose(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        observations.append(observation)
+        actions.append(action)
+        log_probs.append(log_prob)
+        rewards.append(float(reward))
+    terminations = np.zeros(len(actions), np.bool_)
+    truncations = np.zeros(len(actions), np.bool_)
+    terminations[-1], truncations[-1] = terminated, truncated
+    return Episode(
+        observations=np.array(observations),
+        actions=np.array(actions),
+        rewards=np.array(rewards),
+        terminations=terminations,
+        truncations=truncations,
+        infos={"action_log_probs": np.array(log_probs)},
+        seed=reset_seed,
+        metadata=metadata,
+    )
