@@ -1,6 +1,7 @@
 """Environments by the id that Gymnasium registers, and the extras that install them.
 
-Ids under `orlog/` are those of `counterparts.py`: they are registered when they are first used.
+Ids under `orlog/` are orlog's own, `OWN` and those of `counterparts.py`: they are registered when they are
+first used.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         for version in (4, 5)
     },
 }
-# orlog's own environments, by the name of the adapter in the catalogue of counterparts.
+# orlog's own environments: id -> (entry point, steps of an episode).
+_OWN = {
+    "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
+    "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 60),
+}
+# Those that stand for a benchmark's, by the name of the adapter in the catalogue of counterparts.
 _ADAPTERS = {
     "ant": "orlog.normalize.counterparts.ant:Ant",
     "antmaze": "orlog.normalize.counterparts.mazes:AntMaze",
@@ -137,9 +143,15 @@ def _registered(environment_id: str) -> EnvSpec:
 
 
 def _register_own(environment_id: str) -> None:
-    """Register an environment of the catalogue of counterparts that is orlog's own."""
+    """Register an environment of orlog's own, if this is the id of one."""
+    if environment_id in gymnasium.registry:
+        return
+    if environment_id in _OWN:
+        entry_point, steps = _OWN[environment_id]
+        gymnasium.register(environment_id, entry_point=entry_point, max_episode_steps=steps)
+        return
     own = counterpart(environment_id)
-    if own is not None and own.counterpart is not None and environment_id not in gymnasium.registry:
+    if own is not None and own.counterpart is not None:
         gymnasium.register(
             environment_id,
             entry_point=_ADAPTERS[own.counterpart.adapter],
@@ -251,6 +263,6 @@ def _import_quietly(module: str) -> None:
 
 def _family(environment_id: str) -> tuple[str, str, tuple[str, ...]] | None:
     for start, family in _FAMILIES.items():
-        if environment_id.startswith(start):
+        if environment_id.startswith(start) and environment_id not in _OWN:
             return family
     return None

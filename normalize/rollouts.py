@@ -1,20 +1,22 @@
 """Runs a policy in seeded environments, several side by side: each episode's return and success.
 
 A policy is any callable from a batch of observations, as the vector environment gives them, to a
-batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards.
+batch of actions. One with memory (`PolicyWithMemory`) is also told where episodes begin, and rewards; one
+that watches (`WatchingPolicy`) sees the environments themselves, as the controllers of recipes may.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
 
-__all__ = ["Episodes", "Policy", "PolicyWithMemory", "run_episodes"]
+__all__ = ["Episodes", "Policy", "PolicyWithMemory", "WatchingPolicy", "run_episodes"]
 
 Policy = Callable[[Any], np.ndarray]
 
@@ -53,6 +55,17 @@ class PolicyWithMemory(Protocol):
 
     def reward(self, rewards: Float64[np.ndarray, " environments"]) -> None:
         """Take note of the rewards of the last actions."""
+
+
+@runtime_checkable
+class WatchingPolicy(Protocol):
+    """A policy that looks at the state of environments, of which observations show only a part."""
+
+    def watch(self, environments: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        """Take note of the environments that the next calls are for, in order."""
+
+    def __call__(self, observations: Any) -> np.ndarray:
+        """Return the actions for all environments."""
 
 
 def run_episodes(
@@ -98,6 +111,8 @@ def run_episodes(
     memory = policy if isinstance(policy, PolicyWithMemory) else None
     if memory is not None:
         memory.start(side_by_side)
+    if isinstance(policy, WatchingPolicy):
+        policy.watch(environments.envs)
     for first in range(0, episodes, side_by_side):
         # The last round may need fewer environments; the others also run, but do not count.
         count = min(side_by_side, episodes - first)

@@ -104,12 +104,15 @@ class ClassicRecipe:
         behavior = BEHAVIORS[index % len(BEHAVIORS)]
         noise = {"random": None, "medium": self.medium_noise, "expert": self.expert_noise}[behavior]
         draw = _draw_discrete if is_discrete(env) else _draw_continuous
-        space, controller = env.action_space, CONTROLLERS[self.controller]
 
         def choose(observation: Any) -> tuple[Any, float]:
-            return draw(rng, space, controller(observation.tolist()), noise)
+            return draw(rng, env.action_space, self.chosen(env, observation), noise)
 
         return play_episode(env, int(reset_seed), choose, {"behavior": behavior})
+
+    def chosen(self, _env: gymnasium.Env[Any, Any], observation: Any) -> Any:
+        """Return the controller's action, without noise."""
+        return CONTROLLERS[self.controller](observation.tolist())
 
     def expert(self) -> Expert:
         """Return the controller without noise."""

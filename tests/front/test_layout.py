@@ -29,6 +29,7 @@ ORDER = (
     "datasets.recording",
     "datasets.interchange",
     "datasets.formats",
+    "datasets.environments",
     "datasets.recipes",
     "datasets.download",
     "datasets.publish",

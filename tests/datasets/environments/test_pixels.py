@@ -1,0 +1,154 @@
+"""The tasks seen in pictures: what they show is what a slow drawing of their state shows."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orlog.datasets.environments import catch, reach
+from orlog.datasets.environments.drawing import SIZE, box, disc, line, picture
+from orlog.manifests.environments import environment_versions, make_environment
+from tests.levels import scaled
+
+IDS = ("orlog/Catch-v0", "orlog/Reach-v0")
+places = st.floats(-5, SIZE + 5)
+PIXELS = [(row, column) for row in range(SIZE) for column in range(SIZE)]
+
+
+def overlap(center: float, length: float, pixel: int) -> float:
+    """Return the length that an interval has in common with a pixel."""
+    return max(0.0, min(pixel + 1, center + length / 2) - max(pixel, center - length / 2))
+
+
+def smooth(distance: float) -> float:
+    """Return the brightness of a pixel whose center is that far outside of an edge."""
+    return min(1.0, max(0.0, 0.5 - distance))
+
+
+def distance_to_line(
+    point: tuple[float, float], start: tuple[float, float], end: tuple[float, float]
+) -> float:
+    """Return the distance by the angles at both ends, or to the nearer end."""
+    length = math.dist(start, end)
+    along = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
+    reached = (point[0] - start[0]) * along[0] + (point[1] - start[1]) * along[1]
+    if reached <= 0 or reached >= length:
+        return min(math.dist(point, start), math.dist(point, end))
+    return abs((point[0] - start[0]) * along[1] - (point[1] - start[1]) * along[0])
+
+
+@settings(max_examples=scaled(80))
+@given(places, places, st.floats(0, 9), st.floats(0, 9))
+def test_a_box_covers_of_each_pixel_what_they_have_in_common(
+    x: float, y: float, width: float, height: float
+) -> None:
+    expected = [overlap(y, height, row) * overlap(x, width, column) for row, column in PIXELS]
+    np.testing.assert_allclose(box(x, y, width, height).ravel(), expected, atol=1e-9)
+
+
+@settings(max_examples=scaled(80))
+@given(places, places, st.floats(0, 9))
+def test_a_disc_is_smooth_at_its_edge(x: float, y: float, radius: float) -> None:
+    expected = [smooth(math.dist((x, y), (c + 0.5, r + 0.5)) - radius) for r, c in PIXELS]
+    np.testing.assert_allclose(disc(x, y, radius).ravel(), expected, atol=1e-9)
+
+
+@settings(max_examples=scaled(80))
+@given(places, places, st.floats(0, 2 * math.pi), st.floats(1, 9), st.floats(0, 4))
+def test_a_line_is_all_that_is_near_it(
+    x: float, y: float, angle: float, length: float, width: float
+) -> None:
+    start, end = (x, y), (x + length * math.cos(angle), y + length * math.sin(angle))
+    expected = [
+        smooth(distance_to_line((c + 0.5, r + 0.5), start, end) - width / 2) for r, c in PIXELS
+    ]
+    np.testing.assert_allclose(line(start, end, width).ravel(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_gymnasium_finds_nothing_wrong(environment_id: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(make_environment(environment_id, {}).unwrapped, skip_render_check=True)
+    assert set(environment_versions(environment_id)) == {"gymnasium", "numpy"}
+
+
+@pytest.mark.parametrize("environment_id", IDS)
+def test_observations_are_the_last_three_pictures_of_the_state_and_come_again(
+    environment_id: str,
+) -> None:
+    with make_environment(environment_id, {}) as env, make_environment(environment_id, {}) as other:
+        observation, _ = env.reset(seed=7)
+        again, _ = other.reset(seed=7)
+        state: Any = env.unwrapped
+        pictures = [state.draw()] * 3
+        env.action_space.seed(0)
+        truncated, steps = False, 0
+        while not truncated:
+            np.testing.assert_array_equal(observation, np.stack(pictures[-3:], -1))
+            np.testing.assert_array_equal(observation, again)
+            action = env.action_space.sample()
+            observation, reward, terminated, truncated, _ = env.step(action)
+            again, reward_again, *_ = other.step(action)
+            assert reward == reward_again
+            assert not terminated
+            pictures.append(state.draw())
+            steps += 1
+        assert env.spec is not None
+        assert steps == env.spec.max_episode_steps
+
+
+def test_catch_shows_every_apple_and_stone_and_the_paddle() -> None:
+    env = catch.Catch()
+    env.reset(seed=0)
+    env.step_count, env.paddle = 20, 3
+    env.things = [catch.Thing(True, 0, 30.0, 0.5, 1.0), catch.Thing(False, 5, 10.0, 0.0, 0.8)]
+    expected = np.zeros((SIZE, SIZE))
+    # An apple that began at 30 and moved by 10 has bounced off the wall at 36.
+    shown = [(10.0, 34.5, 8, 2, 200), (32.0, 18.0, 3, 3, 255), (10.0, 10.0, 5, 2, 120)]
+    for x, y, width, height, brightness in shown:
+        for row, column in PIXELS:
+            light = brightness * overlap(y, height, row) * overlap(x, width, column)
+            expected[row, column] = max(expected[row, column], light)
+    np.testing.assert_array_equal(env.draw(), np.rint(expected))
+
+
+@pytest.mark.parametrize(
+    ("distance", "is_apple", "reward"), [(5, True, 1), (5, False, -1), (6, True, 0)]
+)
+def test_what_lands_on_the_paddle_counts(distance: int, is_apple: bool, reward: float) -> None:
+    env = catch.Catch()
+    env.reset(seed=0)
+    thing = catch.Thing(is_apple, 0, catch.PADDLES[env.paddle] - distance, 0.0, 1.0)
+    env.things = [thing]
+    rewards = [env.step(np.int64(1))[1] for _ in range(thing.landing)]
+    assert rewards == [0.0] * (thing.landing - 1) + [reward]
+    assert thing not in env.things
+
+
+def test_reach_shows_target_and_arm_and_pays_for_each_step_in_the_target() -> None:
+    env = reach.Reach()
+    env.reset(seed=0)
+    env.angles, env.velocities = (0.0, math.pi / 2), (0.0, 0.0)
+    elbow, tip = env.joints()
+    np.testing.assert_allclose([*elbow, *tip], [26, 18, 26, 26])
+    env.target = (26.0, 26.0 + reach.RADIUS - 0.01)
+    assert env.step(np.zeros(2, np.float32))[1] == 1.0
+    expected = picture(
+        (120.0, disc(*env.target, reach.RADIUS)),
+        (255.0, line((18, 18), elbow, 2)),
+        (255.0, line(elbow, tip, 2)),
+    )
+    np.testing.assert_array_equal(env.draw(), expected)
+    env.target = (26.0, 26.0 + reach.RADIUS + 0.01)
+    assert env.step(np.zeros(2, np.float32))[1] == 0.0
+    env.step(np.array([1.0, -0.5], np.float32))
+    np.testing.assert_allclose(env.velocities, (0.04, -0.02))
+    np.testing.assert_allclose(env.angles, (0.04, math.pi / 2 - 0.02))
