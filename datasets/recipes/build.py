@@ -9,7 +9,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from orlog.manifests.manifest import (
 )
 from orlog.manifests.names import DatasetName, did_you_mean, parse_name
 from orlog.manifests.shipped import recorded_manifest
-from orlog.processes import map_in_order, process_pool
+from orlog.processes import Execute, map_in_order, process_pool
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["build_dataset", "builds"]
 
 EPISODES_PER_TASK = 20
-
-Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
-"""Runs jobs somewhere: a module's `execute` in `orlog/executors/`, which this layer does not import."""
 
 
 def build_dataset(

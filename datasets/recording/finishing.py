@@ -8,7 +8,7 @@ from pathlib import Path
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
 from orlog.datasets.store.version import StoredVersion
-from orlog.errors import IntegrityError
+from orlog.errors import IntegrityError, VersionExistsError
 from orlog.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -27,7 +27,7 @@ from orlog.manifests.manifest import (
 )
 from orlog.manifests.spaces import space_to_json
 
-__all__ = ["finish_version", "make_manifest"]
+__all__ = ["finish_version", "make_manifest", "refuse_existing"]
 
 
 def finish_version(
@@ -68,6 +68,18 @@ def finish_version(
         accept(manifest)
         put = put_in_place if replace else put_new
         put(store, destination)
+
+
+def refuse_existing(place: Path, destination: Path) -> None:
+    """Refuse a destination if something is at a place.
+
+    Raises:
+        VersionExistsError: something is there.
+    """
+    if place.exists() or place.is_symlink():
+        raise VersionExistsError(
+            f"{destination} exists already; versions are never overwritten: choose another one."
+        )
 
 
 def _check_decoding(store: Path, manifest: Manifest) -> None:

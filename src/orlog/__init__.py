@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset as Dataset
     from orlog.datasets.reading.verifying import verify_store as verify_store
     from orlog.datasets.recipes.build import build_dataset as build_dataset
+    from orlog.datasets.recording.converting import convert_dataset as convert_dataset
     from orlog.datasets.recording.parallel import record_parallel as record_parallel
     from orlog.datasets.recording.recorder import record as record
-    from orlog.datasets.recording.saving import convert_dataset as convert_dataset
     from orlog.datasets.recording.saving import save_dataset as save_dataset
     from orlog.datasets.recording.vector import record_vector as record_vector
     from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
@@ -115,7 +115,7 @@ _HOMES = {
     "build_dataset": "orlog.datasets.recipes.build",
     "choose_encoding": "orlog.datasets.store.encoding",
     "combine_datasets": "orlog.datasets.reading.combining",
-    "convert_dataset": "orlog.datasets.recording.saving",
+    "convert_dataset": "orlog.datasets.recording.converting",
     "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
     "evaluate": "orlog.running",

@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from orlog.errors import WorkerDiedError
 
-__all__ = ["cores", "map_in_order", "process_pool", "processor_name", "result_or_error"]
+__all__ = ["Execute", "cores", "map_in_order", "process_pool", "processor_name", "result_or_error"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Execute: TypeAlias = Callable[..., Iterable[tuple[int, Any]]]
+"""Runs jobs somewhere: `execute` of a module in `orlog/executors/`, which datasets do not import."""
 
 
 def cores() -> int:

@@ -27,6 +27,7 @@ import sys
 
 from ray.cluster_utils import Cluster
 
+import orlog
 from orlog.reproduce import find_executor
 from orlog.sweeps import plan_sweep, run_sweep
 
@@ -45,6 +46,14 @@ sweep = plan_sweep([sys.argv[1]], ["bc"], seeds=range(4), steps=100, episodes=1,
 run_sweep(sweep, executor=execute, progress=progress)
 assert lost
 assert not sweep.failures, sweep.failures
+
+digests = [
+    orlog.load_dataset(
+        orlog.convert_dataset(sys.argv[1], folder, container="hdf5", execute=execute)
+    ).digest
+    for folder, execute in (("there", execute), ("here", None))
+]
+assert digests[0] == digests[1]
 cluster.shutdown()
 """
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orlog.cli.application import CORES, Name, Workers, app
-from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
+from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.terminal import console, progress_bar
 
 
@@ -39,8 +39,7 @@ def build(
     from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
     from orlog.manifests.shipped import recorded_folder
 
-    elsewhere = executor != "processes" or address or executor_option
-    execute = chosen_executor(executor, address, executor_option) if elsewhere else None
+    execute = cluster_executor(executor, address, executor_option)
     with progress_bar("steps") as update:
         folder = build_dataset(
             name,

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from orlog.reproduce import Executor
 
-__all__ = ["Address", "ExecutorName", "ExecutorOptions", "chosen_executor"]
+__all__ = ["Address", "ExecutorName", "ExecutorOptions", "chosen_executor", "cluster_executor"]
 
 ExecutorName = Annotated[
     str, typer.Option("--executor", help="Where jobs run: processes, ray or slurm.")
@@ -41,3 +41,14 @@ def chosen_executor(name: str, address: str | None, options: list[str] | None) -
             raise typer.BadParameter(f"--executor-option takes NAME=VALUE, found {option!r}.")
         given[key] = value
     return find_executor(name, **given)
+
+
+def cluster_executor(name: str, address: str | None, options: list[str] | None) -> Executor | None:
+    """Return the executor that the options choose; None for processes of the command itself.
+
+    Raises:
+        ValueError: there is no such executor, or it has no such option.
+    """
+    if name == "processes" and not address and not options:
+        return None
+    return chosen_executor(name, address, options)

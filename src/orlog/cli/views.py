@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from orlog.cli.application import Name, app
+from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.terminal import console, progress_bar
 
 
@@ -82,17 +83,22 @@ def convert(
             show_default="the next patch version",
         ),
     ] = None,
+    executor: ExecutorName = "processes",
+    address: Address = None,
+    executor_option: ExecutorOptions = None,
 ) -> None:
     """Write a version into a new folder in the other container: same columns, same values.
 
     Its files differ, so it gets its own version number.
+    With --executor the machines of a cluster write it, from and to a disk that all of them share.
     """
     from orlog.datasets.loading import load_dataset
-    from orlog.datasets.recording.saving import convert_dataset
+    from orlog.datasets.recording.converting import convert_dataset
     from orlog.manifests.names import parse_name
 
     dataset = load_dataset(name)
     wanted = None if named is None else parse_name(named)
+    execute = cluster_executor(executor, address, executor_option)
     with progress_bar("bytes") as update:
         folder = convert_dataset(
             dataset,
@@ -100,6 +106,7 @@ def convert(
             container=to,
             name=None if wanted is None else wanted.name,
             version=None if wanted is None else wanted.version or None,
+            execute=execute,
             progress=update,
         )
     written = load_dataset(folder)

@@ -1,0 +1,265 @@
+"""Writes a stored version in the other container, here or in pieces on a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.datasets.recording.finishing import finish_version, refuse_existing
+from orlog.datasets.store.container import WrittenPart
+from orlog.datasets.store.zarr_writer import ZarrWriter
+from orlog.errors import IntegrityError, SchemaError, StorageError
+from orlog.files import absolute_path, storage_errors, unfinished_folder
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.manifest import (
+    Container,
+    Parent,
+    Part,
+    StoredObject,
+    part_folder,
+    parts_of,
+)
+from orlog.manifests.names import DatasetName, parse_name
+from orlog.processes import Execute
+
+__all__ = ["convert_dataset"]
+
+
+def convert_dataset(
+    dataset: Given,
+    target: str | Path,
+    *,
+    container: Container,
+    name: str | None = None,
+    version: str | None = None,
+    execute: Execute | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Path:
+    """Write a stored version in the other container into a new folder, and return the folder.
+
+    Parts and every column's BLAKE3 stay the same, and are checked. Since objects and digest differ,
+    the result is another version: by default the next free patch. The old digest is added to the
+    lineage with the operation `convert`. Memory is bounded; an interruption leaves nothing under
+    `target`.
+
+    Args:
+        dataset: The version. Views have no container; store them with `save_dataset` first.
+        target: The new folder, which must not exist.
+        container: `zarr`, or `hdf5` for one file per part.
+        name: Name of the new version; by default that of the dataset.
+        version: Content version. By default 1.0.0 under another name; under the same name, the next
+            patch version that is free on this machine.
+        execute: Executor that writes the columns, or the HDF5 files, in place of this process; as
+            `find_executor` of `orlog.reproduce` returns it. The bytes are the same. The dataset and
+            the target must be on a disk that all machines share.
+        progress: Called with bytes of rows done and in total.
+
+    Raises:
+        VersionExistsError: `target` exists, or the version exists with other content.
+        InvalidNameError: name or version do not follow the grammar.
+        SchemaError: the dataset is a view.
+        ValueError: the dataset is in this container already.
+        IntegrityError: the source is damaged, or the written values read back differently.
+        MissingExtraError: h5py is not installed.
+        StorageError: the disk is full, or a machine of the cluster does not see it.
+    """
+    dataset = as_dataset(dataset)
+    if dataset.operation is not None:
+        raise SchemaError(
+            f"a view of {dataset.name} has no container; store it as a version first: orlog save "
+            "VIEW NAME@VERSION --container hdf5 (in Python: save_dataset)."
+        )
+    manifest = dataset.manifest
+    if manifest.container == container:
+        raise ValueError(f"{manifest.name}@{manifest.version} is in the {container} container.")
+    wanted = _name_of_converted(dataset, container, name, version)
+    destination = absolute_path(target)
+    refuse_existing(destination, destination)
+    with unfinished_folder(destination) as folder, storage_errors(folder):
+        refuse_existing(destination, destination)
+        store = folder / "store"
+        pieces = _pieces(dataset, container, folder)
+        total = sum(map(_bytes_of_rows, pieces))
+        progress(0, total)
+        done = 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(done, total)
+
+        if execute is None:
+            objects = [item for piece in pieces for item in _write(dataset, piece, store, add)]
+        else:
+            objects = _write_elsewhere(execute, pieces, store, add)
+        converted = msgspec.structs.replace(
+            manifest,
+            name=wanted.name,
+            version=wanted.version,
+            changes=f"{manifest.name}@{manifest.version} in the {container} container",
+            container=container,
+            objects=sorted({item.path: item for item in objects}.values(), key=_path),
+            lineage=[*manifest.lineage, Parent(digest=dataset.digest, operation="convert")],
+        )
+        finish_version(store, converted, destination, accept=check_unchanged)
+    return destination
+
+
+def _name_of_converted(
+    dataset: Dataset, container: Container, name: str | None, version: str | None
+) -> DatasetName:
+    """Return the name and version of a version's conversion to another container."""
+    name = dataset.name if name is None else name
+    if version is None and name != dataset.name:
+        version = "1.0.0"
+    if version is not None:
+        wanted = parse_name(f"{name}@{version}")
+        if not _is_free(wanted, dataset, container):
+            check_unused(wanted.name, wanted.version)
+        return wanted
+    major, minor, patch = dataset.version.split(".")
+    versions = (f"{major}.{minor}.{number}" for number in itertools.count(int(patch) + 1))
+    names = (parse_name(f"{name}@{version}") for version in versions)
+    return next(wanted for wanted in names if _is_free(wanted, dataset, container))
+
+
+def _is_free(wanted: DatasetName, dataset: Dataset, container: Container) -> bool:
+    """Return whether a version is free, or is an earlier result of this same conversion."""
+    step = Parent(digest=dataset.digest, operation="convert")
+    return all(
+        known.container == container and known.lineage[-1:] == [step]
+        for _, known in known_manifests(wanted.name, wanted.version)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """What one job writes: columns of a part. An HDF5 file holds them all, so it is one piece."""
+
+    source: Path
+    unfinished: Path
+    container: Container
+    number: int
+    part: Part
+    specs: Sequence[ColumnSpec]
+
+    @property
+    def prefix(self) -> str:
+        return part_folder(self.number)
+
+    @property
+    def rows(self) -> dict[ColumnSpec, int]:
+        return {spec: self.part.columns[spec.name].rows for spec in self.specs}
+
+
+def _pieces(dataset: Dataset, container: Container, unfinished: Path) -> list[_Piece]:
+    specs = [spec for _, spec in sorted(dataset.schema.columns().items())]
+    groups = [specs] if container == "hdf5" else [[spec] for spec in specs]
+    return [
+        _Piece(dataset.folder, unfinished, container, number, part, group)
+        for number, part in enumerate(parts_of(dataset.manifest))
+        for group in groups
+    ]
+
+
+def _bytes_of_rows(piece: _Piece) -> int:
+    return sum(
+        count * spec.dtype.itemsize * math.prod(spec.shape) for spec, count in piece.rows.items()
+    )
+
+
+def _path(item: StoredObject) -> str:
+    return item.path
+
+
+def _write(
+    dataset: Dataset, piece: _Piece, store: Path, progress: Callable[[int], None]
+) -> list[StoredObject]:
+    """Write a piece into a store, and return its objects."""
+    target = store / piece.prefix
+    write = _write_hdf5 if piece.container == "hdf5" else _write_zarr
+    objects = write(dataset, piece, target, progress)
+    return [msgspec.structs.replace(item, path=piece.prefix + item.path) for item in objects]
+
+
+def _write_elsewhere(
+    execute: Execute, pieces: Sequence[_Piece], store: Path, progress: Callable[[int], None]
+) -> list[StoredObject]:
+    objects: list[StoredObject] = []
+    for index, written in execute(_write_alone, pieces, workers=None, running=lambda _piece: None):
+        if isinstance(written, Exception):
+            raise written
+        folder, items = written
+        for item in items:
+            (store / item.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / item.path).replace(store / item.path)
+        objects += items
+        progress(_bytes_of_rows(pieces[index]))
+    return objects
+
+
+def _write_alone(piece: _Piece) -> tuple[Path, list[StoredObject]]:
+    """Write a piece into a folder of its own: an attempt that counts as lost may still be writing."""
+    if not piece.unfinished.is_dir() or not piece.source.is_dir():
+        missing = piece.source if piece.unfinished.is_dir() else piece.unfinished
+        raise StorageError(
+            f"{missing}: {platform.node()} does not see this folder; put the dataset and the target "
+            "on a disk that all machines of the cluster share."
+        )
+    with storage_errors(piece.unfinished):
+        folder = Path(tempfile.mkdtemp(dir=piece.unfinished))
+    return folder, _write(as_dataset(piece.source), piece, folder, lambda _count: None)
+
+
+def _write_hdf5(
+    dataset: Dataset, piece: _Piece, target: Path, progress: Callable[[int], None]
+) -> list[StoredObject]:
+    from orlog.datasets.store.hdf5 import write_hdf5
+
+    objects = [
+        msgspec.structs.replace(item, path=item.path.removeprefix(piece.prefix))
+        for item in dataset.manifest.objects
+        if item.path.startswith(piece.prefix)
+    ]
+    written = WrittenPart(schema=dataset.schema, part=piece.part, objects=objects, non_finite={})
+    return write_hdf5(dataset.folder / piece.prefix, target, written, progress=progress)
+
+
+def _write_zarr(
+    dataset: Dataset, piece: _Piece, target: Path, progress: Callable[[int], None]
+) -> list[StoredObject]:
+    from orlog.datasets.store.hdf5 import Hdf5Reader
+
+    reader = Hdf5Reader(dataset.folder / piece.prefix, piece.rows)
+    writer = ZarrWriter(target)
+    try:
+        for spec, count in piece.rows.items():
+            step = writer.add_column(spec).encoding.shard_rows
+            for start in range(0, count, step):
+                values = reader.read(spec.name, start, min(count, start + step))
+                writer.append({spec.name: values})
+                progress(values.nbytes)
+        written, groups = writer.finish()
+    finally:
+        writer.close()
+    for column in written:
+        expected = piece.part.columns[column.spec.name].blake3
+        if column.blake3 != expected:
+            raise IntegrityError(
+                f"{dataset.folder}: column {piece.prefix}{column.spec.name}: blake3 expected "
+                f"{expected}, found {column.blake3}; run: orlog verify {dataset.folder}",
+                file=column.spec.name,
+                expected=expected,
+                found=column.blake3,
+            )
+    return [*groups, *(item for column in written for item in column.objects)]
