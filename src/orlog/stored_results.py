@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,26 +25,21 @@ from orlog.algos.training.runs import (
     read_evaluation,
     read_run,
 )
-from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import ManifestError
 from orlog.files import hash_file, storage_errors
 from orlog.manifests.documents import canonical_json, read_json_file, write_json
 from orlog.normalize.references import Protocol
+from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 
 __all__ = [
-    "RESULT_FILE",
     "CurvePoint",
     "JobIdentity",
     "StoredResult",
     "key_of",
     "read_result",
     "read_results",
-    "result_folder",
-    "results_folder",
     "write_result",
 ]
-
-RESULT_FILE = "result.json"
 
 _REPAIR = "delete the folder, then run the sweep again"
 
@@ -132,16 +126,6 @@ class StoredResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 def key_of(job: JobIdentity) -> str:
     """Return the key of a job: 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(msgspec.to_builtins(job))).hexdigest()
-
-
-def results_folder() -> Path:
-    """Return `$ORLOG_HOME/results`, which is not created."""
-    return datasets_folder().parent / "results"
-
-
-def result_folder(key: str) -> Path:
-    """Return the folder of a job's result, finished or not."""
-    return results_folder() / key
 
 
 def read_result(key: str) -> StoredResult | None:

@@ -53,14 +53,12 @@ from orlog.reproduce import (
     steps_to_reproduce,
     summarize,
 )
+from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 from orlog.stored_results import (
-    RESULT_FILE,
     JobIdentity,
     StoredResult,
     key_of,
     read_result,
-    result_folder,
-    results_folder,
     write_result,
 )
 

@@ -169,6 +169,19 @@ def test_packs_are_listed(template: Path) -> None:
     assert body["packs_bytes"] == first["size_bytes"] + second["size_bytes"] > 0
 
 
+def test_results_of_sweeps_are_counted(home: Path) -> None:
+    assert "results:" not in run("cache", "list")
+    for key, files in (("a" * 64, ("result.json", "run.json")), ("b" * 64, ("run.json",))):
+        (home / "results" / key).mkdir(parents=True)
+        for name in files:
+            (home / "results" / key / name).write_bytes(bytes(1000))
+    assert f"results: {home / 'results'} in all: 3.0 kB; 1 finished, 1 begun" in run(
+        "cache", "list"
+    )
+    body = json.loads(run("cache", "list", "--json", raw=True))
+    assert body["results"] == {"finished": 1, "begun": 1, "size_bytes": 3000}
+
+
 def test_packs_are_collected_before_versions(template: Path) -> None:
     folders = [place(template, ARM, one, days=40) for one in ("1.0.0", "1.1.0")]
     packs = [pack_of(folders[0], 40), pack_of(folders[1], 20)]

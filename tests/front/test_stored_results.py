@@ -15,12 +15,12 @@ from orlog.algos.training.train import train_run
 from orlog.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError
+from orlog.result_folders import result_folder
 from orlog.stored_results import (
     JobIdentity,
     key_of,
     read_result,
     read_results,
-    result_folder,
     write_result,
 )
 

@@ -26,7 +26,8 @@ from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
 from orlog.files import sole_access
 from orlog.processes import result_or_error
-from orlog.stored_results import key_of, read_result, read_results, result_folder, results_folder
+from orlog.result_folders import result_folder, results_folder
+from orlog.stored_results import key_of, read_result, read_results
 from orlog.sweeps import Sweep, plan_sweep, run_sweep
 from tests.command_line import orlog
 

@@ -43,11 +43,14 @@ def list_versions(as_json: AsJson = False) -> None:
     """List every version and pack here, with size, source and the time it was last opened.
 
     A pack is the uncompressed copy that load_arrays(ds, "mmap") maps; it can always be made again.
+    The last lines tell of the results of sweeps, each a folder that can be deleted by itself.
     """
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import cached_versions, total_bytes
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
+    from orlog.result_folders import results_folder, stored_space
 
+    results = stored_space()
     found, packs = cached_versions(), cached_packs()
     packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
     if as_json:
@@ -58,6 +61,8 @@ def list_versions(as_json: AsJson = False) -> None:
             "packs_folder": str(packs_folder()),
             "packs_bytes": packs_bytes,
             "packs": [_pack_as_json(one) for one in packs],
+            "results_folder": str(results_folder()),
+            "results": results._asdict(),
         }
         print_json(body)
         return
@@ -72,6 +77,13 @@ def list_versions(as_json: AsJson = False) -> None:
         console.print()
         console.print(escape(f"packs: {packs_folder()}"), soft_wrap=True)
         console.print(f"in all: {_size(packs_bytes)}")
+    if results.finished or results.begun:
+        console.print()
+        console.print(escape(f"results: {results_folder()}"), soft_wrap=True)
+        console.print(
+            f"in all: {_size(results.size_bytes)}; {results.finished:,} finished, "
+            f"{results.begun:,} begun"
+        )
 
 
 @cache.command(epilog="Example: orlog cache gc --unused 60 --max-size 50G --dry-run")
