@@ -43,7 +43,7 @@ class ARSConfig:
     alive_bonus: float = 0.0
     """Part of each reward that does not count while searching. Without the bonus for not falling, 1 for
     hopper and walker2d, there is no reward for standing still."""
-    deviation: float = 0.1
+    deviation: float = 0.05
     """Standard deviation of the noise on actions, before the tanh."""
 
     def __post_init__(self) -> None:

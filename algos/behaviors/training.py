@@ -22,7 +22,12 @@ from orlog.algos.behaviors.ars import ARSConfig, ars
 from orlog.algos.behaviors.sac import SACConfig, sac
 from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
-from orlog.datasets.recipes.behavior_policies import BehaviorPolicy, Layers, write_policies
+from orlog.datasets.recipes.behavior_policies import (
+    BehaviorPolicy,
+    Layers,
+    read_policies,
+    write_policies,
+)
 from orlog.errors import SchemaError
 from orlog.files import absolute_path, replace_file, storage_errors
 from orlog.manifests.environments import environment_versions, make_environment
@@ -141,7 +146,7 @@ def train_behavior(
         _check_spaces(environment_id, env)
         found: list[Evaluated] = []
         for taken, layers in TRAINERS[algorithm][1](env, config, seed=seed, every=every):
-            line = _evaluate(layers, taken, other, EPISODES_WHILE_TRAINING)
+            line = _evaluate(BehaviorPolicy(layers), taken, other, EPISODES_WHILE_TRAINING)
             found.append(Evaluated(line, layers))
             progress(line)
             if taken >= steps or stops():
@@ -181,7 +186,10 @@ def keep(
         settings=settings,
         seed=seed,
         log=[one.line for one in found],
-        policies=[_evaluate(one.layers, one.line.steps, env, EPISODES_OF_KEPT) for one in kept],
+        policies=[
+            _evaluate(one.policy, one.steps, env, EPISODES_OF_KEPT)
+            for one in read_policies(path, digest)
+        ],
     )
     with storage_errors(path):
         text = msgspec.json.format(msgspec.json.encode(record), indent=1)
@@ -230,8 +238,10 @@ def _check_spaces(environment_id: str, env: gymnasium.Env[Any, Any]) -> None:
         )
 
 
-def _evaluate(layers: Layers, steps: int, env: gymnasium.Env[Any, Any], episodes: int) -> LogLine:
-    returns = sampled_returns(BehaviorPolicy(layers), env, episodes=episodes)
+def _evaluate(
+    policy: BehaviorPolicy, steps: int, env: gymnasium.Env[Any, Any], episodes: int
+) -> LogLine:
+    returns = sampled_returns(policy, env, episodes=episodes)
     return LogLine(steps=steps, returns=returns.tolist())
 
 

@@ -103,13 +103,15 @@ class TrainedPolicy:
 def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers]) -> str:
     """Write policies of one architecture, with the steps that each was trained for; return the digest.
 
+    Weights are rounded to half precision: what is recorded with are the rounded ones.
+
     Raises:
         StorageError: the disk is full.
     """
     tensors = {"steps": np.array(steps, np.int64)}
     for layer, parts in enumerate(zip(*policies, strict=True)):
         for name, arrays in zip(("weights", "biases"), zip(*parts, strict=True), strict=True):
-            tensors[f"{name}.{layer}"] = np.ascontiguousarray(np.stack(arrays), np.float32)
+            tensors[f"{name}.{layer}"] = np.ascontiguousarray(np.stack(arrays), np.float16)
     data = safetensors.numpy.save(tensors)
     with storage_errors(path):
         replace_file(path, data)

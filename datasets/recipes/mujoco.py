@@ -1,13 +1,13 @@
-"""Recipes of the `mujoco/...` datasets: random, medium and better runs of robots, after D4RL's (v2).
+"""Recipes of the `mujoco/...` datasets: random, medium and expert runs of robots, after D4RL's (v2).
 
 Policies that `orlog behavior train` trained record in Gymnasium's MuJoCo environments. They ship with
 orlog, in `manifests/recorded/behaviors`, several of each training:
 
     random         uniform actions
     medium         a policy that returns about a third of what the last one does
-    medium-replay  the policies up to medium, one after another
-    medium-best    half medium, half the last policy
-    best           the last policy; it is not called expert, since D4RL's experts return more
+    medium-replay  uniform actions, then the policies up to medium, one after another
+    medium-expert  half medium, half the last policy
+    expert         the last policy
 
 Actions are drawn from the policy, which is a Gaussian squashed by a tanh, and every step keeps the
 log-density of its action as `action_log_probs`.
@@ -69,10 +69,11 @@ class MujocoRecipe:
         """Description of the policies that chose the actions."""
         if self.policies == (None,):
             return "uniform actions; action_log_probs are exact"
-        names = ", ".join(map(str, self.policies))
+        first = "uniform actions, then " if None in self.policies else ""
+        names = ", ".join(str(one) for one in self.policies if one is not None)
         return (
-            f"policies {names} of {self.behaviors}.safetensors, one after another; each is a Gaussian "
-            "squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"
+            f"{first}policies {names} of {self.behaviors}.safetensors, one after another; each is a "
+            "Gaussian squashed by a tanh, trained by orlog behavior train; action_log_probs are exact"
         )
 
     @property
@@ -162,71 +163,76 @@ class _Task:
     Attributes:
         environment_id: Its id.
         digest: Digest of the file of behavior policies.
-        policies: Number of policies in the file; the last two are the medium and the best one.
-        returns: Mean returns of medium and best policy over 100 episodes, as the file's record says.
+        returns: Mean return of each policy in the file over 100 episodes, as the file's record says;
+            the last two are the medium policy and the expert.
+        replay_steps: Steps of the medium-replay dataset, about as many as D4RL's has.
         seed: Seed of the first dataset; those of the others follow.
     """
 
     environment_id: str
     digest: str
-    policies: int
-    returns: tuple[int, int]
+    returns: tuple[int, ...]
+    replay_steps: int
     seed: int
 
 
 TASKS = {
-    "halfcheetah": _Task(
-        environment_id="HalfCheetah-v5",
-        digest="blake3:afb5fdee494d47514ae96ea6323f97df14a3354b67f2675455fb0e9172c2ad8e",
-        policies=6,
-        returns=(756, 2061),
-        seed=110,
+    "hopper": _Task(
+        environment_id="Hopper-v5",
+        digest="blake3:c511a6f1729026b1d25b28099be2e77da01773a49ea297571ce839d60dbdbc68",
+        returns=(792, 564, 848, 1000, 2763),
+        replay_steps=400_000,
+        seed=120,
     ),
 }
 
 
 def _entries(task: str, trained: _Task) -> dict[str, CatalogueEntry]:
     """Return the datasets of a task by name."""
-    medium, best = trained.policies - 2, trained.policies - 1
-    kinds: dict[str, tuple[str, tuple[int | None, ...]]] = {
-        "random": ("uniform actions", (None,)),
-        "medium": (f"a policy that returns {trained.returns[0]:,}", (medium,)),
+    expert = len(trained.returns) - 1
+    medium = expert - 1
+    one_medium = f"a policy that returns {trained.returns[medium]:,}"
+    one_expert = f"a policy that returns {trained.returns[expert]:,}"
+    kinds: dict[str, tuple[int, str, tuple[int | None, ...]]] = {
+        "random": (MILLION, "uniform actions", (None,)),
+        "medium": (MILLION, one_medium, (medium,)),
         "medium-replay": (
+            trained.replay_steps,
             (
-                f"{trained.policies - 1} policies of one training, the last of which returns "
-                f"{trained.returns[0]:,}, one after another"
+                f"uniform actions, then {expert} policies of one training, one after another, the "
+                f"last of which returns {trained.returns[medium]:,}"
             ),
-            tuple(range(trained.policies - 1)),
+            (None, *range(expert)),
         ),
-        "medium-best": (
-            (
-                f"half by a policy that returns {trained.returns[0]:,}, half by one that returns "
-                f"{trained.returns[1]:,}"
-            ),
-            (medium, best),
+        "medium-expert": (
+            2 * MILLION,
+            f"half by {one_medium}, half by one that returns {trained.returns[expert]:,}",
+            (medium, expert),
         ),
-        "best": (f"a policy that returns {trained.returns[1]:,}", (best,)),
+        "expert": (MILLION, one_expert, (expert,)),
     }
     return {
         f"mujoco/{task}-{kind}-v1": CatalogueEntry(
             version="1.0.0",
             description=(
-                f"{trained.environment_id}, 1 million steps: {actions}. With the log-density of "
-                f"each action. After D4RL's {task}-{kind.replace('best', 'expert')}-v2."
+                f"{trained.environment_id}, {steps:,} steps: {actions}. With the log-density of "
+                f"each action. After D4RL's {task}-{kind}-v2."
             ),
             license="CC0-1.0",
             recipe=MujocoRecipe(
                 environment_id=trained.environment_id,
-                steps=1_000_000,
+                steps=steps,
                 behaviors="" if kind == "random" else task,
                 digest="" if kind == "random" else trained.digest,
                 policies=policies,
                 seed=trained.seed + index,
             ),
         )
-        for index, (kind, (actions, policies)) in enumerate(kinds.items())
+        for index, (kind, (steps, actions, policies)) in enumerate(kinds.items())
     }
 
+
+MILLION = 1_000_000
 
 DATASETS = {
     name: entry
