@@ -20,6 +20,7 @@ import orlog
 from orlog.datasets.reading.dataset import Dataset
 from tests.levels import THOROUGH, scaled
 from tests.mujoco_models import compile_once
+from tests.small_disks import Mount, mounted_in
 
 MINI = "pointmaze/umaze-mini-v1"
 MEMORY = Path("/dev/shm")
@@ -102,6 +103,13 @@ def built_mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORLOG_HOME", str(folder / "built"))
         return orlog.build_dataset(MINI)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Return a function that mounts a real disk in memory, with options such as `size=2m`."""
+    with mounted_in(tmp_path) as mount_disk:
+        yield mount_disk
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from orlog.result_folders import result_folder, results_folder
 from orlog.stored_results import key_of, read_result, read_results
 from orlog.sweeps import Sweep, plan_sweep, run_sweep
 from tests.command_line import orlog
+from tests.small_disks import Mount, fill
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -134,6 +135,36 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
     in_the_way.rmdir()
     run_sweep(sweep)
     assert all(read_result(key) for key in wanted)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("room", [0, 2**12, 2**14, 2**16, 2**18, 2**20])
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_disk_that_gets_full_at_any_time_costs_no_result(
+    room: int, mini: Dataset, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = mount("size=64m")
+    shutil.copytree(mini.folder.parents[2], disk / "datasets")
+    monkeypatch.setenv("ORLOG_HOME", str(disk))
+    sweep = small(mini, ("bc", "iql"))
+    filler: list[Path] = []
+
+    def fill_after_the_first(done: int, _total: int) -> None:
+        if done == 1 and not filler:
+            filler.append(fill(disk, leave=room))
+
+    with contextlib.suppress(StorageError):  # with some room, enough for one job
+        run_sweep(sweep, workers=1, progress=fill_after_the_first)
+    for failure in sweep.failures:
+        assert "No space left on device" in failure.message or "is full" in failure.message
+    before = {one.key: one for one in read_results()}
+    assert keys(sweep)[0] in before
+    filler[0].unlink()
+    again = small(mini, ("bc", "iql"))
+    run_sweep(again, workers=1)
+    assert again.failures == []
+    assert sorted(one.key for one in read_results()) == sorted(keys(sweep))
+    assert {key: read_result(key) for key in before} == before
 
 
 def test_results_of_another_home_come_back_and_other_code_is_refused(

@@ -31,41 +31,14 @@ from orlog.errors import StorageError, TransferError
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import StoredObject, read_manifest
 from tests.servers import Fault, FileServer
+from tests.small_disks import Mount, change_mount, fill
 
 MINI = "pointmaze/umaze-mini-v1"
 SHARD = "observations/observation/c.0.0"
 QUICK = Patience(idle=0, timeout=5.0, attempts=2, first_wait=0.01, longest_wait=0.1)
 HEX_DIGITS = 64
 
-Mount: TypeAlias = Callable[[str], Path]
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Return a function that mounts a real disk in memory, with options such as `size=2m`."""
-    mounted: list[Path] = []
-
-    def mount_disk(options: str) -> Path:
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
-        try:
-            change_mount(options, folder)
-        except (OSError, subprocess.CalledProcessError) as error:
-            reason = str(getattr(error, "stderr", "") or error).splitlines()[0]
-            pytest.skip(f"no disk in memory can be mounted here: {reason}")
-        mounted.append(folder)
-        return folder
-
-    yield mount_disk
-    for folder in mounted:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def change_mount(options: str, folder: Path) -> None:
-    """Mount a disk in memory, or change the one that is there with `remount,`."""
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -103,19 +76,6 @@ def kept_bytes() -> int:
         for path in datasets_folder().rglob("*")
         if path.is_file() and len(path.name.removesuffix(".part")) == HEX_DIGITS
     )
-
-
-def fill(disk: Path, leave: int = 0) -> Path:
-    """Take all room of a disk but some bytes; return the file that does."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(2**16)):
-                pass
-        except OSError as error:
-            assert error.errno == errno.ENOSPC  # noqa: PT017 (anything else is the test's fault)
-        file.truncate(max(0, file.tell() - leave))
-    return filler
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,58 @@
+"""Real disks in memory, to be filled; `mount` in conftest.py gives them to tests."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+__all__ = ["Mount", "change_mount", "fill", "mounted_in"]
+
+Mount: TypeAlias = Callable[[str], Path]
+
+
+@contextlib.contextmanager
+def mounted_in(folder: Path) -> Iterator[Mount]:
+    """Yield a function that mounts a real disk in memory, with options such as `size=2m`."""
+    mounted: list[Path] = []
+
+    def mount_disk(options: str) -> Path:
+        disk = folder / f"disk{len(mounted)}"
+        disk.mkdir()
+        try:
+            change_mount(options, disk)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = str(getattr(error, "stderr", "") or error).splitlines()[0]
+            pytest.skip(f"no disk in memory can be mounted here: {reason}")
+        mounted.append(disk)
+        return disk
+
+    try:
+        yield mount_disk
+    finally:
+        for disk in mounted:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
+def change_mount(options: str, folder: Path) -> None:
+    """Mount a disk in memory, or change the one that is there with `remount,`."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def fill(disk: Path, leave: int = 0) -> Path:
+    """Take all room of a disk but some bytes; return the file that does."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)):
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC  # noqa: PT017 (anything else is the test's fault)
+        file.truncate(max(0, file.tell() - leave))
+    return filler
