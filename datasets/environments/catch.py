@@ -6,8 +6,8 @@
     . . . o . . = .      observation  the last three pictures, 36 x 36
     . . ===== . . .
 
-A new thing appears above the picture with a chance of 1/6 in each step: an apple (small, bright) with
-a chance of 0.6, else a stone (wide, darker). Things fall straight at speeds of their own, and bounce off
+A new thing appears above the picture with a chance of 1/6 in each step, and always if nothing falls: an
+apple (small, bright) with a chance of 0.6, else a stone (wide, darker). Things fall straight at speeds of their own, and bounce off
 the walls. Where one will land is seen only in several pictures; not all apples can be reached.
 """
 
@@ -108,7 +108,7 @@ class Catch(gymnasium.Env[np.ndarray, np.int64]):
         self.things = [thing for thing in self.things if thing.landing > self.step_count]
         # The same numbers are drawn in each step, whatever happens.
         chance, kind, x, sideways, down = self.np_random.random(5).tolist()
-        if chance < _CHANCE:
+        if chance < _CHANCE or not self.things:
             thing = Thing(
                 kind < _APPLES, self.step_count, SIZE * x, 1.2 * sideways - 0.6, 0.7 + 0.7 * down
             )
