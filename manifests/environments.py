@@ -28,6 +28,7 @@ from orlog.manifests.counterparts import counterpart
 from orlog.manifests.manifest import EnvironmentRecord
 
 __all__ = [
+    "check_installed",
     "environment_record",
     "environment_versions",
     "make_environment",
@@ -38,6 +39,7 @@ __all__ = [
 # distributions whose versions decide what the simulator does).
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "PointMaze_": ("gymnasium_robotics", "pointmaze", ("gymnasium-robotics", "mujoco")),
+    "orlog/ogbench-": ("ogbench", "ogbench", ("dm_control", "mujoco", "ogbench")),
     "orlog/": ("gymnasium_robotics", "d4rl", ("gymnasium-robotics", "mujoco", "orlog")),
     "LunarLander": ("Box2D", "box2d", ("box2d",)),
     **{
@@ -50,6 +52,11 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 _OWN = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
     "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 60),
+    "orlog/ogbench-pointmaze-medium-v1": (
+        "orlog.datasets.environments.ogbench:medium_maze_tasks",
+        1000,
+    ),
+    "orlog/ogbench-cube-single-v1": ("orlog.datasets.environments.ogbench:cube_tasks", 200),
 }
 # Those that stand for a benchmark's, by the name of the adapter in the catalogue of counterparts.
 _ADAPTERS = {
@@ -102,6 +109,16 @@ def make_environment(
     if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
         Path(leftover).unlink(missing_ok=True)
     return env
+
+
+def check_installed(environment_id: str) -> None:
+    """Refuse an environment whose packages are not installed.
+
+    Raises:
+        MissingExtraError: the package that registers this id is not installed.
+        NotFoundError: no package that orlog knows registers this id.
+    """
+    _registered(environment_id)
 
 
 def own_arguments(environment_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,6 +280,6 @@ def _import_quietly(module: str) -> None:
 
 def _family(environment_id: str) -> tuple[str, str, tuple[str, ...]] | None:
     for start, family in _FAMILIES.items():
-        if environment_id.startswith(start) and environment_id not in _OWN:
+        if environment_id.startswith(start) and (start != "orlog/" or environment_id not in _OWN):
             return family
     return None
