@@ -61,7 +61,7 @@ class GoalTasks(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         self._goal = np.zeros(achieved.stop - achieved.start)
         (width,) = inner.observation_space.shape
         widths = {"achieved_goal": len(self._goal), "desired_goal": len(self._goal)}
-        self.observation_space = Dict(
+        self.observation_space = Dict(  # type: ignore[assignment] # Gymnasium's is of any values
             {
                 name: Box(-np.inf, np.inf, (size,), np.float32)
                 for name, size in {**widths, "observation": width}.items()

@@ -46,7 +46,14 @@ if __name__ == "__main__":
 
 
 def test_without_ogbench_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ogbench", None)
+    class NotInstalled:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "ogbench":
+                raise ModuleNotFoundError(name=name)
+
+    monkeypatch.delitem(sys.modules, "ogbench", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NotInstalled, *sys.meta_path])
     for entry in DATASETS.values():
         with pytest.raises(MissingExtraError, match=r'pip install "orlog\[ogbench\]"'):
             next(entry.recipe.episodes(0, 1))
