@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from jaxtyping import Float64, UInt8
 
-__all__ = ["FRAMES", "SIZE", "STACK", "Coverage", "box", "disc", "line", "next_stack", "picture"]
+__all__ = ["FRAMES", "SIZE", "STACK", "Coverage", "box", "disc", "next_stack", "picture"]
 
 SIZE = 36
 """Pixels on each side: the fewest that the Nature convolutions take, and that they cover exactly."""
@@ -44,15 +44,6 @@ def _covered(center: float, length: float) -> Float64[np.ndarray, " 36"]:
 def disc(x: float, y: float, radius: float) -> Coverage:
     """Return a filled circle."""
     return _edge((_CENTERS - x)[None, :], (_CENTERS - y)[:, None], radius)
-
-
-def line(start: tuple[float, float], end: tuple[float, float], width: float) -> Coverage:
-    """Return a line with round ends; the two points must differ."""
-    along_x, along_y = end[0] - start[0], end[1] - start[1]
-    to_x, to_y = (_CENTERS - start[0])[None, :], (_CENTERS - start[1])[:, None]
-    share = (to_x * along_x + to_y * along_y) / (along_x * along_x + along_y * along_y)
-    share = np.minimum(np.maximum(share, 0.0), 1.0)
-    return _edge(to_x - share * along_x, to_y - share * along_y, width / 2)
 
 
 def _edge(to_x: np.ndarray, to_y: np.ndarray, radius: float) -> Coverage:

@@ -1,48 +1,49 @@
-"""`orlog/Reach-v0`: an arm of two links reaches a target, seen in pictures; continuous actions.
+"""`orlog/Reach-v0`: a puck slides onto a moving target, seen in pictures; continuous actions.
 
-    the arm       two links of 8 pixels; the first turns around the middle of the picture
-    actions       two torques within -1 and 1, one for each joint
-    motion        velocity <- 0.9 velocity + 0.04 torque;  angle <- angle + velocity   (radians, steps)
-    reward        1 for each step that ends with the tip in the target, a disc with a radius of 3 pixels
-    episode       60 steps, then it is truncated; angles and target are drawn at its beginning
-    observation   the last three pictures, 36 x 36: the arm is bright, the target darker
+    actions      a force to the right and one downwards, within -1 and 1
+    motion       velocity <- 0.9 velocity + 0.3 force;  place <- place + velocity   (pixels, steps);
+                 at a wall the puck stops
+    target       moves straight, at most 0.7 pixels a step in each direction, and bounces off the walls
+    reward       1 for each step that ends with the puck's center within 3 pixels of the target's
+    episode      60 steps, then it is truncated; both places and the target's motion are drawn at its
+                 beginning, when the puck is at rest
+    observation  the last three pictures, 36 x 36: the puck is bright, the target larger and darker
 
-A good policy brakes before the target, for which it must see velocities: these are in no single picture.
+A good policy brakes before the target and goes along with it. How fast both move is in no single picture.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.environments.drawing import SIZE, STACK, disc, line, next_stack, picture
+from orlog.datasets.environments.drawing import SIZE, STACK, disc, next_stack, picture
 
-__all__ = ["LINK", "MIDDLE", "RADIUS", "Reach"]
+__all__ = ["DAMPING", "FORCE", "REACH", "Reach"]
 
-LINK = 8.0
-"""Length of each link, in pixels."""
+REACH = 3.0
+"""Distance of the centers within which a step is rewarded, in pixels."""
 
-MIDDLE = SIZE / 2
-"""Where the first joint is, in x and y."""
+DAMPING, FORCE = 0.9, 0.3
 
-RADIUS = 3.0
-"""Radius of the target, in pixels."""
+Pair: TypeAlias = tuple[float, float]
 
-_DAMPING, _TORQUE = 0.9, 0.04
-_NEAREST, _FARTHEST = 4.0, 15.0  # of a target from the middle, in pixels
+_MARGIN = 3.0  # centers stay that far from the edges, in pixels
+_FASTEST = 0.7
 
 
 class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
     """The environment.
 
     Attributes:
-        angles: Angle of the first link, and of the second one against the first, in radians.
-        velocities: Of both, in radians a step.
+        puck: Its x and y, in pixels.
+        velocity: That of the puck, in pixels a step.
         target: Its x and y, in pixels.
+        target_velocity: In pixels a step.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium's own name
@@ -54,44 +55,44 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode with an arm at rest and a target, both anywhere."""
+        """Begin an episode."""
         super().reset(seed=seed, options=options)
-        first, second, direction, distance = self.np_random.random(4).tolist()
-        self.angles = (2 * math.pi * first, 2 * math.pi * second)
-        self.velocities = (0.0, 0.0)
-        away = _NEAREST + (_FARTHEST - _NEAREST) * distance
-        self.target = _from((MIDDLE, MIDDLE), 2 * math.pi * direction, away)
+        drawn = self.np_random.random(6).tolist()
+        x, y, target_x, target_y = (_MARGIN + (SIZE - 2 * _MARGIN) * one for one in drawn[:4])
+        speed_x, speed_y = (_FASTEST * (2 * one - 1) for one in drawn[4:])
+        self.puck, self.velocity = (x, y), (0.0, 0.0)
+        self.target, self.target_velocity = (target_x, target_y), (speed_x, speed_y)
         self._stack = next_stack(None, self.draw())
         return self._stack, {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move the arm."""
-        torques = [min(max(one, -1.0), 1.0) for one in action.tolist()]
-        first, second = (
-            _DAMPING * velocity + _TORQUE * torque
-            for velocity, torque in zip(self.velocities, torques, strict=True)
+        """Move puck and target."""
+        force = [min(max(one, -1.0), 1.0) for one in action.tolist()]
+        (x, speed_x), (y, speed_y) = (
+            _slide(place, DAMPING * speed + FORCE * push)
+            for place, speed, push in zip(self.puck, self.velocity, force, strict=True)
         )
-        self.velocities = (first, second)
-        self.angles = (self.angles[0] + first, self.angles[1] + second)
-        _, tip = self.joints()
-        reward = 1.0 if math.dist(tip, self.target) <= RADIUS else 0.0
+        self.puck, self.velocity = (x, y), (speed_x, speed_y)
+        (x, speed_x), (y, speed_y) = map(_bounce, self.target, self.target_velocity)
+        self.target, self.target_velocity = (x, y), (speed_x, speed_y)
+        reward = 1.0 if math.dist(self.puck, self.target) <= REACH else 0.0
         self._stack = next_stack(self._stack, self.draw())
         return self._stack, reward, False, False, {}
 
-    def joints(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return where the second joint and the tip are, in pixels."""
-        elbow = _from((MIDDLE, MIDDLE), self.angles[0], LINK)
-        return elbow, _from(elbow, self.angles[0] + self.angles[1], LINK)
-
     def draw(self) -> np.ndarray:
         """Return the picture of this step."""
-        elbow, tip = self.joints()
-        return picture(
-            (120.0, disc(*self.target, RADIUS)),
-            (255.0, line((MIDDLE, MIDDLE), elbow, 2.0)),
-            (255.0, line(elbow, tip, 2.0)),
-        )
+        return picture((120.0, disc(*self.target, 4.0)), (255.0, disc(*self.puck, 2.0)))
 
 
-def _from(start: tuple[float, float], angle: float, distance: float) -> tuple[float, float]:
-    return start[0] + distance * math.cos(angle), start[1] + distance * math.sin(angle)
+def _slide(place: float, speed: float) -> Pair:
+    """Return the next place and speed in one direction, where walls stop."""
+    moved = min(max(place + speed, _MARGIN), SIZE - _MARGIN)
+    return moved, speed if moved == place + speed else 0.0
+
+
+def _bounce(place: float, speed: float) -> Pair:
+    """Return the next place and speed in one direction, where walls turn it around."""
+    moved = place + speed
+    if _MARGIN <= moved <= SIZE - _MARGIN:
+        return moved, speed
+    return place, -speed

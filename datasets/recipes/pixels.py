@@ -7,7 +7,6 @@ the state of the environment, while observations are pictures of it.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.environments.catch import PADDLES, REACH, Catch
-from orlog.datasets.environments.reach import LINK, MIDDLE, Reach
+from orlog.datasets.environments.reach import Reach
 from orlog.datasets.recipes.classic import ClassicRecipe
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert
 
@@ -86,28 +85,17 @@ def plan_catches(env: Catch) -> int:
 
 
 def reach_target(env: Reach) -> list[float]:
-    """Turn both joints towards the nearer of the two poses whose tip is in the target."""
-    x, y = env.target[0] - MIDDLE, env.target[1] - MIDDLE
-    bend = math.acos(min(1.0, (x * x + y * y) / (2 * LINK * LINK) - 1))
-    turns = []
-    for second in (bend, -bend):
-        first = math.atan2(y, x) - second / 2
-        turns.append([_turn(first - env.angles[0]), _turn(second - env.angles[1])])
-    nearer = min(turns, key=lambda turn: max(map(abs, turn)))
+    """Push the puck to where it takes on place and velocity of the target."""
+    ways = zip(env.puck, env.velocity, env.target, env.target_velocity, strict=True)
     return [
-        min(max(4.0 * turn - 20.0 * velocity, -1.0), 1.0)
-        for turn, velocity in zip(nearer, env.velocities, strict=True)
+        min(max(0.7 * (to - place) + 2.5 * (to_speed - speed), -1.0), 1.0)
+        for place, speed, to, to_speed in ways
     ]
-
-
-def _turn(angle: float) -> float:
-    """Return an angle as a turn of at most half a circle."""
-    return (angle + math.pi) % (2 * math.pi) - math.pi
 
 
 CONTROLLERS: dict[str, Controller] = {
     "the best plan for all that falls": plan_catches,
-    "a proportional-derivative controller to the nearer pose": reach_target,
+    "a proportional-derivative controller to the target": reach_target,
 }
 
 
@@ -139,10 +127,10 @@ DATASETS = {
         ),
     ),
     "pixels/reach-mixed-v1": _mixed(
-        "Two torques move an arm of two links to a target",
+        "Two forces push a puck onto a moving target",
         PixelsRecipe(
             environment_id="orlog/Reach-v0",
-            controller="a proportional-derivative controller to the nearer pose",
+            controller="a proportional-derivative controller to the target",
             medium_noise=1.2,
             expert_noise=0.3,
             count=1_002,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.environments import catch, reach
-from orlog.datasets.environments.drawing import SIZE, box, disc, line, picture
+from orlog.datasets.environments.drawing import SIZE, box, disc, picture
 from orlog.manifests.environments import environment_versions, make_environment
 from tests.levels import scaled
 
@@ -32,18 +32,6 @@ def smooth(distance: float) -> float:
     return min(1.0, max(0.0, 0.5 - distance))
 
 
-def distance_to_line(
-    point: tuple[float, float], start: tuple[float, float], end: tuple[float, float]
-) -> float:
-    """Return the distance by the angles at both ends, or to the nearer end."""
-    length = math.dist(start, end)
-    along = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
-    reached = (point[0] - start[0]) * along[0] + (point[1] - start[1]) * along[1]
-    if reached <= 0 or reached >= length:
-        return min(math.dist(point, start), math.dist(point, end))
-    return abs((point[0] - start[0]) * along[1] - (point[1] - start[1]) * along[0])
-
-
 @settings(max_examples=scaled(80))
 @given(places, places, st.floats(0, 9), st.floats(0, 9))
 def test_a_box_covers_of_each_pixel_what_they_have_in_common(
@@ -58,18 +46,6 @@ def test_a_box_covers_of_each_pixel_what_they_have_in_common(
 def test_a_disc_is_smooth_at_its_edge(x: float, y: float, radius: float) -> None:
     expected = [smooth(math.dist((x, y), (c + 0.5, r + 0.5)) - radius) for r, c in PIXELS]
     np.testing.assert_allclose(disc(x, y, radius).ravel(), expected, atol=1e-9)
-
-
-@settings(max_examples=scaled(80))
-@given(places, places, st.floats(0, 2 * math.pi), st.floats(1, 9), st.floats(0, 4))
-def test_a_line_is_all_that_is_near_it(
-    x: float, y: float, angle: float, length: float, width: float
-) -> None:
-    start, end = (x, y), (x + length * math.cos(angle), y + length * math.sin(angle))
-    expected = [
-        smooth(distance_to_line((c + 0.5, r + 0.5), start, end) - width / 2) for r, c in PIXELS
-    ]
-    np.testing.assert_allclose(line(start, end, width).ravel(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("environment_id", IDS)
@@ -133,22 +109,25 @@ def test_what_lands_on_the_paddle_counts(distance: int, is_apple: bool, reward: 
     assert thing not in env.things
 
 
-def test_reach_shows_target_and_arm_and_pays_for_each_step_in_the_target() -> None:
+def test_reach_shows_puck_and_target_and_pays_for_each_step_on_the_target() -> None:
     env = reach.Reach()
     env.reset(seed=0)
-    env.angles, env.velocities = (0.0, math.pi / 2), (0.0, 0.0)
-    elbow, tip = env.joints()
-    np.testing.assert_allclose([*elbow, *tip], [26, 18, 26, 26])
-    env.target = (26.0, 26.0 + reach.RADIUS - 0.01)
-    assert env.step(np.zeros(2, np.float32))[1] == 1.0
-    expected = picture(
-        (120.0, disc(*env.target, reach.RADIUS)),
-        (255.0, line((18, 18), elbow, 2)),
-        (255.0, line(elbow, tip, 2)),
-    )
+    env.puck, env.velocity = (10.0, 20.0), (1.0, 0.0)
+    env.target, env.target_velocity = (13.5, 20.0), (0.25, 0.0)
+    assert env.step(np.array([1.0, -0.5], np.float32))[1] == 1.0
+    np.testing.assert_allclose([*env.puck, *env.velocity], [11.2, 19.85, 1.2, -0.15])
+    assert env.target == (13.75, 20.0)
+    expected = picture((120.0, disc(*env.target, 4.0)), (255.0, disc(*env.puck, 2.0)))
     np.testing.assert_array_equal(env.draw(), expected)
-    env.target = (26.0, 26.0 + reach.RADIUS + 0.01)
+    env.target = (env.puck[0] + 6.0, 20.0)
     assert env.step(np.zeros(2, np.float32))[1] == 0.0
-    env.step(np.array([1.0, -0.5], np.float32))
-    np.testing.assert_allclose(env.velocities, (0.04, -0.02))
-    np.testing.assert_allclose(env.angles, (0.04, math.pi / 2 - 0.02))
+
+
+def test_walls_stop_the_puck_and_turn_the_target_around() -> None:
+    env = reach.Reach()
+    env.reset(seed=0)
+    env.puck, env.velocity = (4.0, 20.0), (-2.0, 0.0)
+    env.target, env.target_velocity = (32.5, 20.0), (0.75, 0.5)
+    env.step(np.zeros(2, np.float32))
+    assert (env.puck, env.velocity) == ((3.0, 20.0), (0.0, 0.0))
+    assert (env.target, env.target_velocity) == ((32.5, 20.5), (-0.75, 0.5))
