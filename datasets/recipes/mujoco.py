@@ -177,6 +177,13 @@ class _Task:
 
 
 TASKS = {
+    "halfcheetah": _Task(
+        environment_id="HalfCheetah-v5",
+        digest="blake3:de5d2e326f208ca5aeb084fb1d0c132ca7a4338556d65e37bb9526d368b62145",
+        returns=(-200, -152, 1348, 5213),
+        replay_steps=200_000,
+        seed=110,
+    ),
     "hopper": _Task(
         environment_id="Hopper-v5",
         digest="blake3:c511a6f1729026b1d25b28099be2e77da01773a49ea297571ce839d60dbdbc68",
