@@ -438,12 +438,99 @@ _CARTPOLE: dict[str, Recipe] = {
     ),
 }
 
+_SMALL = (
+    "small networks and few steps, so that a sweep over a suite ends in minutes: two hidden layers of "
+    "64, and higher learning rates than the published ones"
+)
+_SMALL_NETWORKS: dict[str, object] = {
+    "hidden": [64, 64],
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+}
+_SMALL_POLICY_AND_CRITIC: dict[str, object] = {
+    "hidden": [64, 64],
+    "policy_learning_rate": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "batch_size": 256,
+    "target_rate": 0.02,
+}
+
+_CLASSIC: dict[str, Recipe] = {
+    "bc": Recipe(steps=4_000, settings=_SMALL_NETWORKS, source=_SMALL),
+    "iql": Recipe(
+        steps=3_000,
+        settings={**_SMALL_NETWORKS, "target_rate": 0.02},
+        rewards=Rewards(return_range=100.0),
+        source=_SMALL
+        + "; returns brought to a range of 100, so that advantages are alike on all datasets",
+    ),
+}
+
+_CLASSIC_CONTINUOUS: dict[str, Recipe] = {
+    **_CLASSIC,
+    "cql": Recipe(
+        steps=2_000,
+        settings={
+            **_SMALL_POLICY_AND_CRITIC,
+            "policy_learning_rate": 3e-4,
+            "sampled_actions": 2,
+            "cloning_steps": 0,
+        },
+        source=_SMALL
+        + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
+        "of an update; no cloning steps",
+    ),
+    "fql": Recipe(
+        steps=3_000,
+        settings={
+            **_SMALL_NETWORKS,
+            "target_rate": 0.02,
+            "normalize_values": True,
+            "distillation_weight": 1.0,
+            "flow_steps": 5,
+        },
+        source=_SMALL
+        + "; normalized values, as the authors recommend for new tasks; 5 steps of the flow",
+    ),
+    "rebrac": Recipe(
+        steps=3_000,
+        settings={**_SMALL_POLICY_AND_CRITIC, "policy_penalty": 0.1, "critic_penalty": 0.01},
+        source=_SMALL + "; penalties of 0.1 and 0.01, as the authors have for relocate-human-v1",
+    ),
+    "td3bc": Recipe(steps=4_000, settings=_SMALL_POLICY_AND_CRITIC, source=_SMALL),
+}
+
+_CLASSIC_DISCRETE: dict[str, Recipe] = {
+    **_CLASSIC,
+    "cql": Recipe(
+        steps=5_000,
+        settings={**_SMALL_NETWORKS, "target_interval": 100},
+        source=_SMALL + "; targets renewed every 100 steps",
+    ),
+}
+
 RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
     for datasets, recipes in (
         (("pointmaze/umaze-v1", "pointmaze/umaze-mini-v1"), _UMAZE),
         (("pointmaze/large-v1",), _LARGE),
         (("pointmaze/medium-stitch-v1",), _STITCH),
+        (
+            (
+                "classic/lunarlander-continuous-mixed-v1",
+                "classic/mountaincar-continuous-mixed-v1",
+                "classic/pendulum-mixed-v1",
+            ),
+            _CLASSIC_CONTINUOUS,
+        ),
+        (
+            (
+                "classic/acrobot-mixed-v1",
+                "classic/cartpole-mixed-v2",
+                "classic/lunarlander-mixed-v1",
+            ),
+            _CLASSIC_DISCRETE,
+        ),
         (("classic/cartpole-mixed-v1",), _CARTPOLE),
     )
     for dataset in datasets

@@ -485,6 +485,7 @@ def reproduce(
     episodes: int,
     workers: int | None,
     steps: int | None = None,
+    evaluations: int = 5,
     trust_environment: bool = False,
     resume: bool = False,
     max_seeds: int | None = None,
@@ -502,6 +503,7 @@ def reproduce(
         episodes: Evaluation episodes of each seed.
         workers: Runs at a time.
         steps: Gradient steps instead of the recipe's.
+        evaluations: Points of the learning curve.
         trust_environment: Consent to arguments of the environment that come with the data.
         resume: Continue runs that were interrupted.
         max_seeds: Add seeds until the verdict is settled, or there are so many: first the recorded
@@ -527,6 +529,7 @@ def reproduce(
         seeds=_more_seeds(algorithm, dataset.name, seeds, counts[-1]),
         steps=steps,
         episodes=episodes,
+        evaluations=evaluations,
         trust_environment=trust_environment,
         resume=resume,
     )

@@ -25,6 +25,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
 from orlog.files import sole_access
+from orlog.normalize import baselines
+from orlog.normalize.baselines import read_baseline
 from orlog.processes import result_or_error
 from orlog.result_folders import result_folder, results_folder
 from orlog.stored_results import key_of, read_result, read_results
@@ -68,6 +70,38 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert "no suite 'nothing'; choose one of: all, classic" in wrong.stderr
     assert orlog("reproduce", "bc").returncode == 2
     assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "records"
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: records / name)
+    words = ["reproduce", "--datasets", mini.name, "--algorithms", "bc,td3bc", "--steps", "2"]
+    words += ["--episodes", "1", "--evaluations", "1", "--seeds", "0-1"]
+    words += ["--report", str(tmp_path / "report"), "--record"]
+    begun = small(mini, ("td3bc",))
+    in_the_way = result_folder(keys(begun)[1]) / "metrics.jsonl"
+    in_the_way.mkdir(parents=True)
+    first = orlog(*words)
+    assert first.returncode == 1, first.stderr
+    assert f"td3bc on {mini.name} is not recorded: 1 of 2 seeds are done." in first.stderr
+    assert [path.name for path in records.rglob("*.json")] == ["bc.json"]
+
+    in_the_way.rmdir()
+    second = orlog(*words)
+    assert second.returncode == 0, second.stderr
+    for name in ("bc", "td3bc"):
+        baseline = read_baseline(name, mini.name)
+        assert baseline is not None
+        assert (baseline.digest, baseline.steps, [*baseline.returns]) == (
+            mini.digest,
+            2,
+            ["0", "1"],
+        )
+    again = json.loads(orlog(*words[:-1], "--json").stdout)
+    assert [one["verdict"]["word"] for one in again["results"]] == ["identical"] * 2
 
 
 def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(

@@ -72,6 +72,9 @@ def reproduce(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
     ] = None,
+    evaluations: Annotated[
+        int, typer.Option(min=1, help="Points of the learning curve of each run.")
+    ] = 5,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Jobs at a time.", show_default="as many as there are cores"),
@@ -114,6 +117,7 @@ def reproduce(
                 require_same=require_same,
                 episodes=episodes,
                 steps=steps,
+                evaluations=evaluations,
                 workers=workers,
                 executor=where,
                 out=out,
@@ -138,6 +142,7 @@ def reproduce(
             wanted,
             episodes=episodes,
             steps=steps,
+            evaluations=evaluations,
             workers=workers,
             executor=where,
             report=report,
@@ -176,6 +181,7 @@ def _one(
     require_same: bool,
     episodes: int,
     steps: int | None,
+    evaluations: int,
     workers: int | None,
     executor: Executor,
     out: Path,
@@ -220,6 +226,7 @@ def _one(
             episodes=episodes,
             workers=workers,
             steps=steps,
+            evaluations=evaluations,
             resume=resume,
             trust_environment=trust_environment,
             max_seeds=max_seeds,
@@ -244,6 +251,7 @@ def _sweep(
     *,
     episodes: int,
     steps: int | None,
+    evaluations: int,
     workers: int | None,
     executor: Executor,
     report: Path,
@@ -266,6 +274,7 @@ def _sweep(
             seeds=seeds,
             episodes=episodes,
             steps=steps,
+            evaluations=evaluations,
             trust_environment=trust_environment,
             processes=CORES,
             on_build=update,
@@ -292,7 +301,14 @@ def _sweep(
     elif results:
         _print_results(results)
     for result in results if record else []:
-        _record(result, as_json)
+        if len(result.evaluations) == len(seeds):
+            _record(result, as_json)
+        else:
+            errors.print(
+                f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
+                f"{len(result.evaluations)} of {len(seeds)} seeds are done.",
+                soft_wrap=True,
+            )
     if results:
         title = f"Sweep of {algorithms} on {suite or datasets}"
         page = write_reports(sweep, report, title=title)
