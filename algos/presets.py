@@ -481,12 +481,12 @@ _CLASSIC_CONTINUOUS: dict[str, Recipe] = {
         "of an update; no cloning steps",
     ),
     "fql": Recipe(
-        steps=3_000,
+        steps=2_000,
         settings={
             **_SMALL_NETWORKS,
             "target_rate": 0.02,
             "normalize_values": True,
-            "distillation_weight": 1.0,
+            "distillation_weight": 0.1,
             "flow_steps": 5,
         },
         source=_SMALL
