@@ -155,6 +155,8 @@ _PUBLISHED = {
     "gcivl": "published: OGBench's configuration",
     "ifql": "published: the authors' configuration",
     "qcfql": "published: the authors' configuration, whose distillation weight they choose for each dataset",
+    "percent_bc": "published: CORL's configuration",
+    "percent_bc_discrete": "those of the discrete form of bc",
     "rlpd": "published: the authors' configuration for locomotion",
     "rebrac": "published: the authors' configuration for MuJoCo, with both penalties 0.01",
     "td3bc": "published: the authors' configuration",
@@ -284,6 +286,11 @@ _UMAZE: dict[str, Recipe] = {
         source=_QUICK
         + "; a batch of 256; penalties of 0.1 and 0.01, as the authors have for relocate-human-v1",
     ),
+    "percent_bc": Recipe(
+        steps=12_000,
+        settings={"hidden": [64, 64], "learning_rate": 1e-3},
+        source=_QUICK,
+    ),
     "rlpd": Recipe(
         steps=10_000,
         settings={
@@ -329,7 +336,7 @@ _UMAZE: dict[str, Recipe] = {
 
 _LARGE: dict[str, Recipe] = {
     name: dataclasses.replace(_UMAZE[name], source=_QUICK + "; as on pointmaze/umaze-v1")
-    for name in ("bc", "fql", "iql")
+    for name in ("bc", "cql", "fql", "iql", "percent_bc", "rebrac", "td3bc")
 }
 
 _STITCH_SOURCE = _QUICK + "; goals of the policy as in OGBench's settings for its data to stitch"
@@ -409,6 +416,7 @@ _STITCH: dict[str, Recipe] = {
 
 _CARTPOLE: dict[str, Recipe] = {
     "bc": Recipe(steps=10_000, settings={"hidden": [64, 64]}, source=_QUICK),
+    "percent_bc": Recipe(steps=10_000, settings={"hidden": [64, 64]}, source=_QUICK),
     "cql": Recipe(
         steps=12_000,
         settings={
@@ -457,6 +465,7 @@ _SMALL_POLICY_AND_CRITIC: dict[str, object] = {
 
 _CLASSIC: dict[str, Recipe] = {
     "bc": Recipe(steps=4_000, settings=_SMALL_NETWORKS, source=_SMALL),
+    "percent_bc": Recipe(steps=4_000, settings=_SMALL_NETWORKS, source=_SMALL),
     "iql": Recipe(
         steps=3_000,
         settings={**_SMALL_NETWORKS, "target_rate": 0.02},
@@ -473,12 +482,13 @@ _CLASSIC_CONTINUOUS: dict[str, Recipe] = {
         settings={
             **_SMALL_POLICY_AND_CRITIC,
             "policy_learning_rate": 3e-4,
+            "conservative_weight": 1.0,
             "sampled_actions": 2,
             "cloning_steps": 0,
         },
         source=_SMALL
         + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
-        "of an update; no cloning steps",
+        "of an update; a conservative weight of 1, as on pointmaze/umaze-v1; no cloning steps",
     ),
     "fql": Recipe(
         steps=2_000,
@@ -513,8 +523,16 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
     for datasets, recipes in (
         (("pointmaze/umaze-v1", "pointmaze/umaze-mini-v1"), _UMAZE),
-        (("pointmaze/large-v1",), _LARGE),
-        (("pointmaze/medium-stitch-v1",), _STITCH),
+        (("pointmaze/medium-v1", "pointmaze/large-v1"), _LARGE),
+        (
+            (
+                "pointmaze/umaze-stitch-v1",
+                "pointmaze/medium-stitch-v1",
+                "pointmaze/large-stitch-v1",
+                "pointmaze/large-goals-v1",
+            ),
+            _STITCH,
+        ),
         (
             (
                 "classic/lunarlander-continuous-mixed-v1",

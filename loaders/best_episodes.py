@@ -1,0 +1,48 @@
+"""Random transitions of the episodes with the highest returns, for BC-10%."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from orlog.datasets.reading.given import Given
+from orlog.loaders.arrays.arrays import Arrays, as_arrays
+from orlog.loaders.arrays.statistics import finite_returns
+from orlog.loaders.transitions import Transitions, transitions
+from orlog.loaders.weights import weighted, weights_by_episode
+
+__all__ = ["best_transitions"]
+
+ROUNDING = 1e-9
+
+
+def best_transitions(
+    data: Given | Arrays,
+    batch_size: int = 256,
+    *,
+    percent: float = 10.0,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Transitions:
+    """Return an endless stream of random transitions of the best episodes, with replacement.
+
+    These are the episodes of `Dataset.top_episodes(percent)`: at least one, and of equal returns the
+    earlier ones. Their steps are equally likely, unless the dataset is a weighted mixture. All other
+    arguments are those of `transitions`.
+
+    Raises:
+        ValueError: percent does not lie in (0, 100].
+        SchemaError: a return is not finite.
+    """
+    if not 0 < percent <= 100:
+        raise ValueError(f"percent must lie in (0, 100], found {percent}.")
+    arrays = as_arrays(data)
+    returns = finite_returns(arrays)
+    count = max(1, math.ceil(len(returns) * percent / 100 - ROUNDING))
+    is_best = np.zeros(len(returns))
+    is_best[np.argsort(-returns, kind="stable")[:count]] = 1.0
+    chosen = weighted(arrays, weights_by_episode(arrays, is_best, per="step"))
+    return transitions(chosen, batch_size, seed=seed, start=start, rank=rank, ranks=ranks)
