@@ -14,8 +14,7 @@ What differs from CORL:
   same where all bounds are -1 and 1.
 - All transitions of the dataset are used. CORL reads D4RL's Q-learning view, without steps at
   timeouts, and leaves out the unfinished last episode of a file.
-- There is no choice of the best episodes (CORL's `frac`, BC-10%): take a view of them
-  (`top_episodes`).
+- There is no choice of the best episodes (CORL's `frac`, BC-10%): that is `percent_bc`.
 
 What differs from the paper: Pomerleau's network chooses among output units that stand for steering
 directions; here a policy for any continuous actions is regressed on them, with Adam.

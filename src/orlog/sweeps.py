@@ -255,6 +255,7 @@ def _add_group(
 ) -> None:
     """Add an algorithm on a dataset to a sweep, or the line that says why it is left out."""
     try:
+        fitting_form(algorithm, dataset)
         if steps is None:
             steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
         first = identify(

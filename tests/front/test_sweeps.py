@@ -28,9 +28,10 @@ from orlog.files import sole_access
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from orlog.processes import result_or_error
+from orlog.reproduce import steps_to_reproduce
 from orlog.result_folders import result_folder, results_folder
 from orlog.stored_results import key_of, read_result, read_results
-from orlog.sweeps import Sweep, plan_sweep, run_sweep
+from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
 
@@ -102,6 +103,18 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
         )
     again = json.loads(orlog(*words[:-1], "--json").stdout)
     assert [one["verdict"]["word"] for one in again["results"]] == ["identical"] * 2
+
+
+def test_suites_need_no_number_of_steps() -> None:
+    discrete = ("acrobot", "cartpole", "lunarlander-mixed")
+    for name in suite_datasets("classic") + suite_datasets("pointmaze"):
+        algorithms = ["bc", "cql", "iql", "percent_bc"]
+        if "-stitch-" in name or "-goals-" in name:
+            algorithms = ["gcbc", "gciql", "gcivl", "hiql"]
+        elif not name.partition("/")[2].startswith(discrete):
+            algorithms += ["fql", "rebrac", "td3bc"]
+        for algorithm in algorithms:
+            assert steps_to_reproduce(algorithm, name, 1) <= 12_000, (algorithm, name)
 
 
 def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowhere_is_a_failure(
