@@ -335,7 +335,9 @@ _UMAZE: dict[str, Recipe] = {
 }
 
 _LARGE: dict[str, Recipe] = {
-    name: dataclasses.replace(_UMAZE[name], source=_QUICK + "; as on pointmaze/umaze-v1")
+    name: dataclasses.replace(
+        _UMAZE[name], source=f"that of pointmaze/umaze-v1: {_UMAZE[name].source}"
+    )
     for name in ("bc", "cql", "fql", "iql", "percent_bc", "rebrac", "td3bc")
 }
 
