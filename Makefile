@@ -76,9 +76,10 @@ bench-store: $(VENV)/.dev  ## Measure the store alone, images and 100 million st
 bench-transfer: $(VENV)/.dev  ## Measure verifying and downloading on this machine (8 GB of memory disk)
 	$(BIN)/python -m benchmarks.transfer
 
-docs: $(VENV)/.dev  ## Write docs/cli.md from the commands' help, and code into pages from examples
+docs: $(VENV)/.dev  ## Write docs/cli.md from the commands' help, tables of baselines, and code of examples
 	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/write_examples.py
+	$(BIN)/python docs/write_suites.py
 
 build: $(VENV)/.dev  ## Build the wheel into dist/
 	rm -rf dist build

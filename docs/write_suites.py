@@ -1,0 +1,63 @@
+"""Writes the tables of recorded baselines into docs/suites.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.normalize.baselines import read_baseline
+from orlog.normalize.intervals import bootstrap_interval
+from orlog.reference_returns import references_of
+from orlog.sweeps import suite_datasets
+
+PAGE = Path(__file__).with_name("suites.md")
+TABLE = re.compile(r"<!-- baselines of (\w+) -->\n.*?<!-- end of baselines -->\n", re.DOTALL)
+
+
+def page_with_tables() -> str:
+    """Return the page with the tables as the recorded baselines give them."""
+
+    def table(found: re.Match[str]) -> str:
+        lines = "\n".join(baseline_table(found[1]))
+        return f"<!-- baselines of {found[1]} -->\n{lines}\n<!-- end of baselines -->\n"
+
+    return TABLE.sub(table, PAGE.read_text("utf-8"))
+
+
+def baseline_table(suite: str) -> list[str]:
+    """Return the lines of a table: a row for each dataset, a column for each algorithm."""
+    rows = {name: baseline_cells(name) for name in suite_datasets(suite)}
+    algorithms = sorted({algorithm for row in rows.values() for algorithm in row})
+    lines = [
+        f"| dataset | {' | '.join(f'`{one}`' for one in algorithms)} |",
+        "|---" * (1 + len(algorithms)) + "|",
+    ]
+    for name, row in rows.items():
+        if row:
+            cells = " | ".join(row.get(one, "") for one in algorithms)
+            lines.append(f"| `{name}` | {cells} |")
+    return lines
+
+
+def baseline_cells(name: str) -> dict[str, str]:
+    """Return each recorded algorithm's mean score, with its 95 % interval, on a dataset."""
+    manifest = recorded_manifest(name)
+    assert manifest is not None, name
+    references = references_of(manifest)
+    cells = {}
+    for path in sorted((recorded_folder(name) / "baselines").glob("*.json")):
+        baseline = read_baseline(path.stem, name)
+        assert baseline is not None
+        assert references is not None, name
+        scores = np.array([*baseline.scores(references).values()])
+        interval = bootstrap_interval(scores, np.random.default_rng(0))
+        between = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
+        cells[path.stem] = f"{scores.mean():.1f}{between}"
+    return cells
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_tables(), "utf-8")
