@@ -51,7 +51,7 @@ _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 # orlog's own environments: id -> (entry point, steps of an episode).
 _OWN = {
     "orlog/Catch-v0": ("orlog.datasets.environments.catch:Catch", 150),
-    "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 60),
+    "orlog/Reach-v0": ("orlog.datasets.environments.reach:Reach", 40),
     "orlog/ogbench-pointmaze-medium-v1": (
         "orlog.datasets.environments.ogbench:medium_maze_tasks",
         1000,

@@ -1,11 +1,11 @@
 """`orlog/Reach-v0`: a puck slides onto a moving target, seen in pictures; continuous actions.
 
     actions      a force to the right and one downwards, within -1 and 1
-    motion       velocity <- 0.9 velocity + 0.3 force;  place <- place + velocity   (pixels, steps);
+    motion       velocity <- 0.6 velocity + force;  place <- place + velocity   (pixels, steps);
                  at a wall the puck stops
-    target       moves straight, at most 0.7 pixels a step in each direction, and bounces off the walls
+    target       moves straight, at most 1 pixel a step in each direction, and bounces off the walls
     reward       1 for each step that ends with the puck's center within 3 pixels of the target's
-    episode      60 steps, then it is truncated; both places and the target's motion are drawn at its
+    episode      40 steps, then it is truncated; both places and the target's motion are drawn at its
                  beginning, when the puck is at rest
     observation  the last three pictures, 36 x 36: the puck is bright, the target larger and darker
 
@@ -23,17 +23,17 @@ from gymnasium import spaces
 
 from orlog.datasets.environments.drawing import SIZE, STACK, disc, next_stack, picture
 
-__all__ = ["DAMPING", "FORCE", "REACH", "Reach"]
+__all__ = ["REACH", "Reach"]
 
 REACH = 3.0
 """Distance of the centers within which a step is rewarded, in pixels."""
 
-DAMPING, FORCE = 0.9, 0.3
+_DAMPING = 0.6
 
 Pair: TypeAlias = tuple[float, float]
 
 _MARGIN = 3.0  # centers stay that far from the edges, in pixels
-_FASTEST = 0.7
+_FASTEST = 1.0
 
 
 class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -69,7 +69,7 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
         """Move puck and target."""
         force = [min(max(one, -1.0), 1.0) for one in action.tolist()]
         (x, speed_x), (y, speed_y) = (
-            _slide(place, DAMPING * speed + FORCE * push)
+            _slide(place, _DAMPING * speed + push)
             for place, speed, push in zip(self.puck, self.velocity, force, strict=True)
         )
         self.puck, self.velocity = (x, y), (speed_x, speed_y)

@@ -88,7 +88,7 @@ def reach_target(env: Reach) -> list[float]:
     """Push the puck to where it takes on place and velocity of the target."""
     ways = zip(env.puck, env.velocity, env.target, env.target_velocity, strict=True)
     return [
-        min(max(0.7 * (to - place) + 2.5 * (to_speed - speed), -1.0), 1.0)
+        min(max(0.4 * (to - place) + to_speed - 0.6 * speed, -1.0), 1.0)
         for place, speed, to, to_speed in ways
     ]
 
@@ -133,8 +133,8 @@ DATASETS = {
             controller="a proportional-derivative controller to the target",
             medium_noise=1.2,
             expert_noise=0.3,
-            count=1_002,
-            steps=60_120,
+            count=1_500,
+            steps=60_000,
             seed=21,
         ),
     ),

@@ -115,7 +115,7 @@ def test_reach_shows_puck_and_target_and_pays_for_each_step_on_the_target() -> N
     env.puck, env.velocity = (10.0, 20.0), (1.0, 0.0)
     env.target, env.target_velocity = (13.5, 20.0), (0.25, 0.0)
     assert env.step(np.array([1.0, -0.5], np.float32))[1] == 1.0
-    np.testing.assert_allclose([*env.puck, *env.velocity], [11.2, 19.85, 1.2, -0.15])
+    np.testing.assert_allclose([*env.puck, *env.velocity], [11.6, 19.5, 1.6, -0.5])
     assert env.target == (13.75, 20.0)
     expected = picture((120.0, disc(*env.target, 4.0)), (255.0, disc(*env.puck, 2.0)))
     np.testing.assert_array_equal(env.draw(), expected)

@@ -51,7 +51,7 @@ def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = DATASETS["pixels/reach-mixed-v1"]
-    recipe = dataclasses.replace(RECIPES["pixels/reach-mixed-v1"], count=3, steps=180)
+    recipe = dataclasses.replace(RECIPES["pixels/reach-mixed-v1"], count=3, steps=120)
     monkeypatch.setitem(DATASETS, "pixels/tiny-v1", dataclasses.replace(entry, recipe=recipe))
     orlog.build_dataset("pixels/tiny-v1")
     dataset = orlog.load_dataset("pixels/tiny-v1")
@@ -61,4 +61,4 @@ def test_a_dataset_keeps_log_probabilities_and_its_references_are_measured(
     assert np.array_equal(found.infos["action_log_probs"], made.infos["action_log_probs"])
     assert found.metadata == {"behavior": "expert"}
     references = orlog.measure_references(dataset, episodes=4)
-    assert references.expert.mean > 40 > references.random.mean
+    assert references.expert.mean > 20 > references.random.mean
