@@ -521,6 +521,66 @@ _CLASSIC_DISCRETE: dict[str, Recipe] = {
     ),
 }
 
+_PIXELS_SOURCE = (
+    "small on purpose, to train on one CPU core in minutes: one hidden layer of 128 after the Nature "
+    "convolutions and few steps, hence higher learning rates than the published ones"
+)
+_CATCH: dict[str, Recipe] = {
+    "bc": Recipe(
+        steps=3_000,
+        settings={"hidden": [128], "learning_rate": 1e-3, "batch_size": 128},
+        source=_PIXELS_SOURCE,
+    ),
+    "cql": Recipe(
+        steps=5_000,
+        settings={
+            "hidden": [128],
+            "learning_rate": 5e-4,
+            "batch_size": 128,
+            "discount": 0.97,
+            "conservative_weight": 0.2,
+            "target_interval": 200,
+        },
+        source=_PIXELS_SOURCE + "; a discount of 0.97, since things land within 50 steps",
+    ),
+    "iql": Recipe(
+        steps=5_000,
+        settings={
+            "hidden": [128],
+            "learning_rate": 5e-4,
+            "batch_size": 128,
+            "discount": 0.97,
+            "target_rate": 0.02,
+            "expectile": 0.8,
+            "inverse_temperature": 10.0,
+        },
+        source=_PIXELS_SOURCE + "; a discount of 0.97, since things land within 50 steps",
+    ),
+}
+
+_REACH: dict[str, Recipe] = {
+    "bc": Recipe(
+        steps=3_000,
+        settings={"hidden": [128], "learning_rate": 1e-3, "batch_size": 128},
+        source=_PIXELS_SOURCE,
+    ),
+    "iql": Recipe(
+        steps=5_000,
+        settings={
+            "hidden": [128],
+            "learning_rate": 1e-3,
+            "batch_size": 128,
+            "discount": 0.95,
+            "target_rate": 0.02,
+            "expectile": 0.8,
+            "inverse_temperature": 3.0,
+        },
+        source=_PIXELS_SOURCE
+        + "; a discount of 0.95, since episodes have 40 steps; an inverse temperature "
+        "of 3, the better of 3 and 10 with seed 0",
+    ),
+}
+
 RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
     for datasets, recipes in (
@@ -552,6 +612,8 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             _CLASSIC_DISCRETE,
         ),
         (("classic/cartpole-mixed-v1",), _CARTPOLE),
+        (("pixels/catch-mixed-v1",), _CATCH),
+        (("pixels/reach-mixed-v1",), _REACH),
     )
     for dataset in datasets
     for algorithm, recipe in recipes.items()
