@@ -19,6 +19,7 @@ from orlog.datasets.recipes.recipe import CatalogueEntry, parts_of
 from orlog.errors import IntegrityError
 from orlog.manifests.environments import make_environment
 from orlog.manifests.shipped import records_folder
+from orlog.normalize.references import read_references
 
 RECIPE = MujocoRecipe(
     environment_id="Hopper-v5",
@@ -42,6 +43,20 @@ def test_the_policies_that_ship_are_those_of_the_recipes_and_return_what_they_sa
     policies = read_policies(folder / f"{name}.safetensors", task.digest)
     assert [one.steps for one in policies] == [one.steps for one in record.policies]
     assert tuple(round(one.mean) for one in record.policies) == task.returns
+
+
+@pytest.mark.parametrize("task", mujoco.TASKS.values(), ids=list(mujoco.TASKS))
+def test_references_are_those_of_the_expert_that_ships(task: mujoco._Task) -> None:
+    (found,) = (
+        one
+        for path in (records_folder() / "references").glob("*.json")
+        if (one := read_references(path)).protocol.environment_id == task.environment_id
+    )
+    assert found.expert.policy is not None
+    assert task.digest[:19] in found.expert.policy
+    # Actions without noise return more than those that were recorded.
+    assert task.returns[-1] < found.expert.mean < 1.5 * task.returns[-1]
+    assert found.random.mean < task.returns[-2]
 
 
 @pytest.mark.thorough
