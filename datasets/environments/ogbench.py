@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,9 @@ def medium_maze_tasks() -> GoalTasks:
 
 def cube(**arguments: Any) -> Any:
     """Return OGBench's environment of one cube, with an action space that stays and can be seeded."""
-    from ogbench.manipspace.envs.cube_env import CubeEnv
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # dm_control warns where there is no display
+        from ogbench.manipspace.envs.cube_env import CubeEnv
 
     class Cube(CubeEnv):  # type: ignore[misc] # without types
         actions = Box(-1.0, 1.0, (5,), np.float32)
