@@ -473,7 +473,7 @@ _CLASSIC: dict[str, Recipe] = {
         settings={**_SMALL_NETWORKS, "target_rate": 0.02},
         rewards=Rewards(return_range=100.0),
         source=_SMALL
-        + "; returns brought to a range of 100, so that advantages are alike on all datasets",
+        + "; returns brought to a range of 100, so that advantages are alike on all datasets, chosen over 1,000 on pendulum with seed 0",
     ),
 }
 
@@ -502,7 +502,8 @@ _CLASSIC_CONTINUOUS: dict[str, Recipe] = {
             "flow_steps": 5,
         },
         source=_SMALL
-        + "; normalized values, as the authors recommend for new tasks; 5 steps of the flow",
+        + "; normalized values, as the authors recommend for new tasks; a weight of 0.1, "
+        "chosen over 1 on pendulum with seed 0; 5 steps of the flow",
     ),
     "rebrac": Recipe(
         steps=3_000,

@@ -17,7 +17,11 @@ DATASETS = [
 ]
 # Of each pair the first should score higher; where it does not, docs/suites.md says why.
 PAIRS = [("iql", "bc"), ("percent_bc", "bc"), ("td3bc", "bc")]
-EXCEPTIONS: set[tuple[str, str, str]] = set()
+EXCEPTIONS = {
+    ("classic/cartpole-mixed-v2", "iql", "bc"),
+    ("classic/cartpole-mixed-v2", "percent_bc", "bc"),
+    ("classic/mountaincar-continuous-mixed-v1", "iql", "bc"),
+}
 
 
 @pytest.mark.parametrize(("better", "worse"), PAIRS)
