@@ -582,6 +582,8 @@ _REACH: dict[str, Recipe] = {
     ),
 }
 
+_NAVIGATE = {"gcbc": dataclasses.replace(_STITCH["gcbc"], steps=8_000)}
+
 RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
     for datasets, recipes in (
@@ -596,6 +598,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             ),
             _STITCH,
         ),
+        (("ogbench-local/pointmaze-medium-navigate-v1",), _NAVIGATE),
         (
             (
                 "classic/lunarlander-continuous-mixed-v1",
