@@ -526,12 +526,18 @@ _PIXELS_SOURCE = (
     "small on purpose, to train on one CPU core in minutes: one hidden layer of 128 after the Nature "
     "convolutions and few steps, hence higher learning rates than the published ones"
 )
-_CATCH: dict[str, Recipe] = {
-    "bc": Recipe(
+_PIXELS_CLONING: dict[str, object] = {"hidden": [128], "learning_rate": 1e-3, "batch_size": 128}
+_PIXELS: dict[str, Recipe] = {
+    "bc": Recipe(steps=3_000, settings=_PIXELS_CLONING, source=_PIXELS_SOURCE),
+    "percent_bc": Recipe(
         steps=3_000,
-        settings={"hidden": [128], "learning_rate": 1e-3, "batch_size": 128},
-        source=_PIXELS_SOURCE,
+        settings={**_PIXELS_CLONING, "percent": 25.0},
+        source=_PIXELS_SOURCE + "; the best quarter of the episodes, since a third are good ones",
     ),
+}
+
+_CATCH: dict[str, Recipe] = {
+    **_PIXELS,
     "cql": Recipe(
         steps=5_000,
         settings={
@@ -560,11 +566,7 @@ _CATCH: dict[str, Recipe] = {
 }
 
 _REACH: dict[str, Recipe] = {
-    "bc": Recipe(
-        steps=3_000,
-        settings={"hidden": [128], "learning_rate": 1e-3, "batch_size": 128},
-        source=_PIXELS_SOURCE,
-    ),
+    **_PIXELS,
     "iql": Recipe(
         steps=5_000,
         settings={
