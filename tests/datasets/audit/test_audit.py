@@ -128,14 +128,19 @@ def terminate(draft: Draft) -> None:
     draft["terminations"], draft["truncations"] = draft["truncations"], draft["terminations"]
 
 
-def lengthen(drafts: list[Draft]) -> None:
-    one, other = drafts[0], drafts.pop(1)
+def lengthen(drafts: list[Draft], number: int = 0) -> None:
+    one, other = drafts[number], drafts.pop(number + 1)
     one["truncations"][-1] = False
     one["observations"] = np.concatenate([one["observations"], other["observations"][1:]])
     for name in ("actions", "rewards", "terminations", "truncations"):
         one[name] = np.concatenate([one[name], other[name]])
     one["infos"] = {"time": 0.05 * np.arange(400), "step": np.arange(400)}
     one["metadata"]["length"], one["metadata"]["return"] = 400, one["rewards"].sum()
+
+
+def lengthen_all(drafts: list[Draft]) -> None:
+    for number in range(len(drafts) // 2):
+        lengthen(drafts, number)
 
 
 def shorten(drafts: list[Draft]) -> None:
@@ -200,6 +205,9 @@ DEFECTS = {
     ),
     "timeouts-as-terminations": Defect(in_all(terminate), "flags", "warning", "terminations", 0),
     "longer-than-the-horizon": Defect(lengthen, "flags", E, "episodes/lengths", 0, None, 1),
+    "all-longer-than-the-horizon": Defect(
+        lengthen_all, "flags", "warning", "episodes/lengths", 0, None, 4
+    ),
     "shorter-than-the-horizon": Defect(shorten, "flags", "note", "truncations", 4, None, 1),
     "early-flag": Defect(put("truncations", 2, 57, True), "flags", E, "truncations", 2, 57, 1),
     "repeated-finals": Defect(
