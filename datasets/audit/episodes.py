@@ -72,7 +72,7 @@ def check_flags(facts: Facts) -> Check:
     if len(long):
         text = f"{{}} is longer than the environment's limit of {horizon:,} steps"
         # Play is often recorded without the limit of the tasks, then in all episodes alike.
-        gravity = "warning" if len(long) == len(lengths) else "error"
+        gravity: Gravity = "warning" if len(long) == len(lengths) else "error"
         findings.append(about_episodes("flags", gravity, "episodes/lengths", text, long))
     at_limit = lengths == horizon
     wrong = np.flatnonzero(at_limit & terminated & ~truncated)

@@ -1,7 +1,7 @@
 """The sources that decide the numbers of a run, each with a hash of what it does.
 
 Counted are the modules of `orlog.algos` and `orlog.loaders` that training and evaluating one algorithm
-import, and the module of the environment if it is orlog's own. Not counted is what other parts of a
+import, and the modules of the environment if it is orlog's own. Not counted is what other parts of a
 result's key hold whole: the reading of datasets (their digest), presets and the reading of settings
 (the complete settings), packages (their versions); nor the C form of the gather, which copies the same
 bytes as the one in Python. Comments, docstrings and the layout of the text
@@ -23,7 +23,12 @@ import gymnasium
 
 __all__ = ["run_sources", "source_hash"]
 
-_COUNTED = ("orlog.algos.", "orlog.loaders.", "orlog.normalize.rollouts")
+_COUNTED = (
+    "orlog.algos.",
+    "orlog.datasets.environments.",
+    "orlog.loaders.",
+    "orlog.normalize.rollouts",
+)
 _ROOTS = ("orlog.algos.training.train", "orlog.algos.training.evaluating")
 _NOT_COUNTED = frozenset(
     {
@@ -47,8 +52,9 @@ def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, 
         environment_id: Environment of the evaluation, which must be registered.
     """
     loader = kind.loader(config)[0].partition(":")[0]
-    found = _counted_from((kind.__module__, loader, *_ROOTS))
-    for module in (kind.__module__, _environment_module(environment_id)):
+    environment = _environment_module(environment_id)
+    found = _counted_from((kind.__module__, loader, environment, *_ROOTS))
+    for module in (kind.__module__, environment):
         if module and module not in found:
             found = {**found, module: source_hash(_file(module).read_bytes())}
     return dict(sorted(found.items()))

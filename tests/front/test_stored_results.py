@@ -15,6 +15,7 @@ from orlog.algos.training.train import train_run
 from orlog.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError
+from orlog.manifests.environments import make_environment
 from orlog.result_folders import result_folder
 from orlog.stored_results import (
     JobIdentity,
@@ -82,6 +83,15 @@ def test_a_key_depends_on_the_code_of_its_algorithm_and_on_no_other(mini: Datase
     assert expected <= {*found}
     assert not {"orlog.algos.cql", "orlog.algos.presets", "orlog.stored_results"} & {*found}
     assert not any(name.startswith(("orlog.cli", "orlog.datasets")) for name in found)
+
+
+def test_a_key_depends_on_the_code_of_an_environment_of_our_own() -> None:
+    kind = find_algorithm("bc")
+    with make_environment("orlog/Catch-v0", {}) as env:
+        assert env.spec is not None
+        found = run_sources(kind, make_config(kind, {}), env.spec.id)
+    own = {name for name in found if name.startswith("orlog.datasets.")}
+    assert own == {"orlog.datasets.environments.catch", "orlog.datasets.environments.drawing"}
 
 
 def test_comments_and_docstrings_do_not_change_the_hash_of_a_source() -> None:
