@@ -473,7 +473,8 @@ _CLASSIC: dict[str, Recipe] = {
         settings={**_SMALL_NETWORKS, "target_rate": 0.02},
         rewards=Rewards(return_range=100.0),
         source=_SMALL
-        + "; returns brought to a range of 100, so that advantages are alike on all datasets, chosen over 1,000 on pendulum with seed 0",
+        + "; returns brought to a range of 100, so that advantages are alike on all datasets, chosen "
+        "over 1,000 on pendulum with seed 0",
     ),
 }
 

@@ -1,7 +1,7 @@
 """Environments by the id that Gymnasium registers, and the extras that install them.
 
-Ids under `orlog/` are orlog's own, `OWN` and those of `counterparts.py`: they are registered when they are
-first used.
+Ids under `orlog/` are orlog's own, those of `_OWN` and of `counterparts.py`: they are registered when they
+are first used.
 """
 
 from __future__ import annotations

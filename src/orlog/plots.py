@@ -103,7 +103,10 @@ def learning_curves(results: Sequence[Result]) -> Figure:
             values = np.array([mean for _, mean in points])
             if result.references is not None:
                 values = result.references.normalize(values)
-            axes.plot(steps, values, color=color, linewidth=0.8, alpha=0.5)
+            # With markers, because a curve may have a single point.
+            axes.plot(
+                steps, values, color=color, linewidth=0.8, alpha=0.5, marker="o", markersize=2
+            )
             curves.append((steps, values))
         if curves and len({len(steps) for steps, _ in curves}) == 1:
             axes.plot(
@@ -111,6 +114,8 @@ def learning_curves(results: Sequence[Result]) -> Figure:
                 np.mean([values for _, values in curves], 0),
                 color=color,
                 linewidth=2.4,
+                marker="o",
+                markersize=4,
                 label=result.record.algorithm.upper(),
             )
     axes.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
