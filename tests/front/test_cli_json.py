@@ -78,7 +78,7 @@ def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
     assert sum(one["size_bytes"] is None for one in from_d4rl) == 65  # nobody published them
     hoppers = [name for name in names if name.startswith("d4rl/hopper-medium-v")]
     assert len(hoppers) == 3
-    for pattern in ("/hopper-medium-v", "d4rl/hopper-medium-v?", "*/hopper-medium-v[012]"):
+    for pattern in ("d4rl/hopper-medium-v", "d4rl/hopper-medium-v?", "d*/hopper-medium-v[012]"):
         found = parsed("list", "--all", pattern)["datasets"]
         assert [one["name"] for one in found] == hoppers
     out, err = run("list", "--all", "hopper-medium-v2")
@@ -152,7 +152,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
     assert view["lineage"][0]["digest"] == mini.digest
     elsewhere = parsed("show", "pointmaze/umaze-v1")
     assert elsewhere["folder"] is None
-    assert {one["algorithm"] for one in elsewhere["baselines"]} == {"bc", "cql", "iql"}
+    assert {one["algorithm"] for one in elsewhere["baselines"]} >= {"bc", "cql", "iql"}
 
 
 def test_differences_and_disk_space(mini: Dataset) -> None:
