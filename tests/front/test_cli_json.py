@@ -84,7 +84,7 @@ def test_all_lists_the_names_of_d4rl_without_a_network() -> None:
     out, err = run("list", "--all", "hopper-medium-v2")
     assert "get it from d4rl with orlog download" in out
     assert err == ""
-    assert "orlog list --all hopper" in run("list", "hopper")[1]
+    assert "orlog list --all kitchen" in run("list", "kitchen")[1]
 
 
 def test_a_registry_that_does_not_answer_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
