@@ -104,9 +104,11 @@ def make_environment(
             f"environment {environment_id} cannot be made with the arguments {arguments!r:.200}: "
             f"{type(error).__name__}: {error!s:.500}."
         ) from error
-    # A maze is passed to MuJoCo in a file, which is read once and would never be deleted.
+    # A maze is passed to MuJoCo in a file, which is read once and would never be deleted. Older mazes
+    # all have one name, so that another process may be about to read it.
     leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
-    if leftover is not None and Path(leftover).parent == Path(tempfile.gettempdir()):
+    is_own = leftover is not None and Path(leftover).name != "ant_maze.xml"
+    if is_own and Path(leftover).parent == Path(tempfile.gettempdir()):
         Path(leftover).unlink(missing_ok=True)
     return env
 

@@ -25,7 +25,11 @@ def run_share(ids: list[str], folder: Path) -> list[Any]:
     """Return what became of some environments in a process of their own."""
     results = folder / f"{uuid.uuid4().hex}.json"
     command = [sys.executable, "-m", "tests.environment_records", str(results), *ids]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # Older mazes of Gymnasium-Robotics all write one file of the temporary folder.
+    own = results.with_suffix("")
+    own.mkdir()
+    env = {**os.environ, "TMPDIR": str(own)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[Any] = json.loads(results.read_text())
     return found
