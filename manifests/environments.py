@@ -106,10 +106,9 @@ def make_environment(
         ) from error
     # A maze is passed to MuJoCo in a file, which is read once and would never be deleted. Older mazes
     # all have one name, so that another process may be about to read it.
-    leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
-    is_own = leftover is not None and Path(leftover).name != "ant_maze.xml"
-    if is_own and Path(leftover).parent == Path(tempfile.gettempdir()):
-        Path(leftover).unlink(missing_ok=True)
+    leftover = Path(getattr(env.unwrapped, "tmp_xml_file_path", None) or "ant_maze.xml")
+    if leftover.name != "ant_maze.xml" and leftover.parent == Path(tempfile.gettempdir()):
+        leftover.unlink(missing_ok=True)
     return env
 
 
