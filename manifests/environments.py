@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import io
 import json
+import os
 import re
 import sys
 import tempfile
@@ -106,9 +107,11 @@ def make_environment(
         ) from error
     # A maze is passed to MuJoCo in a file, which is read once and would never be deleted. Older mazes
     # all have one name, so that another process may be about to read it.
-    leftover = Path(getattr(env.unwrapped, "tmp_xml_file_path", None) or "ant_maze.xml")
-    if leftover.name != "ant_maze.xml" and leftover.parent == Path(tempfile.gettempdir()):
-        leftover.unlink(missing_ok=True)
+    leftover = getattr(env.unwrapped, "tmp_xml_file_path", None)
+    if leftover is not None:
+        folder, name = os.path.split(leftover)
+        if folder == tempfile.gettempdir() and name != "ant_maze.xml":
+            Path(leftover).unlink(missing_ok=True)
     return env
 
 
