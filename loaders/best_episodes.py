@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from orlog.datasets.reading.given import Given
+from orlog.datasets.reading.operations import best_positions
 from orlog.loaders.arrays.arrays import Arrays, as_arrays
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
 __all__ = ["best_transitions"]
-
-ROUNDING = 1e-9
 
 
 def best_transitions(
@@ -41,8 +38,7 @@ def best_transitions(
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")
     arrays = as_arrays(data)
     returns = finite_returns(arrays)
-    count = max(1, math.ceil(len(returns) * percent / 100 - ROUNDING))
     is_best = np.zeros(len(returns))
-    is_best[np.argsort(-returns, kind="stable")[:count]] = 1.0
+    is_best[best_positions(returns, percent)] = 1.0
     chosen = weighted(arrays, weights_by_episode(arrays, is_best, per="step"))
     return transitions(chosen, batch_size, seed=seed, start=start, rank=rank, ranks=ranks)

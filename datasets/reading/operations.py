@@ -57,6 +57,7 @@ __all__ = [
     "Source",
     "SourceT",
     "apply_operation",
+    "best_positions",
     "episode_column",
     "fewer_columns",
     "filter_episodes",
@@ -277,7 +278,12 @@ def _best(dataset: SourceT, value: Any) -> np.ndarray:
     values = dataset.column(name)
     if is_part(name) or values.ndim != 1 or values.dtype.kind not in "biuf":
         raise SchemaError(f"{dataset.name}: column {name} cannot be ordered.")
-    # NaN sorts last; of equal values, the earlier episode is first.
+    return best_positions(values, percent)
+
+
+def best_positions(values: np.ndarray, percent: float) -> np.ndarray:
+    """Return the positions of the highest values, a percentage of them and at least one, ascending."""
+    # NaN sorts last; of equal values, the earlier one is first.
     order = np.argsort(-values.astype(np.float64), kind="stable")
     count = math.ceil(len(values) * percent / 100 - ROUNDING)
     return np.sort(order[: max(1, count)])
