@@ -523,6 +523,48 @@ _CLASSIC_DISCRETE: dict[str, Recipe] = {
     ),
 }
 
+_MUJOCO: dict[str, Recipe] = {
+    "bc": Recipe(steps=3_000, settings=_SMALL_NETWORKS, source=_SMALL),
+    "percent_bc": Recipe(steps=3_000, settings=_SMALL_NETWORKS, source=_SMALL),
+    "iql": Recipe(
+        steps=4_000,
+        settings={**_SMALL_NETWORKS, "target_rate": 0.02},
+        rewards=Rewards(return_range=1000.0),
+        source=_SMALL + "; rewards as in the authors' configuration for locomotion",
+    ),
+    "cql": Recipe(
+        steps=2_500,
+        settings={
+            **_SMALL_POLICY_AND_CRITIC,
+            "conservative_weight": 10.0,
+            "sampled_actions": 2,
+            "cloning_steps": 0,
+        },
+        source=_SMALL
+        + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
+        "of an update; a conservative weight of 10, the better of 1 and 10 on hopper-medium-replay with "
+        "seed 0; no cloning steps",
+    ),
+    "fql": Recipe(
+        steps=2_000,
+        settings={
+            **_SMALL_NETWORKS,
+            "target_rate": 0.02,
+            "normalize_values": True,
+            "distillation_weight": 1.0,
+            "flow_steps": 5,
+        },
+        source=_SMALL + "; normalized values; 5 steps of the flow",
+    ),
+    "rebrac": Recipe(
+        steps=3_000,
+        settings={**_SMALL_POLICY_AND_CRITIC, "policy_penalty": 0.1, "critic_penalty": 0.1},
+        source=_SMALL
+        + "; penalties of 0.1, the best of three pairs on hopper-medium-replay with seed 0",
+    ),
+    "td3bc": Recipe(steps=4_000, settings=_SMALL_POLICY_AND_CRITIC, source=_SMALL),
+}
+
 _PIXELS_SOURCE = (
     "small on purpose, to train on one CPU core in minutes: one hidden layer of 128 after the Nature "
     "convolutions and few steps, hence higher learning rates than the published ones"
@@ -619,6 +661,14 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             _CLASSIC_DISCRETE,
         ),
         (("classic/cartpole-mixed-v1",), _CARTPOLE),
+        (
+            tuple(
+                f"mujoco/{task}-{kind}-v1"
+                for task in ("halfcheetah", "hopper", "walker2d")
+                for kind in ("random", "medium", "medium-replay", "medium-expert", "expert")
+            ),
+            _MUJOCO,
+        ),
         (("pixels/catch-mixed-v1",), _CATCH),
         (("pixels/reach-mixed-v1",), _REACH),
     )

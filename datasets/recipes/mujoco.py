@@ -191,6 +191,13 @@ TASKS = {
         replay_steps=400_000,
         seed=120,
     ),
+    "walker2d": _Task(
+        environment_id="Walker2d-v5",
+        digest="blake3:d67ef845719dfe7b98748171144c265b34efa316c3a3455c9eb65f08e0c13653",
+        returns=(217, 357, 543, 589, 998, 2889),
+        replay_steps=300_000,
+        seed=130,
+    ),
 }
 
 
