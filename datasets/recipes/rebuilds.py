@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from scipy import stats
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError
@@ -165,6 +164,8 @@ def _p_value(quantiles: list[float], episodes: int, values: np.ndarray) -> float
     The quantiles stand for the recorded sample, whose distribution function they give to within
     half a share; this is taken off the distance.
     """
+    from scipy import stats  # slow to import
+
     ours = np.quantile(values, _shares(), method="inverted_cdf")
     if np.allclose(ours, quantiles, rtol=1e-6, atol=1e-9):
         return 1.0

@@ -76,10 +76,15 @@ def _counted_from(roots: tuple[str, ...]) -> dict[str, str]:
         module = waiting.pop()
         if module in found or module in _NOT_COUNTED or not module.startswith(_COUNTED):
             continue
-        source = _file(module).read_bytes()
-        found[module] = source_hash(source)
-        waiting += _imports(ast.parse(source))
+        found[module], imported = _hash_and_imports(module)
+        waiting += imported
     return found
+
+
+@functools.cache
+def _hash_and_imports(module: str) -> tuple[str, list[str]]:
+    source = _file(module).read_bytes()
+    return source_hash(source), [*_imports(ast.parse(source))]
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
