@@ -1,11 +1,14 @@
-"""The picture of a dataset card: histograms of returns and lengths, and ranges of numbers, as SVG.
+"""The picture of a dataset card as SVG: histograms of returns and lengths, ranges of numbers, and frames.
 
 Drawn by hand, so that publishing needs no package for pictures and equal data have equal pictures.
 """
 
 from __future__ import annotations
 
+import base64
 import html
+import struct
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +17,7 @@ __all__ = ["card_picture"]
 
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
+FRAME = 64  # pixels of the longer side of a frame
 BLUE, GRAY = "#1f6fb4", "#9a9a9a"
 
 
@@ -21,6 +25,7 @@ def card_picture(
     returns: np.ndarray,
     lengths: np.ndarray,
     ranges: Sequence[tuple[str, float, float, float, float]],
+    frames: Sequence[np.ndarray] = (),
 ) -> str:
     """Return the picture as the text of an SVG file.
 
@@ -28,6 +33,7 @@ def card_picture(
         returns: Return of each episode.
         lengths: Steps of each episode.
         ranges: Name, smallest value, mean, standard deviation and largest value of some numbers.
+        frames: Images of one episode, uint8 [height, width, 1 or 3].
     """
     panels = [
         _histogram(returns, "return of an episode"),
@@ -42,6 +48,9 @@ def card_picture(
         f'<g transform="translate({WIDTH * index + 10}, 24)">{panel}</g>'
         for index, panel in enumerate(panels)
     )
+    if frames:
+        body += f'\n<g transform="translate(10, {height + 14})">{_strip(frames)}</g>'
+        height += FRAME + 30
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="#333333">\n'
@@ -95,6 +104,32 @@ def _ranges(ranges: Sequence[tuple[str, float, float, float, float]]) -> str:
         _text(100 + WIDTH - 30, bottom + 6, f"{high:,.5g}", anchor="end"),
     ]
     return "".join(parts)
+
+
+def _strip(frames: Sequence[np.ndarray]) -> str:
+    """Draw frames side by side; large ones lose rows and columns."""
+    parts = [_text(0, -4, "frames of the episode with the highest return, from first to last")]
+    for index, frame in enumerate(frames):
+        every = -(-max(frame.shape[:2]) // FRAME)
+        data = base64.b64encode(_png(frame[::every, ::every])).decode()
+        parts.append(
+            f'<image x="{index * (FRAME + 3)}" y="4" width="{FRAME}" height="{FRAME}" '
+            f'style="image-rendering: pixelated" href="data:image/png;base64,{data}"/>'
+        )
+    return "".join(parts)
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """Return an image [height, width, 1 or 3] as a PNG file, not compressed."""
+    height, width, channels = pixels.shape
+    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 0)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in parts
+    )
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:
