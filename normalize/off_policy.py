@@ -84,7 +84,7 @@ class Terms:
         self, counts: Float[np.ndarray, "resamples episodes"]
     ) -> Float[np.ndarray, " resamples"]:
         """Return the estimates for samples that hold each episode so many times."""
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             quotients = (counts @ self.numerators) / (counts @ self.denominators)
         return np.asarray(quotients.sum(-1))
 
@@ -171,7 +171,8 @@ def doubly_robust(
     """
     weights = _weights(log_ratios)
     errors = _errors(rewards, q_values, state_values, discount)
-    terms = np.concatenate([state_values[:, :1], weights * errors], 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite weights give no finite estimate
+        terms = np.concatenate([state_values[:, :1], weights * errors], 1)
     return Terms(numerators=terms, denominators=np.ones_like(terms))
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import torch
 from gymnasium import spaces
+from jaxtyping import Bool, Float64
 from torch import Tensor, nn
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
@@ -168,7 +169,8 @@ def evaluate_off_policy(
         progress: Called with steps of fitted Q evaluation done and in all.
 
     Raises:
-        ValueError: runs of several datasets or discounts, or a discount or setting out of range.
+        ValueError: runs of several datasets or discounts, a run that is named twice, or a discount or
+            setting out of range.
         NotFoundError: there is no run or no checkpoint, or its dataset is not here.
         IntegrityError: the dataset is not the one that the runs were trained on.
         CheckpointError: a checkpoint is damaged or belongs to another run.
@@ -179,6 +181,7 @@ def evaluate_off_policy(
     """
     several = [runs] if isinstance(runs, Run | str) or not isinstance(runs, Sequence) else runs
     folders = [one.folder if isinstance(one, Run) else as_path(one) for one in several]
+    _check_named_once(folders)
     settings = settings or FQESettings()
     if not folders or episodes < 0:
         raise ValueError(
@@ -201,6 +204,7 @@ def evaluate_off_policy(
     if protocol is not None:
         notes += _notes_on_ends(protocol, gamma)
     arrays = load_arrays(data)
+    steps = _rewards_and_ends(arrays)
     left_out: dict[str, str] = {}
     log_probs = _recorded_log_probs(data, left_out)
     terms: list[dict[str, Terms]] = []
@@ -211,7 +215,7 @@ def evaluate_off_policy(
             made = make_from_record(record, data, kind)
             load_state(made, folder, to_act=True, path=path)
             _check_policy(folder, made, data)
-            evaluation = _Evaluation(made, arrays, gamma, settings, seed)
+            evaluation = _Evaluation(made, arrays, *steps, gamma, settings, seed)
 
             def show(now: int, done: int = index * settings.steps) -> None:
                 progress(done + now, total)
@@ -246,6 +250,8 @@ class _Evaluation:
         self,
         algorithm: Any,
         arrays: Arrays,
+        rewards: np.ndarray,
+        ended: np.ndarray,
         discount: float,
         settings: FQESettings,
         seed: int,
@@ -258,9 +264,7 @@ class _Evaluation:
         if self._is_discrete:
             self._policy = _probabilities(algorithm, self._scaling)
         self._lengths = arrays.lengths
-        steps = arrays.rows[torch.from_numpy(arrays.step_rows())].numpy()
-        self._rewards = steps[:, arrays.columns["rewards"]].reshape(-1).astype(np.float64)
-        self._ended = steps[:, arrays.columns["terminations"]].reshape(-1) > 0
+        self._rewards, self._ended = rewards, ended
         unit = float(np.sqrt(np.square(self._rewards).mean())) or 1.0
         self._q = EvaluatedQ(settings, self._scaling, seed=seed, unit=unit)
 
@@ -283,7 +287,7 @@ class _Evaluation:
         first = self._arrays.first_rows
         starts = self._of_rows(first, lambda seen, _: self._q.state_values(seen, self._policy))
         found = {"fqe": off_policy.mean_terms(starts)}
-        reason = self._why_no_critic(record)
+        reason = _why_no_critic(self._algorithm, record, self._discount)
         if reason:
             left_out.setdefault("critic", reason)
         else:
@@ -342,19 +346,17 @@ class _Evaluation:
             found[start : start + _ROWS] = numbers.numpy()
         return found
 
-    def _why_no_critic(self, record: RunRecord) -> str:
-        """Return why the trained critic gives no value; empty if it does."""
-        trained_with = getattr(self._algorithm.config, "discount", None)
-        if _critic(self._algorithm) is None:
-            return f"{record.algorithm} trains no critic."
-        if trained_with != self._discount:
-            return f"the critic was trained with the discount {trained_with:g}."
-        if record.reward_shift:
-            return (
-                f"the critic was trained on rewards shifted by {record.reward_shift:g}, which cannot be "
-                "taken back where episodes end."
-            )
-        return ""
+
+def _rewards_and_ends(
+    arrays: Arrays,
+) -> tuple[Float64[np.ndarray, " steps"], Bool[np.ndarray, " steps"]]:
+    """Return the rewards of all steps, and whether the episode terminated there."""
+    rows = torch.from_numpy(arrays.step_rows())
+    rewards, ended = (
+        arrays.rows[:, arrays.columns[name]][rows].reshape(-1).numpy()
+        for name in ("rewards", "terminations")
+    )
+    return rewards.astype(np.float64), ended > 0
 
 
 def _probabilities(algorithm: Algorithm, scaling: Scaling) -> TargetPolicy:
@@ -366,6 +368,23 @@ def _probabilities(algorithm: Algorithm, scaling: Scaling) -> TargetPolicy:
         return nn.functional.one_hot(indices, count).to(torch.float32)
 
     return policy
+
+
+def _why_no_critic(algorithm: Any, record: RunRecord, discount: float) -> str:
+    """Return why the trained critic gives no value; empty if it does."""
+    trained_with = getattr(algorithm.config, "discount", None)
+    if _critic(algorithm) is None:
+        return f"{record.algorithm} trains no critic."
+    if trained_with is None:
+        return f"{record.algorithm} has no setting discount, so that of its critic is not known."
+    if trained_with != discount:
+        return f"the critic was trained with the discount {trained_with:g}."
+    if record.reward_shift:
+        return (
+            f"the critic was trained on rewards shifted by {record.reward_shift:g}, which cannot be "
+            "taken back where episodes end."
+        )
+    return ""
 
 
 def _critic(algorithm: Any) -> nn.Module | None:
@@ -389,6 +408,20 @@ def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor
     indices = actions_to_indices(scaling, actions)
     values = torch.stack([chosen_values(one(features), indices) for one in networks]).amin(0)
     return values
+
+
+def _check_named_once(folders: Sequence[Path]) -> None:
+    """Refuse a run that is given twice.
+
+    Raises:
+        ValueError: it is; its checkpoints would count twice in the quality of estimators.
+    """
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        whole = folder.resolve()
+        if whole in seen:
+            raise ValueError(f"{seen[whole]} and {folder} are the same run; name it once.")
+        seen[whole] = folder
 
 
 def _same_dataset(
@@ -551,9 +584,7 @@ def _result(
                 if np.isfinite(value):
                     estimates[name] = _estimate(value, draws[index, name])
                 else:
-                    left_out[name] = (
-                        f"no episode has any weight under the policy of step {policy.step:,}."
-                    )
+                    left_out[name] = _why_no_number(name, terms[index][name], policy.step)
         truth = None if measured is None else _estimate(truths[index].value, measured[index])
         evaluated.append(dataclasses.replace(policy, estimates=estimates, value=truth))
     quality = {}
@@ -577,6 +608,18 @@ def _result(
         notes=notes,
         protocol=protocol,
     )
+
+
+def _why_no_number(name: str, terms: Terms, step: int) -> str:
+    """Return why an estimate is not finite."""
+    if not terms.denominators.sum(0).all():
+        return f"no episode has any weight under the policy of step {step:,}."
+    if name == "dr":
+        return (
+            f"the weights under the policy of step {step:,} are too large for a number: each is a product "
+            "of ratios over a long episode; wdr, which divides by their sum, has no such limit."
+        )
+    return f"it is no finite number under the policy of step {step:,}."
 
 
 def _quality(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from orlog.datasets.home.folders import datasets_folder
-from orlog.files import list_files
 
 __all__ = ["RESULT_FILE", "StoredSpace", "result_folder", "results_folder", "stored_space"]
 
@@ -35,5 +36,14 @@ def stored_space() -> StoredSpace:
     """Return the space that the results of this home take."""
     folders = [path for path in results_folder().glob("*") if path.is_dir()]
     finished = sum((folder / RESULT_FILE).is_file() for folder in folders)
-    size = sum(path.lstat().st_size for folder in folders for _, path in list_files(folder))
-    return StoredSpace(finished, len(folders) - finished, size)
+    return StoredSpace(finished, len(folders) - finished, sum(map(_size, folders)))
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files in a folder; a run beside may remove one at any time."""
+    size = 0
+    for below, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += Path(below, name).lstat().st_size
+    return size

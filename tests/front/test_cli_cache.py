@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, StorageError
 from orlog.loaders.arrays.pack_cache import hold_pack
 from orlog.loaders.arrays.packs import open_pack, pack_folder
+from orlog.result_folders import stored_space
 from tests.datasets.cached_homes import age, beside, place, put, record_template
 
 ARM, LEG = "lab/arm-v1", "lab/leg-v1"
@@ -180,6 +182,24 @@ def test_results_of_sweeps_are_counted(home: Path) -> None:
     )
     body = json.loads(run("cache", "list", "--json", raw=True))
     assert body["results"] == {"finished": 1, "begun": 1, "size_bytes": 3000}
+
+
+def test_a_file_that_is_removed_while_results_are_counted_is_left_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "results" / ("a" * 64)
+    folder.mkdir(parents=True)
+    for name in ("run.json", ".run.json.unfinished"):
+        (folder / name).write_bytes(bytes(1000))
+    walk = os.walk
+
+    def walk_beside_a_run(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for below in walk(top):
+            (folder / ".run.json.unfinished").unlink(missing_ok=True)
+            yield below
+
+    monkeypatch.setattr(os, "walk", walk_beside_a_run)
+    assert stored_space() == (0, 1, 1000)
 
 
 def test_packs_are_collected_before_versions(template: Path) -> None:

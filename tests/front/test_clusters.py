@@ -103,6 +103,26 @@ assert not sweep.failures, sweep.failures
 """
 
 
+REFUSED = r"""
+import os, pathlib
+
+pathlib.Path("sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
+pathlib.Path("sbatch").chmod(0o755)
+os.environ["PATH"] = os.getcwd() + os.pathsep + os.environ["PATH"]
+from orlog.reproduce import find_executor
+
+execute = find_executor("slurm", partition="x")
+try:
+    list(execute(abs, [1], workers=1, running=print))
+except Exception as error:
+    assert type(error).__name__ == "WorkerDiedError"
+    told = "SLURM does not queue the job: sbatch: error: invalid partition: x; change the options"
+    assert str(error).startswith(told), error
+else:
+    raise AssertionError
+"""
+
+
 @pytest.fixture
 def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every process import a job that kills its own."""
@@ -135,6 +155,12 @@ def test_submitit_runs_a_sweep_and_a_killed_job_ends_no_other(
     assert sorted(one.job.seed for one in read_results()) == [0, 1]
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("home")
+def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    run_tool(tool_python("submitit==1.5.4"), REFUSED, folder=tmp_path)
+
+
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
 def test_an_executor_whose_package_is_missing_names_its_extra(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
@@ -147,5 +173,13 @@ def test_an_executor_whose_package_is_missing_names_its_extra(
 def test_an_option_that_an_executor_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="executor processes has no option 'address'; it has none"):
         find_executor("processes", address="auto")
+    for option, message in (
+        ({"time": "abc"}, "time is a whole number of minutes from 1 on, found 'abc'"),
+        ({"time": "0"}, "time is a whole number of minutes"),
+        ({"memory": "8G"}, "memory is a number of gigabytes, found '8G'"),
+        ({"cluster": "foo"}, "cluster is slurm or local, found 'foo'"),
+    ):
+        with pytest.raises(ValueError, match=f"the executor slurm: {message}"):
+            [*find_executor("slurm", **option)(abs, [1], workers=1, running=print)]
     with pytest.raises(ValueError, match="it has partition, time, memory, cluster"):
         find_executor("slurm", queue="x")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -11,11 +12,12 @@ import torch
 
 import orlog
 from orlog.algos.fitted_q_evaluation import FQESettings
+from orlog.algos.networks import TwinCritic, make_generator
 from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.off_policy import _check_policy
+from orlog.off_policy import _check_policy, _why_no_critic
 from tests.command_line import orlog as command
 
 SMALL = {"hidden": [4], "batch_size": 8}
@@ -23,7 +25,9 @@ QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10)
 DISCOUNT = 0.99
 
 
-def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True) -> Dataset:
+def cartpole(
+    name: str = "lab/cartpole-v1", *, log_probs: bool = True, factor: float = 1.0
+) -> Dataset:
     """Return episodes of CartPole, by a policy that pushes right with probability 0.1."""
     rng = np.random.default_rng(0)
     made = gymnasium.make("CartPole-v1")
@@ -33,8 +37,8 @@ def cartpole(name: str = "lab/cartpole-v1", *, log_probs: bool = True) -> Datase
             done = False
             while not done:
                 action = int(rng.random() < 0.1)
-                chance = {"action_log_prob": math.log(0.1 if action else 0.9)} if log_probs else {}
-                _, _, ended, cut, _ = env.step(action, **chance)
+                chance = {"action_log_prob": factor * math.log(0.1 if action else 0.9)}
+                _, _, ended, cut, _ = env.step(action, **(chance if log_probs else {}))
                 done = ended or cut
     return orlog.load_dataset(name)
 
@@ -165,6 +169,24 @@ def test_the_value_of_the_trained_critic_is_its_own(data: Dataset) -> None:
     assert found.policies[1].estimates["critic"].value == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.usefixtures("empty")
+def test_weights_that_are_too_large_for_a_number_are_said_to_be() -> None:
+    unlikely = cartpole("lab/unlikely-v1", factor=1000.0)
+    settings = {**SMALL, "learning_rate": 0.03}
+    run = trained(unlikely, "bc", steps=60, settings=settings, keep_checkpoints=False)
+    found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
+    assert found.left_out["dr"].startswith("the weights under the policy of step 60 are too large")
+    assert {"wis", "pdwis", "wdr"} <= {*found.policies[0].estimates}
+
+
+def test_the_critic_of_an_algorithm_without_a_discount_is_left_out() -> None:
+    critic = TwinCritic(4, 2, (8,), generator=make_generator(0, 0))
+    own = SimpleNamespace(critic=critic, encoder=None, config=SimpleNamespace(gamma=0.99))
+    record = SimpleNamespace(algorithm="mine:Mine", reward_shift=0.0)
+    found = _why_no_critic(own, record, 0.99)  # type: ignore[arg-type]
+    assert found == "mine:Mine has no setting discount, so that of its critic is not known."
+
+
 def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> None:
     run = trained(data, evaluations=0, steps=2)
     other = cartpole("lab/other-v1", log_probs=False)
@@ -175,6 +197,8 @@ def test_bad_input_is_refused_with_what_to_do(data: Dataset, tmp_path: Path) -> 
         orlog.evaluate_off_policy(run, dataset=other)
     with pytest.raises(NotFoundError, match=r"there is no run\.json"):
         orlog.evaluate_off_policy(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"are the same run; name it once"):
+        orlog.evaluate_off_policy([run, run.folder.resolve()])
     with pytest.raises(ValueError, match=r"discount must be in \(0, 1\], found 1.5"):
         orlog.evaluate_off_policy(run, discount=1.5)
     (run.folder / "checkpoint.safetensors").unlink()

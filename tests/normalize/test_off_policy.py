@@ -48,6 +48,15 @@ def values_of(
     return q_values, state_values
 
 
+def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning() -> None:
+    logs, rewards = np.full((3, 800), np.log(4.0)), np.ones((3, 800))
+    rewards[:, -1] = 0
+    zeros = np.zeros((3, 801))
+    assert not np.isfinite(doubly_robust(logs, rewards, zeros[:, 1:], zeros, 1.0).value)
+    weighted = weighted_doubly_robust(logs, rewards, zeros[:, 1:], zeros, 1.0)
+    assert weighted.value == pytest.approx(799)
+
+
 def test_each_estimator_is_its_formula() -> None:
     rng = np.random.default_rng(0)
     logs, rewards = rng.normal(size=(3, 2)), rng.normal(size=(3, 2))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
+from time import sleep
 from typing import Any, TypeVar
 
 from orlog.datasets.home.folders import datasets_folder
@@ -50,15 +51,16 @@ def execute(
     Raises:
         MissingExtraError: submitit is not installed.
         NotFoundError: this machine cannot queue jobs.
-        ValueError: `time` or `memory` is no number.
+        ValueError: an option has a value that it cannot have.
+        WorkerDiedError: SLURM refuses to queue a job.
     """
-    queue = _queue(cluster, partition, int(time), float(memory))
+    queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
     waiting = enumerate(jobs)
     busy: list[tuple[int, Item, Any]] = []
     try:
         while True:
             for index, job in itertools.islice(waiting, (workers or AT_A_TIME) - len(busy)):
-                busy.append((index, job, queue.submit(_Resumed(function, job))))
+                busy.append((index, job, _submit(queue, _Resumed(function, job))))
             if not busy:
                 return
             done = [one for one in busy if one[2].done()]
@@ -69,7 +71,7 @@ def execute(
             for _, job, _ in busy:
                 running(job)
             if not done:
-                _sleep()
+                sleep(LOOK_SECONDS)
     finally:
         for _, _, submitted in busy:  # the sweep was stopped: nothing may go on without it
             submitted.cancel(check=False)
@@ -91,7 +93,27 @@ class _Resumed:
         return submitit.helpers.DelayedSubmission(self)
 
 
+def _minutes(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(
+            f"the executor slurm: time is a whole number of minutes from 1 on, found {text!r}."
+        )
+    return int(text)
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ValueError(f"the executor slurm: memory is a number of gigabytes, found {text!r}.")
+    return found
+
+
 def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
+    if cluster not in ("slurm", "local"):
+        raise ValueError(f"the executor slurm: cluster is slurm or local, found {cluster!r}.")
     try:
         import submitit
     except ModuleNotFoundError as error:
@@ -114,6 +136,24 @@ def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
     return queue
 
 
+def _submit(queue: Any, call: Callable[[], Any]) -> Any:
+    """Queue a job.
+
+    Raises:
+        WorkerDiedError: SLURM refuses it.
+    """
+    import submitit
+
+    try:
+        return queue.submit(call)
+    except submitit.core.utils.FailedJobError as error:
+        first = str(error).strip().partition("\n")[0].removesuffix(".")
+        raise WorkerDiedError(
+            f"SLURM does not queue the job: {first}; change the options (--executor-option), or ask "
+            "those who run the cluster."
+        ) from error
+
+
 def _result(submitted: Any) -> Any:
     """Return what a job returned, or the error in its place."""
     import submitit
@@ -125,7 +165,3 @@ def _result(submitted: Any) -> Any:
         return WorkerDiedError(
             f"it ended without a result, often because memory or time ran out: {first}"
         )
-
-
-def _sleep() -> None:
-    time.sleep(LOOK_SECONDS)
