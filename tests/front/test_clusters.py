@@ -106,8 +106,10 @@ assert not sweep.failures, sweep.failures
 REFUSED = r"""
 import os, pathlib
 
-pathlib.Path("sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
-pathlib.Path("sbatch").chmod(0o755)
+for program in ("sbatch", "srun"):
+    file = pathlib.Path(program)
+    file.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
+    file.chmod(0o755)
 os.environ["PATH"] = os.getcwd() + os.pathsep + os.environ["PATH"]
 from orlog.reproduce import find_executor
 

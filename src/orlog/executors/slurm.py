@@ -121,11 +121,12 @@ def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
             'the executor slurm needs submitit, which is not installed; run: pip install "orlog[slurm]"',
             extra="slurm",
         ) from error
-    if cluster == "slurm" and shutil.which("sbatch") is None:
-        raise NotFoundError(
-            "this machine has no sbatch, so it cannot queue jobs of SLURM; run the command on a node "
-            "that can, such as the cluster's login node."
-        )
+    for program in ("sbatch", "srun") if cluster == "slurm" else ():
+        if shutil.which(program) is None:
+            raise NotFoundError(
+                f"this machine has no {program}, so it cannot queue jobs of SLURM; run the command on a "
+                "node that can, such as the cluster's login node."
+            )
     logs = datasets_folder().parent / "slurm"
     queue = submitit.AutoExecutor(folder=logs / "%j", cluster=cluster)
     queue.update_parameters(
