@@ -31,6 +31,7 @@ it ends with a command to copy. A message that quotes another error takes its `c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "AlgorithmError",
@@ -105,6 +106,10 @@ class StorageError(OrlogError, OSError):
     def __init__(self, message: str, *, errno: int | None = None) -> None:
         super().__init__(message)
         self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Of an OSError that is made from a message alone, pickling leaves out `errno`.
+        return type(self), self.args, {**self.__dict__, "errno": self.errno}
 
 
 class WorkerDiedError(OrlogError, RuntimeError):

@@ -23,6 +23,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.settings import complete_config
+from orlog.algos.training.runs import RunRecord
+from orlog.datasets.loading import load_dataset
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.files import replace_file, storage_errors
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
@@ -32,8 +34,10 @@ from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import references_from_json
 from orlog.pages import html_table, page
 from orlog.plots import learning_curves, score_picture, to_svg
+from orlog.reference_returns import references_of_dataset
 from orlog.report import reading_notes, settings_table, verdict_lines
 from orlog.reproduce import Result, judge
+from orlog.result_folders import result_folder
 from orlog.statistics_plots import COMPARISON_PLOTS
 from orlog.stored_results import StoredResult, key_of, read_result
 from orlog.sweeps import Sweep
@@ -43,6 +47,7 @@ __all__ = [
     "REPORT_PAGE",
     "Evidence",
     "Verification",
+    "evidence_of",
     "verify_report",
     "write_reports",
 ]
@@ -87,7 +92,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             references=references,
             baseline=self.baseline,
             updates_per_second={seed: one.updates_per_second for seed, one in seeds.items()},
-            folders={seed: Path(one.key) for seed, one in seeds.items()},
+            folders={seed: result_folder(one.key) for seed, one in seeds.items()},
             curves={
                 seed: [(point.step, float(np.mean(point.returns))) for point in one.curve]
                 for seed, one in seeds.items()
@@ -130,6 +135,35 @@ class Verification:
     stored: int
 
 
+def evidence_of(sweep: Sweep) -> list[Evidence]:
+    """Return what is stored of each algorithm on each dataset; without those of which nothing is.
+
+    Errors: `read_result`.
+    """
+    found = []
+    for group in sweep.groups:
+        results = sweep.stored(group)
+        if results:
+            references = references_of_dataset(load_dataset(group.dataset))
+            found.append(
+                Evidence(
+                    results=results,
+                    references=None if references is None else msgspec.to_builtins(references),
+                    baseline=_recorded_baseline(results[0].record),
+                )
+            )
+    return found
+
+
+def _recorded_baseline(record: RunRecord) -> Baseline | None:
+    """Return the baseline that this orlog has of a run, with every setting; None without."""
+    found = read_baseline(record.algorithm, record.dataset)
+    if found is None:
+        return None
+    config = complete_config(found.algorithm, found.config)
+    return msgspec.structs.replace(found, config=config)
+
+
 def write_reports(sweep: Sweep, folder: Path, *, title: str) -> Path:
     """Write `report.json` and `report.html` of a sweep into a folder; return the page.
 
@@ -138,16 +172,7 @@ def write_reports(sweep: Sweep, folder: Path, *, title: str) -> Path:
         MissingExtraError: matplotlib is not installed.
         StorageError: they cannot be written.
     """
-    evidence = []
-    for group in sweep.groups:
-        found = sweep.result(group)
-        if found is not None:
-            references = msgspec.to_builtins(found.references)
-            evidence.append(
-                Evidence(
-                    results=sweep.stored(group), references=references, baseline=found.baseline
-                )
-            )
+    evidence = evidence_of(sweep)
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
     results = [one.result() for one in evidence]
@@ -254,11 +279,7 @@ def _broken_evidence(evidence: Evidence) -> Iterator[str]:
 def _unlike_orlog(evidence: Evidence) -> Iterator[str]:
     """Yield where recorded baselines are not those of this orlog."""
     record = evidence.results[0].record
-    recorded = read_baseline(record.algorithm, record.dataset)
-    if recorded is not None:
-        config = complete_config(recorded.algorithm, recorded.config)
-        recorded = msgspec.structs.replace(recorded, config=config)
-    if evidence.baseline is not None and evidence.baseline != recorded:
+    if evidence.baseline is not None and evidence.baseline != _recorded_baseline(record):
         yield f"{evidence.title}: its recorded baseline is not the one of this orlog."
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from orlog.algos.algorithms import algorithm_name
 from orlog.algos.presets import recipe_for
+from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions
@@ -47,11 +48,9 @@ from orlog.manifests.names import did_you_mean
 from orlog.reproduce import (
     Executor,
     Job,
-    Result,
     find_executor,
     run_job,
     steps_to_reproduce,
-    summarize,
 )
 from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 from orlog.stored_results import (
@@ -137,15 +136,6 @@ class Sweep:
         found = (read_result(key_of(group.identity(seed))) for seed in self.seeds)
         return [one for one in found if one is not None]
 
-    def result(self, group: Group) -> Result | None:
-        """Return a group's finished results, compared with the recorded baseline; None without."""
-        stored = self.stored(group)
-        if not stored:
-            return None
-        jobs = [_as_job(group, one.job, Path(group.dataset)) for one in stored]
-        dataset = load_dataset(group.dataset)
-        return summarize(dataset, jobs, [(one.record, one.evaluation) for one in stored])
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _KeyedJob:
@@ -212,15 +202,26 @@ def plan_sweep(
             with what there is in all.
 
     Raises:
-        ValueError: no such algorithm, or something is named twice.
+        ValueError: no such algorithm, or something is named twice, also two versions of a dataset or
+            a dataset and a view of it, which a report could not tell apart.
     """
-    for what, given in (("dataset", datasets), ("algorithm", algorithms), ("seed", seeds)):
+    for algorithm in algorithms:
+        make_config(algorithm, {})
+    names = [algorithm_name(algorithm) for algorithm in algorithms]
+    for what, given in (("dataset", datasets), ("algorithm", names), ("seed", seeds)):
         if len({*given}) < len(given):
             raise ValueError(f"a {what} is named twice in {', '.join(map(str, given))}.")
     sweep = Sweep(groups=[], seeds=[*seeds], left_out=[], failures=[])
+    given_as: dict[str, str] = {}
     for name in datasets:
         try:
             dataset = _prepared(name, processes, on_build)
+            other = given_as.setdefault(dataset.name, name)
+            if other != name:
+                raise ValueError(
+                    f"{other} and {name} are both {dataset.name}, which a report could not tell "
+                    "apart; run a sweep for each, with a --report of its own."
+                )
             for algorithm in algorithms:
                 _add_group(
                     sweep, algorithm, dataset, steps, episodes, evaluations, trust_environment

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import pickle
 
 import pytest
@@ -19,6 +20,11 @@ def test_every_error_comes_back_whole_from_another_process(name: str) -> None:
     assert back.extra == "plots"
     is_integrity = issubclass(type(error), errors.IntegrityError)
     assert back.exit_code == (3 if is_integrity else 1)
+
+
+def test_a_storage_error_keeps_what_the_disk_said() -> None:
+    error = errors.StorageError("the disk is full.", errno=errno.ENOSPC)
+    assert pickle.loads(pickle.dumps(error)).errno == errno.ENOSPC
 
 
 @pytest.mark.thorough

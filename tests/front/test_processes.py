@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import concurrent.futures.process
 import contextlib
+import errno
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from orlog.errors import StorageError
+from orlog.executors.processes import execute
 from orlog.processes import map_in_order, process_pool
 
 SCRIPT = """
@@ -85,3 +91,29 @@ def test_an_error_in_a_worker_is_raised_where_its_result_is_asked_for() -> None:
         assert next(results) == 2
         with pytest.raises(ValueError, match=r"math domain error|nonnegative"):
             next(results)
+
+
+def fail_on_0(number: int) -> int:
+    if number == 0:
+        raise StorageError("the disk is full.", errno=errno.ENOSPC)
+    return number
+
+
+def test_an_executor_brings_back_what_a_disk_said_and_replaces_a_process_killed_while_idle() -> (
+    None
+):
+    def jobs() -> Iterator[int]:
+        yield 0
+        yield 1
+        for process in multiprocessing.active_children():
+            process.kill()
+        for thread in threading.enumerate():  # those of the pool, which end once they have seen it
+            if isinstance(thread, concurrent.futures.process._ExecutorManagerThread):
+                thread.join()
+        yield 2
+
+    found = dict(execute(fail_on_0, jobs(), workers=1, running=lambda _job: None))
+    error = found.pop(0)
+    assert isinstance(error, StorageError)
+    assert (str(error), error.errno) == ("the disk is full.", errno.ENOSPC)
+    assert found == {1: 1, 2: 2}

@@ -69,6 +69,13 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
     assert wrong.returncode == 1
     assert "no suite 'nothing'; choose one of: all, classic" in wrong.stderr
+    for names in ("--datasets", "--algorithms"):
+        nothing = orlog(*words, names, ",")
+        assert nothing.returncode == 2
+        assert "',' names nothing" in nothing.stderr
+    resumed = orlog(*words, "--resume")
+    assert resumed.returncode == 2
+    assert "--resume is not for sweeps: the same command goes on" in resumed.stderr
     assert orlog("reproduce", "bc").returncode == 2
     assert orlog("reproduce", "bc", mini.name, "--suite", "all").returncode == 2
 
@@ -101,6 +108,10 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
             2,
             ["0", "1"],
         )
+    report = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
+    verdicts = [one["verdict"] for one in report["numbers"]["groups"]]
+    assert verdicts[0]["word"] == "identical"
+    assert verdicts[1] is None  # none was recorded when its report was written
     again = json.loads(orlog(*words[:-1], "--json").stdout)
     assert [one["verdict"]["word"] for one in again["results"]] == ["identical"] * 2
 
@@ -129,6 +140,32 @@ def test_what_nothing_says_how_long_to_train_is_left_out_and_a_name_that_is_nowh
     assert failure.what == "nowhere/nothing-v1"
     with pytest.raises(ValueError, match="a dataset is named twice"):
         plan_sweep([mini.name] * 2, ["bc"], seeds=[0], episodes=1)
+    with pytest.raises(ValueError, match=f"both {mini.name}, which a report could not tell"):
+        plan_sweep([mini.name, f"{mini.name}@{mini.version}"], ["bc"], seeds=[0], episodes=1)
+
+
+def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
+    view = tmp_path / "view.json"
+    mini[:5].save(view)
+    words = ["reproduce", "--algorithms", "bc", "--steps", "2", "--episodes", "1", "--seeds", "1"]
+    recorded = orlog(*words, "--datasets", str(view), "--record")
+    assert recorded.returncode == 1
+    assert f"a view of {mini.name} has no baseline of its own" in recorded.stderr
+    both = orlog(*words, "--datasets", f"{mini.name},{view}")
+    assert f"{mini.name} and {view} are both {mini.name}" in " ".join(both.stderr.split())
+    assert list(read_results()) == []
+    assert not (tmp_path / "records").exists()
+
+
+def test_a_misspelled_algorithm_is_found_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orlog.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built"))
+    with pytest.raises(ValueError, match="no algorithm 'iqll'; did you mean"):
+        plan_sweep(["pointmaze/umaze-mini-v1"], ["iqll"], seeds=[0], episodes=1)
 
 
 @pytest.mark.usefixtures("jobs_run_here")

@@ -23,6 +23,7 @@ from orlog.terminal import (
 )
 
 if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
     from orlog.reproduce import Executor, Result
 
 OUT = Path("runs/reproduce")
@@ -84,7 +85,9 @@ def reproduce(
     executor_option: ExecutorOptions = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT,
     report: Annotated[Path, typer.Option(help="Folder for the report of a sweep.")] = REPORT,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted runs.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue interrupted runs; a sweep does so by itself.")
+    ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
@@ -135,6 +138,10 @@ def reproduce(
             )
         if sequential or max_seeds is not None or out != OUT:
             raise typer.BadParameter("--sequential, --max-seeds and --out are not for sweeps.")
+        if resume:
+            raise typer.BadParameter(
+                "--resume is not for sweeps: the same command goes on where it was interrupted."
+            )
         results, failed = _sweep(
             suite,
             datasets,
@@ -203,11 +210,8 @@ def _one(
         raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
     make_config(algorithm, {})
     dataset = load_dataset(name)
-    if record and dataset.operation is not None:
-        raise SchemaError(
-            f"a view of {dataset.name} has no baseline of its own; store it as a version first: "
-            f"orlog save {name} NAME@VERSION"
-        )
+    if record:
+        _check_recordable(dataset, name)
     if require_same:
         check_comparable(algorithm, dataset, steps)
     if sequential and max_seeds is None:
@@ -260,12 +264,12 @@ def _sweep(
     as_json: bool,
 ) -> tuple[list[Result], bool]:
     """Run a sweep; return the result of each algorithm on each dataset, and whether a job failed."""
+    from orlog.datasets.loading import load_dataset
     from orlog.plots import check_plots
-    from orlog.sweep_report import write_reports
+    from orlog.sweep_report import evidence_of, write_reports
     from orlog.sweeps import plan_sweep, run_sweep, suite_datasets
 
     check_plots()
-
     names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
     with progress_bars(lines=True) as update:
         sweep = plan_sweep(
@@ -279,6 +283,8 @@ def _sweep(
             processes=CORES,
             on_build=update,
         )
+    for dataset in sorted({group.dataset for group in sweep.groups} if record else ()):
+        _check_recordable(load_dataset(dataset), dataset)
     for line in sweep.left_out:
         errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
     try:
@@ -288,8 +294,7 @@ def _sweep(
         for failure in sweep.failures:
             line = escape(printable(f"{failure.what}: {failure.message}"))
             errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)
-    found = [sweep.result(group) for group in sweep.groups]
-    results = [one for one in found if one is not None]
+    results = [one.result() for one in evidence_of(sweep)]
     if as_json:
         print_json(
             {
@@ -300,6 +305,10 @@ def _sweep(
         )
     elif results:
         _print_results(results)
+    if results:  # before anything is recorded, which it would be compared with
+        title = f"Sweep of {algorithms} on {suite or datasets}"
+        page = write_reports(sweep, report, title=title)
+        (errors if as_json else console).print(f"report: {page}", soft_wrap=True, markup=False)
     for result in results if record else []:
         if len(result.evaluations) == len(seeds):
             _record(result, as_json)
@@ -309,15 +318,14 @@ def _sweep(
                 f"{len(result.evaluations)} of {len(seeds)} seeds are done.",
                 soft_wrap=True,
             )
-    if results:
-        title = f"Sweep of {algorithms} on {suite or datasets}"
-        page = write_reports(sweep, report, title=title)
-        (errors if as_json else console).print(f"report: {page}", soft_wrap=True, markup=False)
     return results, bool(sweep.failures) or not results
 
 
 def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise typer.BadParameter(f"{text!r} names nothing; give names with commas between them.")
+    return names
 
 
 def _print_results(results: list[Result]) -> None:
@@ -337,6 +345,15 @@ def _print_results(results: list[Result]) -> None:
     notes = [note for one in results for note in (*one.notes, *one.caveats)]
     for note in dict.fromkeys([*notes, *reading_notes(results)]):
         console.print(f"note: {note}")
+
+
+def _check_recordable(dataset: Dataset, given: str) -> None:
+    """Refuse a view, whose scores would be recorded as those of the dataset that it is of."""
+    if dataset.operation is not None:
+        raise SchemaError(
+            f"a view of {dataset.name} has no baseline of its own; store it as a version first: "
+            f"orlog save {given} NAME@VERSION"
+        )
 
 
 def _record(result: Result, as_json: bool) -> None:

@@ -37,8 +37,12 @@ def execute(
         idle: list[Executor] = []
         while True:
             for index, job in itertools.islice(waiting, (workers or cores()) - len(busy)):
-                pool = idle.pop() if idle else stack.enter_context(process_pool(1))
-                busy[pool.submit(function, job)] = index, job, pool
+                future = None
+                while future is None:
+                    pool = idle.pop() if idle else stack.enter_context(process_pool(1))
+                    with contextlib.suppress(BrokenProcessPool):  # it was killed while it was idle
+                        future = pool.submit(function, job)
+                busy[future] = index, job, pool
             if not busy:
                 return
             done, _ = wait(busy, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -48,7 +52,7 @@ def execute(
                 if isinstance(error, BrokenProcessPool):
                     error = WorkerDiedError(
                         "its process was killed, often because memory ran out; run the same "
-                        "command again with --resume, with fewer processes at a time."
+                        "command again with fewer --workers, and with --resume unless it is a sweep."
                     )
                 elif error is not None and not isinstance(error, Exception):
                     raise error
