@@ -37,11 +37,7 @@ def execute(
         idle: list[Executor] = []
         while True:
             for index, job in itertools.islice(waiting, (workers or cores()) - len(busy)):
-                future = None
-                while future is None:
-                    pool = idle.pop() if idle else stack.enter_context(process_pool(1))
-                    with contextlib.suppress(BrokenProcessPool):  # it was killed while it was idle
-                        future = pool.submit(function, job)
+                future, pool = _submit(function, job, idle, stack)
                 busy[future] = index, job, pool
             if not busy:
                 return
@@ -61,3 +57,16 @@ def execute(
                 yield index, future.result() if error is None else error
             for _, job, _ in busy.values():
                 running(job)
+
+
+def _submit(
+    function: Callable[[Item], Output],
+    job: Item,
+    idle: list[Executor],
+    stack: contextlib.ExitStack,
+) -> tuple[Future[Output], Executor]:
+    """Begin a job in an idle process, or in a new one; return its future and its pool."""
+    while True:
+        pool = idle.pop() if idle else stack.enter_context(process_pool(1))
+        with contextlib.suppress(BrokenProcessPool):  # it was killed while it had nothing to do
+            return pool.submit(function, job), pool
