@@ -44,7 +44,8 @@ _NOT_COUNTED = frozenset(
 def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, str]:
     """Return the hex SHA-256 of each module that decides the numbers of a run, by its name.
 
-    Of an algorithm that is not orlog's, its own file counts, and nothing that this imports.
+    Of an algorithm that is not orlog's, its own file counts, that of its loader, and the modules of
+    orlog that these import or that its base classes are in; but no other file that they import.
 
     Args:
         kind: The algorithm's class.
@@ -53,9 +54,14 @@ def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, 
     """
     loader = kind.loader(config)[0].partition(":")[0]
     environment = _environment_module(environment_id)
-    found = _counted_from((kind.__module__, loader, environment, *_ROOTS))
-    for module in (kind.__module__, environment):
-        if module and module not in found:
+    roots = [kind.__module__, loader, environment, *_ROOTS]
+    for module in (kind.__module__, loader):
+        if not module.startswith("orlog.") and _is_module(module):
+            roots += _imports(ast.parse(_file(module).read_bytes()))
+            roots += [base.__module__ for base in kind.__mro__]
+    found = _counted_from(tuple(roots))
+    for module in (kind.__module__, loader, environment):
+        if module and module not in found and _is_module(module):
             found = {**found, module: source_hash(_file(module).read_bytes())}
     return dict(sorted(found.items()))
 
@@ -102,6 +108,8 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _is_module(name: str) -> bool:
+    if name in sys.modules:
+        return True
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the part before the last dot is no package

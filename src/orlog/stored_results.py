@@ -20,6 +20,8 @@ import msgspec
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
+    EVALUATION_FILE,
+    METRICS_FILE,
     Evaluation,
     RunRecord,
     read_evaluation,
@@ -132,7 +134,8 @@ def read_result(key: str) -> StoredResult | None:
     """Return a finished result; None if there is none.
 
     Raises:
-        ManifestError: `result.json` is malformed, or what it says of the job does not give its key.
+        ManifestError: `result.json` is malformed, or what it says of the job does not give its key,
+            or its returns are not those of `evaluation.json` beside it.
         FormatVersionError: it was written by a newer orlog.
     """
     path = result_folder(key) / RESULT_FILE
@@ -142,6 +145,13 @@ def read_result(key: str) -> StoredResult | None:
     if not key == found.key == key_of(found.job):
         raise ManifestError(
             f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
+            file=str(path),
+        )
+    evaluated = path.with_name(EVALUATION_FILE)
+    if evaluated.is_file() and read_evaluation(evaluated.parent) != found.evaluation:
+        raise ManifestError(
+            f"{path}: its returns are not those of {EVALUATION_FILE} beside it, so one of them was "
+            f"edited; {_REPAIR}.",
             file=str(path),
         )
     return found
@@ -161,11 +171,17 @@ def write_result(job: JobIdentity) -> StoredResult:
     Raises:
         StorageError: it cannot be written.
         NotFoundError: the folder holds no run.
-        IntegrityError: a file of the run is malformed.
+        IntegrityError: a file of the run is malformed, or its log does not end with its last step.
     """
     key = key_of(job)
     folder = result_folder(key)
     lines = read_metrics(folder)
+    if not lines or lines[-1]["step"] != job.steps:
+        path = folder / METRICS_FILE
+        raise ManifestError(
+            f"{path}: its last line is not that of step {job.steps:,}, the last one; {_REPAIR}.",
+            file=str(path),
+        )
     seconds = float(lines[-1].get("seconds", 0))
     now = dt.datetime.now(dt.UTC)
     result = StoredResult(

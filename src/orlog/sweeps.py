@@ -11,6 +11,7 @@ and the sweep writes them. Nothing of a job that is done stays in the memory of 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import shutil
@@ -34,7 +35,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
-    CheckpointError,
     IntegrityError,
     ManifestError,
     NotFoundError,
@@ -132,8 +132,11 @@ class Sweep:
     failures: list[Failure]
 
     def stored(self, group: Group) -> list[StoredResult]:
-        """Return the finished results of a group, in the order of seeds. Errors: `read_result`."""
-        found = (read_result(key_of(group.identity(seed))) for seed in self.seeds)
+        """Return the finished results of a group, in the order of seeds; damaged ones are left out.
+
+        `run_sweep` makes those anew, or their jobs are among the failures.
+        """
+        found = (_read_whole(key_of(group.identity(seed))) for seed in self.seeds)
         return [one for one in found if one is not None]
 
 
@@ -359,7 +362,7 @@ def run_sweep(
         ValueError: there is no such executor.
     """
     execute = find_executor(executor) if isinstance(executor, str) else executor
-    home = _home_id()
+    home = _mark_home()
     total, done = len(sweep.groups) * len(sweep.seeds), 0
     full: StorageError | None = None
     taken: dict[int, _KeyedJob] = {}
@@ -370,7 +373,7 @@ def run_sweep(
         for job in jobs:
             if full is not None:
                 return
-            if _is_stored(job.identity):
+            if _read_whole(key_of(job.identity)) is not None:
                 tell_done()
                 continue
             taken[index] = job
@@ -389,7 +392,7 @@ def run_sweep(
         if isinstance(found, _Ended):
             try:
                 _keep(key_of(job.identity), found.files)
-            except StorageError as failed:
+            except (NotFoundError, StorageError) as failed:
                 error = failed
         if error is not None:
             sweep.failures.append(Failure(what=str(job), message=_in_words(error)))
@@ -429,19 +432,36 @@ def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:
             yield _KeyedJob(group=group, identity=group.identity(seed), home=home)
 
 
-def _is_stored(identity: JobIdentity) -> bool:
-    """Whether a result is there; what cannot be read is found by the worker, and reported by it."""
-    return (result_folder(key_of(identity)) / RESULT_FILE).is_file()
+def _read_whole(key: str) -> StoredResult | None:
+    """Return a result; None if there is none or it cannot be read, which its job then sees to."""
+    try:
+        return read_result(key)
+    except OrlogError:
+        return None
 
 
-def _home_id() -> str:
-    """Return what tells the results of this home from those of others; made at the first call."""
-    path = results_folder() / ".id"
-    with sole_access(path):
-        if not path.is_file():
-            with storage_errors(path):
-                replace_file(path, uuid.uuid4().hex.encode())
-        return path.read_text("utf-8")
+def _mark_home() -> str:
+    """Write what tells this home from all others, and from copies that were made of it; return it.
+
+    Each sweep writes its own. A worker that reads the one of another sweep sends its results to the
+    home where they are already, which does no harm.
+    """
+    mark = uuid.uuid4().hex
+    path = _mark_file()
+    with sole_access(path), storage_errors(path):
+        replace_file(path, mark.encode())
+    return mark
+
+
+def _mark_file() -> Path:
+    return results_folder() / ".id"
+
+
+def _is_home(mark: str) -> bool:
+    """Whether the home of this process is the one with a mark."""
+    with contextlib.suppress(OSError):
+        return _mark_file().read_text("utf-8") == mark
+    return False
 
 
 def run_keyed(job: _KeyedJob) -> _Ended:
@@ -455,15 +475,26 @@ def run_keyed(job: _KeyedJob) -> _Ended:
     folder = result_folder(key)
     try:
         with sole_access(folder, longest_wait=None if job.waits else 0):
-            if read_result(key) is None:
+            if not _is_done(key):
                 _train(job, folder)
     except BusyError:
         if job.waits:
             raise
         return _Ended(is_busy=True)
-    if _home_id() == job.home:
+    if _is_home(job.home):
         return _Ended()
     return _Ended(files={path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+def _is_done(key: str) -> bool:
+    """Whether a result is there; a damaged one is removed, to be written anew from its run."""
+    try:
+        return read_result(key) is not None
+    except ManifestError:
+        path = result_folder(key) / RESULT_FILE
+        with storage_errors(path):
+            path.unlink()
+        return False
 
 
 def _train(job: _KeyedJob, folder: Path) -> None:
@@ -487,12 +518,13 @@ def _train(job: _KeyedJob, folder: Path) -> None:
     one = _as_job(group, identity, dataset.folder)
     try:
         run_job(one)
-    except (CheckpointError, ManifestError):
-        if not folder.is_dir():
+        write_result(identity)
+    except (FileExistsError, IntegrityError, NotFoundError) as error:
+        if not folder.is_dir() or str(folder) not in str(error):
             raise
-        shutil.rmtree(folder)  # what a run that had begun left is damaged
+        shutil.rmtree(folder)  # a file that a run had begun there is damaged or missing
         run_job(one)
-    write_result(identity)
+        write_result(identity)
 
 
 def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
@@ -526,14 +558,21 @@ def _keep(key: str, files: dict[str, bytes]) -> None:
     """Write the files of a result that was made in another home, `result.json` last.
 
     Raises:
+        NotFoundError: no files came from a worker that shares this home, and the result is not here.
         StorageError: they cannot be written.
     """
-    if not files:
-        return
     folder = result_folder(key)
-    with sole_access(folder), storage_errors(folder):
-        if (folder / RESULT_FILE).is_file():
-            return
-        folder.mkdir(exist_ok=True)
-        for name in sorted(files, key=RESULT_FILE.__eq__):
-            replace_file(folder / name, files[name])
+    if files:
+        with sole_access(folder), storage_errors(folder):
+            if _read_whole(key) is None:
+                folder.mkdir(exist_ok=True)
+                for name in sorted(files, key=RESULT_FILE.__eq__):
+                    replace_file(folder / name, files[name])
+        return
+    with storage_errors(folder):
+        folder.mkdir(exist_ok=True)  # this asks a shared disk anew, which may remember its absence
+    if _read_whole(key) is None:
+        raise NotFoundError(
+            f"its worker says that it shares this home, but there is no result in {folder}; if the "
+            f"home of the worker is a copy of this one, delete the file results/.id there."
+        )

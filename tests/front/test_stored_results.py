@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -62,8 +64,19 @@ def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: D
     assert written.record.dataset == mini.name
     assert len(written.evaluation.returns) == 1
 
+    log = folder / "metrics.jsonl"
+    lines = log.read_bytes()
+    log.write_bytes(b"")
+    with pytest.raises(ManifestError, match="its last line is not that of step 2"):
+        write_result(job)
+    log.write_bytes(lines)
+
     path = folder / "result.json"
     body = json.loads(path.read_text("utf-8"))
+    lucky = {**body["evaluation"], "returns": [777.0]}
+    path.write_text(json.dumps({**body, "evaluation": lucky}), "utf-8")
+    with pytest.raises(ManifestError, match=r"its returns are not those of evaluation\.json"):
+        read_result(key)
     path.write_text(json.dumps({**body, "job": {**body["job"], "steps": 3}}), "utf-8")
     with pytest.raises(ManifestError, match=r"its key is not that of its job, so it was edited"):
         read_result(key)
@@ -92,6 +105,37 @@ def test_a_key_depends_on_the_code_of_an_environment_of_our_own() -> None:
         found = run_sources(kind, make_config(kind, {}), env.spec.id)
     own = {name for name in found if name.startswith("orlog.datasets.")}
     assert own == {"orlog.datasets.environments.catch", "orlog.datasets.environments.drawing"}
+
+
+OWN = """
+from orlog.algos.algorithms import find_algorithm
+
+
+class OwnMethod(find_algorithm("iql")):
+    @staticmethod
+    def loader(config):
+        return "own_sampler_of_keys:sample", {}
+"""
+
+
+def test_a_key_depends_on_what_an_own_algorithm_is_made_of_and_on_its_loader(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_method_of_keys.py").write_text(OWN, "utf-8")
+    sampler = tmp_path / "own_sampler_of_keys.py"
+    sampler.write_text("import orlog.loaders.goals\n", "utf-8")
+    kind = find_algorithm(f"{tmp_path / 'own_method_of_keys.py'}:OwnMethod")
+    monkeypatch.setitem(sys.modules, kind.__module__, sys.modules.pop(kind.__module__))
+    environment = scoring_protocol(mini, 1).environment_id
+
+    def found() -> dict[str, str]:
+        return run_sources(kind, make_config(kind, {}), environment)
+
+    before = found()
+    assert {"orlog.algos.iql", "orlog.loaders.goals", "own_method_of_keys"} <= {*before}
+    sampler.write_text("import orlog.loaders.goals\nodd = True\n", "utf-8")
+    assert {name for name, one in found().items() if one != before[name]} == {"own_sampler_of_keys"}
 
 
 def test_comments_and_docstrings_do_not_change_the_hash_of_a_source() -> None:

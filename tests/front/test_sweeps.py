@@ -28,10 +28,10 @@ from orlog.files import sole_access
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from orlog.processes import result_or_error
-from orlog.reproduce import steps_to_reproduce
-from orlog.result_folders import result_folder, results_folder
+from orlog.reproduce import Executor, steps_to_reproduce
+from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 from orlog.stored_results import key_of, read_result, read_results
-from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
+from orlog.sweeps import Sweep, plan_sweep, run_keyed, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
 
@@ -251,12 +251,54 @@ def test_a_disk_that_gets_full_at_any_time_costs_no_result(
     assert {key: read_result(key) for key in before} == before
 
 
-def test_results_of_another_home_come_back_and_other_code_is_refused(
-    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(mini.folder.parents[2], tmp_path / "node" / "datasets")
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
+    run_sweep(small(mini))
+    expected = {one.key: (one.evaluation, one.curve) for one in read_results()}
+    first, second = (result_folder(key) / RESULT_FILE for key in expected)
+    edited = json.loads(second.read_text("utf-8"))
+    edited["evaluation"]["returns"] = [777.0]
+    for damaged in (first.read_bytes()[:200], first.read_bytes().replace(b"bc", b"iql")):
+        first.write_bytes(damaged)
+        second.write_text(json.dumps(edited), "utf-8")
+        sweep = small(mini)
+        assert sweep.stored(sweep.groups[0]) == []
+        run_sweep(sweep)
+        assert sweep.failures == []
+        assert {one.key: (one.evaluation, one.curve) for one in read_results()} == expected
 
-    def on_a_node(
+
+@pytest.mark.usefixtures("jobs_run_here")
+def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) -> None:
+    sweep = small(mini, seeds=1)
+    run_sweep(sweep)
+    (expected,) = read_results()
+    folder = result_folder(expected.key)
+    whole = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != RESULT_FILE}
+    for name, content in (
+        ("run.json", None),
+        ("metrics.jsonl", None),
+        ("metrics.jsonl", b""),
+        ("metrics.jsonl", b"\xff{\n"),
+    ):
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for other, data in whole.items():
+            (folder / other).write_bytes(data)
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content)
+        run_sweep(sweep)
+        assert sweep.failures == [], name
+        (found,) = read_results()
+        assert (found.evaluation, found.curve) == (expected.evaluation, expected.curve)
+
+
+def another_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
+    """Return an executor whose jobs see another home."""
+
+    def execute(
         function: Callable[[Any], Any],
         jobs: Iterable[Any],
         *,
@@ -265,10 +307,43 @@ def test_results_of_another_home_come_back_and_other_code_is_refused(
     ) -> Iterator[tuple[int, Any]]:
         for index, job in enumerate(jobs):
             with monkeypatch.context() as patch:
-                patch.setenv("ORLOG_HOME", str(tmp_path / "node"))
+                patch.setenv("ORLOG_HOME", str(home))
                 found = result_or_error(function, job)
             yield index, found
 
+    return execute
+
+
+def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, copy = results_folder().parent, tmp_path / "copy"
+    run_sweep(dataclasses.replace(small(mini), groups=[]))
+    shutil.copytree(home, copy)  # with what tells it from others
+    sweep = small(mini, seeds=1)
+    run_sweep(sweep, executor=another_home(copy, monkeypatch))
+    assert sweep.failures == []
+    assert read_result(keys(sweep)[0]) is not None
+
+    def copy_it_again(job: Any) -> Any:
+        shutil.copy(home / "results" / ".id", copy / "results" / ".id")
+        return run_keyed(job)
+
+    def execute(_function: object, jobs: Iterable[Any], **options: Any) -> Iterable[Any]:
+        return another_home(copy, monkeypatch)(copy_it_again, jobs, **options)
+
+    more = small(mini, seeds=2)
+    run_sweep(more, executor=execute)
+    (failure,) = more.failures
+    assert failure.what == f"bc on {mini.name}, seed 1"
+    assert "says that it shares this home, but there is no result in" in failure.message
+
+
+def test_results_of_another_home_come_back_and_other_code_is_refused(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(mini.folder.parents[2], tmp_path / "node" / "datasets")
+    on_a_node = another_home(tmp_path / "node", monkeypatch)
     sweep = small(mini, seeds=1)
     run_sweep(sweep, executor=on_a_node)
     assert sweep.failures == []
