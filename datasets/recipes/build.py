@@ -48,7 +48,7 @@ EPISODES_PER_TASK = 20
 def build_dataset(
     name: str | Dataset,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     replace: bool = False,
     execute: Execute | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -61,7 +61,8 @@ def build_dataset(
 
     Args:
         name: Name, with or without version.
-        workers: Processes to use. More than one needs `if __name__ == "__main__":` in a script.
+        workers: Processes to use, one by default; more need `if __name__ == "__main__":` in a
+            script. With `execute`, jobs at a time, as many as it chooses by default.
         replace: Build again even if the version is there, and replace it; the new one must have
             the same digest.
         execute: Executor that makes the episodes in place of processes here, as `find_executor` of
@@ -132,7 +133,7 @@ def _build(
     folder: Path,
     name: str,
     entry: CatalogueEntry,
-    workers: int,
+    workers: int | None,
     execute: Execute | None,
     progress: Callable[[int, int], None],
 ) -> tuple[Path, Manifest]:
@@ -183,25 +184,27 @@ def _build(
 
 
 def _episodes(
-    entry: CatalogueEntry, limit: int, workers: int, execute: Execute | None
+    entry: CatalogueEntry, limit: int, workers: int | None, execute: Execute | None
 ) -> Iterator[Episode]:
-    if workers == 1 and execute is None:
+    processes = workers or 1
+    if processes == 1 and execute is None:
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
             yield from _until(part.episodes(0, count), part.steps)
         return
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(process_pool(workers)) if execute is None else None
+        pool = stack.enter_context(process_pool(processes)) if execute is None else None
         for part in parts_of(entry.recipe):
             count = len(part.lengths(limit))
             size = EPISODES_PER_TASK
             blocks = (range(first, min(first + size, count)) for first in range(0, count, size))
             make = functools.partial(_some_episodes, part)
             if pool is not None:
-                some = map_in_order(pool, make, blocks, ahead=4 * workers)
+                some = map_in_order(pool, make, blocks, ahead=4 * processes)
             else:
                 assert execute is not None
-                some = _in_order(execute(make, blocks, workers=None, running=lambda _block: None))
+                found = execute(make, blocks, workers=workers, running=lambda _block: None)
+                some = _in_order(found)
             yield from _until(itertools.chain.from_iterable(some), part.steps)
 
 

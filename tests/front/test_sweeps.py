@@ -31,7 +31,7 @@ from orlog.processes import result_or_error
 from orlog.reproduce import Executor, steps_to_reproduce
 from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 from orlog.stored_results import key_of, read_result, read_results
-from orlog.sweeps import Sweep, plan_sweep, run_keyed, run_sweep, suite_datasets
+from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
 
@@ -295,8 +295,10 @@ def test_a_run_that_has_begun_and_lost_a_file_is_trained_again(mini: Dataset) ->
         assert (found.evaluation, found.curve) == (expected.evaluation, expected.curve)
 
 
-def another_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
-    """Return an executor whose jobs see another home."""
+def another_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None
+) -> Executor:
+    """Return an executor whose jobs see another home; something is done before each."""
 
     def execute(
         function: Callable[[Any], Any],
@@ -306,6 +308,7 @@ def another_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
         running: Callable[[Any], None],  # noqa: ARG001
     ) -> Iterator[tuple[int, Any]]:
         for index, job in enumerate(jobs):
+            before()
             with monkeypatch.context() as patch:
                 patch.setenv("ORLOG_HOME", str(home))
                 found = result_or_error(function, job)
@@ -325,15 +328,11 @@ def test_a_worker_whose_home_is_a_copy_of_this_one_loses_no_result_in_silence(
     assert sweep.failures == []
     assert read_result(keys(sweep)[0]) is not None
 
-    def copy_it_again(job: Any) -> Any:
+    def copy_it_again() -> None:
         shutil.copy(home / "results" / ".id", copy / "results" / ".id")
-        return run_keyed(job)
-
-    def execute(_function: object, jobs: Iterable[Any], **options: Any) -> Iterable[Any]:
-        return another_home(copy, monkeypatch)(copy_it_again, jobs, **options)
 
     more = small(mini, seeds=2)
-    run_sweep(more, executor=execute)
+    run_sweep(more, executor=another_home(copy, monkeypatch, copy_it_again))
     (failure,) = more.failures
     assert failure.what == f"bc on {mini.name}, seed 1"
     assert "says that it shares this home, but there is no result in" in failure.message

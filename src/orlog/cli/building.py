@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.cli.application import CORES, Name, Workers, app
+from orlog.cli.application import CORES, Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.terminal import console, progress_bar
 
@@ -14,7 +14,14 @@ from orlog.terminal import console, progress_bar
 @app.command(epilog="Example: orlog build pointmaze/umaze-v1")
 def build(
     name: Name,
-    workers: Workers = CORES,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes to use; with --executor, jobs at a time.",
+            show_default="number of cores, or as many as the executor chooses",
+        ),
+    ] = None,
     executor: ExecutorName = "processes",
     address: Address = None,
     executor_option: ExecutorOptions = None,
@@ -43,7 +50,7 @@ def build(
     with progress_bar("steps") as update:
         folder = build_dataset(
             name,
-            workers=workers,
+            workers=CORES if workers is None and execute is None else workers,
             replace=replace,
             execute=execute,
             progress=update,

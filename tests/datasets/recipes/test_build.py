@@ -164,8 +164,12 @@ def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
 ) -> None:
     monkeypatch.setattr("orlog.datasets.recipes.build.EPISODES_PER_TASK", 1)
     made: list[int] = []
+    asked: list[int | None] = []
 
-    def backwards(function: Any, jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
+    def backwards(
+        function: Any, jobs: Any, *, workers: int | None, **_: object
+    ) -> Iterator[tuple[int, Any]]:
+        asked.append(workers)
         for index, job in reversed([*enumerate(jobs)]):
             made.append(index)
             yield index, function(job)
@@ -173,6 +177,8 @@ def test_an_executor_that_ends_jobs_in_any_order_gives_the_same_bytes(
     orlog.build_dataset(tiny, execute=backwards)
     assert made == [1, 0]
     assert load_dataset(tiny).digest == tiny_digest
+    orlog.build_dataset(tiny, execute=backwards, workers=3, replace=True)
+    assert asked == [None, 3]
 
     def failing(_function: Any, _jobs: Any, **_: object) -> Iterator[tuple[int, Any]]:
         yield 0, WorkerDiedError("its node was lost.")
