@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "dataset_picture",
     "learning_curves",
     "new_figure",
+    "own_style",
     "score_picture",
     "to_svg",
 ]
@@ -176,6 +178,20 @@ def to_svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+@contextlib.contextmanager
+def own_style() -> Iterator[None]:
+    """Draw in matplotlib's own style: equal numbers give equal pictures, whatever the user has set.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    check_plots()
+    from matplotlib import style
+
+    with style.context("default"):
+        yield
 
 
 def check_plots() -> None:

@@ -6,15 +6,16 @@
 
 `verify_report` computes all numbers again from the evidence, and looks for the evidence in the results
 of this home (`stored_results.py`) and among the references and baselines of this orlog.
+`page_pictures.py` compares the pictures of the page.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import html
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,18 +29,22 @@ from orlog.datasets.loading import load_dataset
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.files import replace_file, storage_errors
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
+from orlog.manifests.manifest import EnvironmentRecord
+from orlog.manifests.names import is_name
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.normalize.comparison import Comparison, compare_methods
-from orlog.normalize.references import references_from_json
+from orlog.normalize.references import PublishedReferences, References, references_from_json
+from orlog.page_pictures import compare_pictures, split_at_pictures
 from orlog.pages import html_table, page
-from orlog.plots import learning_curves, score_picture, to_svg
-from orlog.reference_returns import references_of_dataset
+from orlog.plots import learning_curves, own_style, score_picture, to_svg
+from orlog.reference_returns import references, references_of_dataset
 from orlog.report import reading_notes, settings_table, verdict_lines
 from orlog.reproduce import Result, judge
 from orlog.result_folders import result_folder
 from orlog.statistics_plots import COMPARISON_PLOTS
-from orlog.stored_results import StoredResult, key_of, read_result
+from orlog.stored_references import recorded_references, stored_references
+from orlog.stored_results import JobIdentity, StoredResult, key_of, read_result
 from orlog.sweeps import Sweep
 
 __all__ = [
@@ -55,7 +60,6 @@ __all__ = [
 REPORT_FILE = "report.json"
 REPORT_PAGE = "report.html"
 LARGEST_REPORT = 2**30
-_PICTURES = re.compile(r"<svg.*?</svg>", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -126,11 +130,13 @@ class Verification:
 
     Attributes:
         problems: What is not so, a sentence each.
+        notes: How pictures were compared, and what could not be compared here, a sentence each.
         results: Number of results in the report.
         stored: How many of these are among the results of this home too.
     """
 
     problems: list[str]
+    notes: list[str]
     results: int
     stored: int
 
@@ -206,11 +212,13 @@ def verify_report(path: Path) -> Verification:
     Raises:
         NotFoundError: there is no such file.
         ManifestError: it is no report, or malformed.
+        MissingExtraError: a page was given, and matplotlib is not installed.
     """
     path = path / REPORT_FILE if path.is_dir() else path
     source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path
     data, report = _read(source)
-    problems = [line for one in report.evidence for line in _broken_evidence(one)]
+    problems = [*_repeated(report.evidence)]
+    problems += [line for one in report.evidence for line in _broken_evidence(one)]
     try:
         results = [one.result() for one in report.evidence]
         comparisons = _comparisons(results)
@@ -218,10 +226,13 @@ def verify_report(path: Path) -> Verification:
     except (OrlogError, ValueError) as error:
         raise ManifestError(f"{source}: {clause(error)}.", file=str(source)) from error
     problems += _differences("numbers", report.numbers, numbers)
+    notes: list[str] = []
     stored = 0
     for one in report.evidence:
-        problems += _unlike_orlog(one)
+        problems += _unlike_orlog(one, notes)
         for result in one.results:
+            if result.key != key_of(result.job):
+                continue  # which is among the problems already, and may be no name of a folder
             here = read_result(result.key)
             stored += here is not None
             if here is not None and here != result:
@@ -230,13 +241,33 @@ def verify_report(path: Path) -> Verification:
                     "in the results of this home is something else."
                 )
     if path.suffix == ".html":
-        page_text = path.read_text("utf-8")
+        said = _read_page(path)
         again = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
-        if _PICTURES.sub("", page_text) != _PICTURES.sub("", again):
-            problems.append(f"{path.name}: its text is not what {source.name} gives.")
+        if split_at_pictures(said) != split_at_pictures(again):
+            problems.append(
+                f"{path.name}: its text, or the number of its pictures, is not what {source.name} gives."
+            )
+        else:
+            wrong, how = compare_pictures(said, again)
+            problems += [f"{path.name}: {line}" for line in wrong]
+            notes.append(how)
     return Verification(
-        problems=problems, results=sum(len(one.results) for one in report.evidence), stored=stored
+        problems=problems,
+        notes=notes,
+        results=sum(len(one.results) for one in report.evidence),
+        stored=stored,
     )
+
+
+def _read_page(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: there is no such page.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(
+            f"{path}: is no page of a report: {clause(error)}.", file=str(path)
+        ) from error
 
 
 def _read(path: Path) -> tuple[bytes, Report]:
@@ -253,7 +284,18 @@ def _read(path: Path) -> tuple[bytes, Report]:
         ) from error
     if report.report_version != 1 or not all(one.results for one in report.evidence):
         raise ManifestError(f"{path}: is no report of version 1.", file=str(path))
+    if not report.evidence:
+        raise ManifestError(
+            f"{path}: holds no results, so there is nothing to compute again.", file=str(path)
+        )
     return data, report
+
+
+def _repeated(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """Yield which algorithms are there twice on a dataset: one would hide the other in tables."""
+    titles = [one.title for one in evidence]
+    for title in dict.fromkeys(title for title in titles if titles.count(title) > 1):
+        yield f"{title}: is in the report more than once."
 
 
 def _broken_evidence(evidence: Evidence) -> Iterator[str]:
@@ -270,17 +312,66 @@ def _broken_evidence(evidence: Evidence) -> Iterator[str]:
             yield f"{where}: its run is not the one of its job."
         if one.evaluation.protocol != one.job.protocol:
             yield f"{where}: it was not evaluated as its job says."
-        config = {**one.job.config, **({"seed": 0} if "seed" in one.job.config else {})}
-        of_first = {**first.job.config, **({"seed": 0} if "seed" in first.job.config else {})}
-        if (one.job.digest, config) != (first.job.digest, of_first):
-            yield f"{where}: its data or settings are not those of the other seeds."
+        if not _is_run_as_its_job_says(one):
+            yield f"{where}: the settings or versions of its run are not those of its job."
+        if _without_seed(one.job) != _without_seed(first.job):
+            yield f"{where}: its data, settings, code or versions are not those of the other seeds."
 
 
-def _unlike_orlog(evidence: Evidence) -> Iterator[str]:
-    """Yield where recorded baselines are not those of this orlog."""
+def _is_run_as_its_job_says(one: StoredResult) -> bool:
+    """Whether a run has the settings of its job, but for those that are taken from the data."""
+    config = {**one.record.config}
+    config.update({name: None for name, value in one.job.config.items() if value is None})
+    versions = {name: one.record.versions.get(name) for name in one.job.versions}
+    return (
+        config == one.job.config
+        and versions == one.job.versions
+        and one.record.standardize_observations == one.job.standardize_observations
+        and one.record.reward_shift == one.job.reward_shift
+        and one.evaluation.step == one.job.steps
+    )
+
+
+def _without_seed(job: JobIdentity) -> JobIdentity:
+    config = {name: value for name, value in job.config.items() if name != "seed"}
+    return msgspec.structs.replace(job, seed=0, config=config)
+
+
+def _unlike_orlog(evidence: Evidence, notes: list[str]) -> Iterator[str]:
+    """Yield where reference returns and recorded baselines are not those of this orlog."""
     record = evidence.results[0].record
+    if evidence.references is not None:
+        known = _known_references(evidence.results[0])
+        if not known:
+            notes.append(
+                f"the reference returns of {record.dataset} are not known here, so they were not "
+                "compared."
+            )
+        elif references_from_json(evidence.references) not in known:
+            yield f"{evidence.title}: its reference returns are not those of this orlog."
     if evidence.baseline is not None and evidence.baseline != _recorded_baseline(record):
         yield f"{evidence.title}: its recorded baseline is not the one of this orlog."
+
+
+def _known_references(result: StoredResult) -> list[References]:
+    """Return the reference returns that may anchor a result's scores, as far as this orlog knows them.
+
+    Of those that are measured, both count: what this machine measured, and what ships with orlog.
+    """
+    found: list[References | None] = []
+    if is_name(result.record.dataset):  # nothing that a report says is opened as a path
+        with contextlib.suppress(NotFoundError):
+            found = [references(f"{result.record.dataset}@{result.record.version}")]
+    if not any(isinstance(one, PublishedReferences) for one in found):
+        protocol = result.job.protocol
+        environment = EnvironmentRecord(
+            id=protocol.environment_id,
+            kwargs=protocol.environment_kwargs,
+            max_episode_steps=protocol.max_episode_steps,
+            versions=protocol.versions,
+        )
+        found += [stored_references(environment), recorded_references(environment)]
+    return [one for one in found if one is not None]
 
 
 def _numbers(results: Sequence[Result], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -353,7 +444,19 @@ def _is_equal(said: Any, found: Any) -> bool:
 def _render(
     report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
 ) -> str:
-    """Return the page."""
+    """Return the page.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with own_style():
+        return page(report.title, _parts(report, results, comparisons, sha256))
+
+
+def _parts(
+    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
+) -> list[str]:
+    """Return the parts of the page."""
     stored = [one for evidence in report.evidence for one in evidence.results]
     parts = [f"<h1>{html.escape(report.title)}</h1>", f"<p>{html.escape(_summary(stored))}</p>"]
     parts += [_note(f"failed: {line}") for line in report.failures]
@@ -369,7 +472,7 @@ def _render(
         f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
         f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
     )
-    return page(report.title, parts)
+    return parts
 
 
 def _note(text: str) -> str:

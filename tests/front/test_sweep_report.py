@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 
+from orlog import sweep_report
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
+from orlog.manifests.documents import convert_json
+from orlog.page_pictures import compare_pictures
 from orlog.reproduce import Job
-from orlog.stored_results import read_results
+from orlog.stored_results import JobIdentity, key_of, read_results
 from orlog.sweep_report import verify_report, write_reports
 from orlog.sweeps import Sweep, plan_sweep, run_sweep
 from tests.command_line import orlog
@@ -37,6 +41,13 @@ def sweep(mini: Dataset) -> Sweep:
     )
     run_sweep(planned, executor=here)
     assert planned.failures == []
+    return planned
+
+
+@pytest.fixture
+def small(mini: Dataset) -> Sweep:
+    planned = plan_sweep([mini.name], ["bc"], seeds=[0, 1], steps=1, episodes=1, evaluations=1)
+    run_sweep(planned, executor=here)
     return planned
 
 
@@ -106,10 +117,112 @@ def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
         body["evidence"][0]["baseline"] = None
 
     edited(no_baseline_here)
-    page.write_text(text.replace("Scores", "Better scores"), "utf-8")
-    (problem,) = verify_report(page).problems
-    assert problem == "report.html: its text is not what report.json gives."
-    assert orlog("report", "verify", str(page), "--json").returncode == 3
+
+    def twice(body: Any) -> None:
+        body["evidence"].append(body["evidence"][0])
+
+    assert any(" is in the report more than once." in one for one in edited(twice))
+
+    def long_key(body: Any) -> None:
+        body["evidence"][0]["results"][0]["key"] = "a" * 5000
+
+    assert any("its key is not that of its job" in one for one in edited(long_key))
+
+    def other_references(body: Any) -> None:
+        for one in body["evidence"]:
+            measured = one["references"]["random"]
+            measured["returns"] = [value - 300 for value in measured["returns"]]
+            measured["mean"] -= 300
+
+    assert any(
+        "its reference returns are not those of this orlog." in one
+        for one in edited(other_references)
+    )
+
+
+def test_edits_of_runs_are_found_in_a_home_without_the_results(
+    small: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_reports(small, tmp_path / "report", title="One").with_name("report.json")
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
+
+    def edited(change: Callable[[Any], None]) -> list[str]:
+        body = json.loads(file.read_text("utf-8"))
+        change(body["evidence"][0]["results"][1])
+        (tmp_path / "report.json").write_text(json.dumps(body), "utf-8")
+        found = verify_report(tmp_path)
+        assert found.stored == 0
+        return found.problems
+
+    assert edited(lambda _result: None) == []
+
+    def other_settings(result: Any) -> None:
+        result["record"]["config"]["learning_rate"] *= 2
+
+    assert any("are not those of its job" in one for one in edited(other_settings))
+
+    def other_versions(result: Any) -> None:
+        result["job"]["versions"]["torch"] = result["record"]["versions"]["torch"] = "9"
+        result["key"] = key_of(convert_json(result["job"], JobIdentity))
+
+    (problem,) = edited(other_versions)
+    assert "seed 1: its data, settings, code or versions are not those of the other" in problem
+
+    monkeypatch.setattr(sweep_report, "_known_references", lambda _result: [])
+    (note,) = verify_report(file).notes
+    assert note.endswith("are not known here, so they were not compared.")
+
+
+def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path: Path) -> None:
+    with mpl.rc_context({"svg.fonttype": "none", "axes.facecolor": "pink"}):
+        page = write_reports(small, tmp_path, title="One")
+    text = page.read_text("utf-8")
+    verified = verify_report(page)
+    assert verified.problems == []
+    assert verified.notes == [
+        f"the pictures were drawn again with matplotlib {mpl.__version__} and compared."
+    ]
+    changed = "its text, or the number of its pictures, is not what report.json gives."
+    for old, new, problem in (
+        ("Scores", "Better scores", changed),
+        ("<svg", "<svg><text>99.9</text></svg><svg", changed),
+        ("#7f7f7f", "#7f7f7e", "picture 1 is not the one that was drawn again."),
+    ):
+        page.write_text(text.replace(old, new, 1), "utf-8")
+        assert verify_report(page).problems == [f"report.html: {problem}"]
+    told = orlog("report", "verify", str(page))
+    assert told.returncode == 3
+    assert "note: the pictures were drawn again" in told.stdout
+
+    page.write_bytes("é".encode("latin-1"))
+    with pytest.raises(ManifestError, match=r"report\.html: is no page of a report"):
+        verify_report(page)
+    page.unlink()
+    with pytest.raises(NotFoundError, match=r"report\.html: there is no such page"):
+        verify_report(page)
+
+
+def test_of_pictures_by_another_version_of_matplotlib_the_elements_are_compared() -> None:
+    drawn = "<svg><dc:title>Matplotlib v{}, ..</dc:title><style>*{{}}</style><path/></svg>"
+    here, there = drawn.format("3.11.2"), drawn.format("3.9.0")
+    found, how = compare_pictures(there.replace("<path/>", "<path/><path/>"), here)
+    assert found == []
+    assert how.startswith(
+        "what the pictures show was not compared: they were drawn with matplotlib"
+    )
+    for new, name in (("<text>99.9</text>", "text"), ("<style>p{}</style>", "style>p{}</style")):
+        found, _ = compare_pictures(there.replace("<path/>", new), here)
+        assert found == [f"picture 1 has an element <{name}>, which matplotlib does not draw."]
+
+
+def test_pictures_that_differ_by_rounding_alone_are_alike() -> None:
+    picture = '<svg><path id="p0a" d="M 1.25 -3"/><use href="#p0a" style="fill: #1f6fb4"/></svg>'
+    rounded = '<svg><path id="p9f" d="M 1.251 -3"/><use href="#p9f" style="fill: #1f6fb4"/></svg>'
+    assert compare_pictures(picture, rounded)[0] == []
+    for old, new in (("1.25", "1.3"), ("1f6f", "1f7f"), ('"#p0a"', '"#p0b"'), ("M", "L")):
+        assert compare_pictures(picture, picture.replace(old, new))[0] == [
+            "picture 1 is not the one that was drawn again."
+        ]
 
 
 def test_what_is_no_report_is_said(tmp_path: Path, mini: Dataset) -> None:
@@ -121,3 +234,8 @@ def test_what_is_no_report_is_said(tmp_path: Path, mini: Dataset) -> None:
     empty = plan_sweep([mini.name], ["bc"], seeds=[0], steps=4, episodes=2)
     with pytest.raises(NotFoundError, match="nothing to report"):
         write_reports(empty, tmp_path / "empty", title="none")
+    nothing = {"report_version": 1, "title": "", "left_out": [], "failures": [], "numbers": {}}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({**nothing, "evidence": []}), "utf-8")
+    with pytest.raises(ManifestError, match="holds no results, so there is nothing to compute"):
+        verify_report(file)

@@ -31,18 +31,26 @@ def verify(
 ) -> None:
     """Compute all numbers of a report again from its returns, and compare. Exit code 3 if one differs.
 
-    Results that are also in this home, and recorded baselines, are compared with those.
+    Results that are also in this home are compared with those; reference returns and recorded baselines
+    with the ones that this orlog knows. Of a page, text and pictures are checked too.
     """
     from orlog.sweep_report import verify_report
 
     found = verify_report(path)
     if as_json:
         print_json(
-            {"problems": found.problems, "results": found.results, "stored_here": found.stored}
+            {
+                "problems": found.problems,
+                "notes": found.notes,
+                "results": found.results,
+                "stored_here": found.stored,
+            }
         )
     else:
         for problem in found.problems:
             console.print(f"[red]differs:[/red] {escape(printable(problem))}", soft_wrap=True)
+        for note in found.notes:
+            console.print(f"note: {escape(printable(note))}", soft_wrap=True)
         outcome = f"{len(found.problems)} differences" if found.problems else "all numbers agree"
         console.print(
             f"{outcome}: computed again from {found.results} results, of which {found.stored} are "
