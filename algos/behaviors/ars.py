@@ -51,6 +51,8 @@ class ARSConfig:
             raise ValueError(
                 f"kept must lie in [1, directions], found {self.kept} of {self.directions}."
             )
+        if not math.isfinite(self.alive_bonus):
+            raise ValueError(f"alive_bonus must be finite, found {self.alive_bonus}.")
         for name in ("step", "noise", "deviation"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be > 0, found {getattr(self, name)}.")

@@ -23,8 +23,10 @@ from orlog.algos.behaviors.sac import SACConfig, sac
 from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
 from orlog.datasets.recipes.behavior_policies import (
+    ADVICE,
     BehaviorPolicy,
     Layers,
+    check_weights,
     read_policies,
     write_policies,
 )
@@ -129,7 +131,8 @@ def train_behavior(
         MissingExtraError: its package is not installed.
         SchemaError: observations are no vectors, or actions do not lie in [-1, 1].
         ValueError: no such algorithm or setting, or a number is out of range.
-        StorageError: the files cannot be written.
+        DivergedError: training gave weights that half precision cannot hold.
+        StorageError: the files cannot be written, which is found before training.
     """
     if path.suffix != ".safetensors":
         raise ValueError(f"the file of policies must end in .safetensors, found {path}.")
@@ -144,8 +147,11 @@ def train_behavior(
         one_thread(),
     ):
         _check_spaces(environment_id, env)
+        path = absolute_path(path)
+        _check_writable(path)
         found: list[Evaluated] = []
         for taken, layers in TRAINERS[algorithm][1](env, config, seed=seed, every=every):
+            check_weights(layers, taken)
             line = _evaluate(BehaviorPolicy(layers), taken, other, EPISODES_WHILE_TRAINING)
             found.append(Evaluated(line, layers))
             progress(line)
@@ -173,9 +179,6 @@ def keep(
     """Choose policies among those that were evaluated, and write the file and its record."""
     assert env.spec is not None
     kept = [found[index] for index in chosen([one.line.mean for one in found])]
-    path = absolute_path(path)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     digest = write_policies(path, [one.line.steps for one in kept], [one.layers for one in kept])
     record = BehaviorRecord(
         digest=digest,
@@ -191,10 +194,23 @@ def keep(
             for one in read_policies(path, digest)
         ],
     )
-    with storage_errors(path):
+    with storage_errors(path, advice=ADVICE):
         text = msgspec.json.format(msgspec.json.encode(record), indent=1)
         replace_file(path.with_suffix(".json"), text + b"\n")
     return record
+
+
+def _check_writable(path: Path) -> None:
+    """Make the folder of a file and write there, before hours of training.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    probe = path.with_name(f".{path.name}.probe")
+    with storage_errors(path, advice=ADVICE):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(probe, b"")
+        probe.unlink()
 
 
 def chosen(means: Sequence[float]) -> list[int]:

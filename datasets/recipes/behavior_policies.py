@@ -24,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import Float32, Float64
 
-from orlog.errors import IntegrityError, NotFoundError
+from orlog.errors import DivergedError, IntegrityError, NotFoundError
 from orlog.files import replace_file, storage_errors
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "BehaviorPolicy",
     "Layers",
     "TrainedPolicy",
+    "check_weights",
     "read_policies",
     "write_policies",
 ]
@@ -41,6 +42,11 @@ Layers: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 # Bounds of log deviations, here and in training.
 LOG_DEVIATIONS = (-20.0, 2.0)
+
+# The largest weight of a file.
+LARGEST = float(np.finfo(np.float16).max)
+
+ADVICE = "free some space or choose another file (--out), then run the same command again."
 
 _LOG_NORMAL = 0.5 * math.log(2 * math.pi)
 
@@ -106,16 +112,34 @@ def write_policies(path: Path, steps: Sequence[int], policies: Sequence[Layers])
     Weights are rounded to half precision: what is recorded with are the rounded ones.
 
     Raises:
-        StorageError: the disk is full.
+        DivergedError: half precision cannot hold a weight.
+        StorageError: the file cannot be written.
     """
+    for step, layers in zip(steps, policies, strict=True):
+        check_weights(layers, step)
     tensors = {"steps": np.array(steps, np.int64)}
     for layer, parts in enumerate(zip(*policies, strict=True)):
         for name, arrays in zip(("weights", "biases"), zip(*parts, strict=True), strict=True):
             tensors[f"{name}.{layer}"] = np.ascontiguousarray(np.stack(arrays), np.float16)
     data = safetensors.numpy.save(tensors)
-    with storage_errors(path):
+    with storage_errors(path, advice=ADVICE):
         replace_file(path, data)
     return _digest(data)
+
+
+def check_weights(layers: Layers, steps: int) -> None:
+    """Check that a policy that was trained for some steps can be written.
+
+    Raises:
+        DivergedError: half precision cannot hold a weight.
+    """
+    for array in (one for layer in layers for one in layer):
+        if not (np.abs(array) <= LARGEST).all():  # NaN is not
+            raise DivergedError(
+                f"the policy of {steps:,} steps has weights that are no number or above {LARGEST:,.0f}, "
+                "which half precision does not hold; train with other settings, such as smaller "
+                "steps, or stop earlier."
+            )
 
 
 def read_policies(path: Path, digest: str) -> list[TrainedPolicy]:

@@ -39,7 +39,7 @@ def compare_pictures(said: str, again: str) -> tuple[list[str], str]:
     theirs, here = ({*_VERSION.findall(page)} for page in (said, again))
     if theirs == here:
         wrong = [
-            f"picture {number} is not the one that was drawn again."
+            f"picture {number} is not what this orlog draws."
             for number, (one, other) in enumerate(pairs, 1)
             if not _looks_alike(one, other)
         ]

@@ -186,7 +186,7 @@ def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path
     for old, new, problem in (
         ("Scores", "Better scores", changed),
         ("<svg", "<svg><text>99.9</text></svg><svg", changed),
-        ("#7f7f7f", "#7f7f7e", "picture 1 is not the one that was drawn again."),
+        ("#7f7f7f", "#7f7f7e", "picture 1 is not what this orlog draws."),
     ):
         page.write_text(text.replace(old, new, 1), "utf-8")
         assert verify_report(page).problems == [f"report.html: {problem}"]
@@ -221,7 +221,7 @@ def test_pictures_that_differ_by_rounding_alone_are_alike() -> None:
     assert compare_pictures(picture, rounded)[0] == []
     for old, new in (("1.25", "1.3"), ("1f6f", "1f7f"), ('"#p0a"', '"#p0b"'), ("M", "L")):
         assert compare_pictures(picture, picture.replace(old, new))[0] == [
-            "picture 1 is not the one that was drawn again."
+            "picture 1 is not what this orlog draws."
         ]
 
 

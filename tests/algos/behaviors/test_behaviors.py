@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -10,16 +11,23 @@ import pytest
 import torch
 
 from orlog.algos.behaviors import training
-from orlog.algos.behaviors.ars import Statistics
+from orlog.algos.behaviors.ars import ARSConfig, Statistics
 from orlog.algos.behaviors.sac import SACConfig, sac
-from orlog.algos.behaviors.training import BehaviorRecord, chosen, train_behavior
+from orlog.algos.behaviors.training import BehaviorRecord, LogLine, chosen, train_behavior
 from orlog.algos.gaussians import squashed_log_density
 from orlog.datasets.recipes.behavior_policies import (
     BehaviorPolicy,
+    Layers,
     read_policies,
     write_policies,
 )
-from orlog.errors import IntegrityError, NotFoundError, SchemaError
+from orlog.errors import (
+    DivergedError,
+    IntegrityError,
+    NotFoundError,
+    SchemaError,
+    StorageError,
+)
 from tests.command_line import orlog
 
 HOPPER = "Hopper-v5"
@@ -143,6 +151,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         ({"algorithm": "dqn"}, "ars or sac, found 'dqn'"),
         ({"settings": {"stpe": 1}}, "ars has no setting 'stpe'; it has directions"),
         ({"settings": {"kept": "9"}}, r"ars: kept must lie in \[1, directions\], found 9 of 8"),
+        ({"settings": {"alive_bonus": "nan"}}, "ars: alive_bonus must be finite, found nan"),
         ({"steps": 0}, "steps and every must be >= 1"),
         ({"path": tmp_path / "some.pt"}, "must end in .safetensors"),
     ):
@@ -151,4 +160,36 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             train_behavior(HOPPER, **given)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match=r"CartPole-v1: .* actions in \[-1, 1\]"):
         train_behavior("CartPole-v1", tmp_path / "a.safetensors", algorithm="ars", steps=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_found_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    lines: list[LogLine] = []
+    with pytest.raises(StorageError, match=r"a\.safetensors: cannot write: .*choose another file"):
+        train_behavior(
+            HOPPER,
+            tmp_path / "file" / "a.safetensors",
+            algorithm="ars",
+            steps=1,
+            progress=lines.append,
+        )
+    assert lines == []
+
+
+def test_weights_that_half_precision_cannot_hold_end_training_and_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "some.safetensors"
+    for number in (np.nan, np.inf, 65_536.0):
+        layers = ((np.full((5, 4), number), np.zeros(4)),)
+        with pytest.raises(DivergedError, match=r"the policy of 20 steps has weights that are no"):
+            write_policies(path, [10, 20], [((np.zeros((5, 4)), np.zeros(4)),), layers])
+
+        def diverges(*_: object, broken: Layers = layers, **__: object) -> Iterator[object]:
+            yield 7, broken
+
+        monkeypatch.setitem(training.TRAINERS, "ars", (ARSConfig, diverges))
+        with pytest.raises(DivergedError, match="the policy of 7 steps"):
+            train_behavior(HOPPER, path, algorithm="ars", steps=1)
     assert list(tmp_path.iterdir()) == []
