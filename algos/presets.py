@@ -627,7 +627,16 @@ _REACH: dict[str, Recipe] = {
     ),
 }
 
-_NAVIGATE = {"gcbc": dataclasses.replace(_STITCH["gcbc"], steps=8_000)}
+_NAVIGATE: dict[str, Recipe] = {
+    name: dataclasses.replace(
+        recipe,
+        steps=8_000 if name == "gcbc" else recipe.steps,
+        settings={key: one for key, one in recipe.settings.items() if key != "policy_goals"},
+        source="that of pointmaze/medium-stitch-v1, with goals from the same episode: "
+        + recipe.source.replace(_STITCH_SOURCE, _QUICK),
+    )
+    for name, recipe in _STITCH.items()
+}
 
 RECIPES: dict[tuple[str, str], Recipe] = {
     (algorithm, dataset): recipe
