@@ -15,11 +15,7 @@ DATASETS = [
     if (recorded_folder(name) / "baselines").is_dir() and "-mini-" not in name
 ]
 # Data of one policy have no better and worse episodes to tell apart.
-MIXED = [
-    name
-    for name in DATASETS
-    if not name.startswith("mujoco/") or "-medium-replay-" in name or "-medium-expert-" in name
-]
+MIXED = [name for name in DATASETS if not name.startswith("mujoco/") or "-replay-" in name]
 LEARNED = ("iql", "td3bc", "rebrac", "fql", "cql", "percent_bc")
 FOR_GOALS = ("gcivl", "gciql", "crl", "hiql", "qrl")
 PAIRS = [(one, "bc") for one in LEARNED] + [(one, "gcbc") for one in FOR_GOALS]
