@@ -37,6 +37,7 @@ def test_the_page_of_the_command_line_is_what_the_commands_say() -> None:
     assert page == (ROOT / "docs" / "cli.md").read_text("utf-8"), "run: make docs"
 
 
+@pytest.mark.thorough  # draws each interval again
 def test_the_tables_of_suites_are_what_the_baselines_give() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "write_suites.py"))["page_with_tables"]()
     assert page == (ROOT / "docs" / "suites.md").read_text("utf-8"), "run: make docs"
