@@ -465,6 +465,23 @@ _SMALL_POLICY_AND_CRITIC: dict[str, object] = {
     "target_rate": 0.02,
 }
 
+_SMALL_CQL: dict[str, object] = {
+    **_SMALL_POLICY_AND_CRITIC,
+    "sampled_actions": 2,
+    "cloning_steps": 0,
+}
+_SMALL_CQL_SOURCE = (
+    _SMALL
+    + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
+    "of an update"
+)
+_SMALL_FQL: dict[str, object] = {
+    **_SMALL_NETWORKS,
+    "target_rate": 0.02,
+    "normalize_values": True,
+    "flow_steps": 5,
+}
+
 _CLASSIC: dict[str, Recipe] = {
     "bc": Recipe(steps=4_000, settings=_SMALL_NETWORKS, source=_SMALL),
     "percent_bc": Recipe(steps=4_000, settings=_SMALL_NETWORKS, source=_SMALL),
@@ -482,26 +499,13 @@ _CLASSIC_CONTINUOUS: dict[str, Recipe] = {
     **_CLASSIC,
     "cql": Recipe(
         steps=2_000,
-        settings={
-            **_SMALL_POLICY_AND_CRITIC,
-            "policy_learning_rate": 3e-4,
-            "conservative_weight": 1.0,
-            "sampled_actions": 2,
-            "cloning_steps": 0,
-        },
-        source=_SMALL
-        + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
-        "of an update; a conservative weight of 1, as on pointmaze/umaze-v1; no cloning steps",
+        settings={**_SMALL_CQL, "policy_learning_rate": 3e-4, "conservative_weight": 1.0},
+        source=_SMALL_CQL_SOURCE
+        + "; a conservative weight of 1, as on pointmaze/umaze-v1; no cloning steps",
     ),
     "fql": Recipe(
         steps=2_000,
-        settings={
-            **_SMALL_NETWORKS,
-            "target_rate": 0.02,
-            "normalize_values": True,
-            "distillation_weight": 0.1,
-            "flow_steps": 5,
-        },
+        settings={**_SMALL_FQL, "distillation_weight": 0.1},
         source=_SMALL
         + "; normalized values, as the authors recommend for new tasks; a weight of 0.1, "
         "chosen over 1 on pendulum with seed 0; 5 steps of the flow",
@@ -534,26 +538,14 @@ _MUJOCO: dict[str, Recipe] = {
     ),
     "cql": Recipe(
         steps=2_500,
-        settings={
-            **_SMALL_POLICY_AND_CRITIC,
-            "conservative_weight": 10.0,
-            "sampled_actions": 2,
-            "cloning_steps": 0,
-        },
-        source=_SMALL
-        + "; 2 sampled actions of each kind instead of 10, because evaluating them takes nearly all "
-        "of an update; a conservative weight of 10, the better of 1 and 10 on hopper-medium-replay with "
-        "seed 0; no cloning steps",
+        settings={**_SMALL_CQL, "conservative_weight": 10.0},
+        source=_SMALL_CQL_SOURCE
+        + "; a conservative weight of 10, the better of 1 and 10 on hopper-medium-replay with seed 0; no "
+        "cloning steps",
     ),
     "fql": Recipe(
         steps=2_000,
-        settings={
-            **_SMALL_NETWORKS,
-            "target_rate": 0.02,
-            "normalize_values": True,
-            "distillation_weight": 1.0,
-            "flow_steps": 5,
-        },
+        settings={**_SMALL_FQL, "distillation_weight": 1.0},
         source=_SMALL + "; normalized values; 5 steps of the flow",
     ),
     "rebrac": Recipe(

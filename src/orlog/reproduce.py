@@ -47,6 +47,7 @@ __all__ = [
     "judge",
     "last_step",
     "make_jobs",
+    "recorded_baseline",
     "reproduce",
     "run_job",
     "run_jobs",
@@ -404,10 +405,6 @@ def summarize(
     """
     dataset = load_dataset(dataset)
     record = results[0][0]
-    baseline = read_baseline(record.algorithm, dataset.name)
-    if baseline is not None:
-        config = complete_config(baseline.algorithm, baseline.config)
-        baseline = msgspec.structs.replace(baseline, config=config)
     evaluations = {job.seed: result[1] for job, result in zip(jobs, results, strict=True)}
     curves = {job.seed: _curve(job.folder) for job in jobs}
     speeds = {job.seed: _updates_per_second(job.folder) for job in jobs}
@@ -415,12 +412,21 @@ def summarize(
         record,
         evaluations,
         references=references_of_dataset(dataset),
-        baseline=baseline,
+        baseline=recorded_baseline(record.algorithm, dataset.name),
         updates_per_second=speeds,
         folders={job.seed: job.folder for job in jobs},
         curves=curves,
         looks=looks,
     )
+
+
+def recorded_baseline(algorithm: str, dataset: str) -> Baseline | None:
+    """Return the baseline that orlog has, with every setting; None without."""
+    found = read_baseline(algorithm, dataset)
+    if found is None:
+        return None
+    config = complete_config(found.algorithm, found.config)
+    return msgspec.structs.replace(found, config=config)
 
 
 def judge(

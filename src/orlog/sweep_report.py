@@ -23,8 +23,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from orlog.algos.settings import complete_config
-from orlog.algos.training.runs import RunRecord
 from orlog.datasets.loading import load_dataset
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.files import replace_file, storage_errors
@@ -32,7 +30,7 @@ from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
 from orlog.normalize.aggregate import AGGREGATES
-from orlog.normalize.baselines import Baseline, read_baseline
+from orlog.normalize.baselines import Baseline
 from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
 from orlog.page_pictures import compare_pictures, split_at_pictures
@@ -40,7 +38,7 @@ from orlog.pages import html_table, page
 from orlog.plots import learning_curves, own_style, score_picture, to_svg
 from orlog.reference_returns import references, references_of_dataset
 from orlog.report import reading_notes, settings_table, verdict_lines
-from orlog.reproduce import Result, judge
+from orlog.reproduce import Result, judge, recorded_baseline
 from orlog.result_folders import result_folder
 from orlog.statistics_plots import COMPARISON_PLOTS
 from orlog.stored_references import recorded_references, stored_references
@@ -150,24 +148,16 @@ def evidence_of(sweep: Sweep) -> list[Evidence]:
     for group in sweep.groups:
         results = sweep.stored(group)
         if results:
+            record = results[0].record
             references = references_of_dataset(load_dataset(group.dataset))
             found.append(
                 Evidence(
                     results=results,
                     references=None if references is None else msgspec.to_builtins(references),
-                    baseline=_recorded_baseline(results[0].record),
+                    baseline=recorded_baseline(record.algorithm, record.dataset),
                 )
             )
     return found
-
-
-def _recorded_baseline(record: RunRecord) -> Baseline | None:
-    """Return the baseline that this orlog has of a run, with every setting; None without."""
-    found = read_baseline(record.algorithm, record.dataset)
-    if found is None:
-        return None
-    config = complete_config(found.algorithm, found.config)
-    return msgspec.structs.replace(found, config=config)
 
 
 def write_reports(sweep: Sweep, folder: Path, *, title: str) -> Path:
@@ -349,7 +339,8 @@ def _unlike_orlog(evidence: Evidence, notes: list[str]) -> Iterator[str]:
             )
         elif references_from_json(evidence.references) not in known:
             yield f"{evidence.title}: its reference returns are not those of this orlog."
-    if evidence.baseline is not None and evidence.baseline != _recorded_baseline(record):
+    known_baseline = recorded_baseline(record.algorithm, record.dataset)
+    if evidence.baseline is not None and evidence.baseline != known_baseline:
         yield f"{evidence.title}: its recorded baseline is not the one of this orlog."
 
 
