@@ -54,11 +54,10 @@ def run_sources(kind: type[Any], config: Any, environment_id: str) -> dict[str, 
     """
     loader = kind.loader(config)[0].partition(":")[0]
     environment = _environment_module(environment_id)
-    roots = [kind.__module__, loader, environment, *_ROOTS]
+    roots = [*(base.__module__ for base in kind.__mro__), loader, environment, *_ROOTS]
     for module in (kind.__module__, loader):
         if not module.startswith("orlog.") and _is_module(module):
             roots += _imports(ast.parse(_file(module).read_bytes()))
-            roots += [base.__module__ for base in kind.__mro__]
     found = _counted_from(tuple(roots))
     for module in (kind.__module__, loader, environment):
         if module and module not in found and _is_module(module):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,15 +24,31 @@ __all__ = [
     "check_plots",
     "dataset_picture",
     "learning_curves",
+    "line_colors",
     "new_figure",
     "own_style",
     "score_picture",
     "to_svg",
 ]
 
-COLORS = {"bc": "#7f7f7f", "cql": "#d1711f", "iql": "#1f6fb4"}
-OTHER_COLORS = ("#2a9d55", "#9467bd", "#8c564b", "#d6457f", "#17a2b8", "#a8a21f", "#c23b3b")
+# Okabe and Ito's colors, which color-blind readers can tell apart; then brown and gray.
+_COLORS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#000000",
+    "#8c564b",
+    "#7f7f7f",
+)
 TRAJECTORIES = 60
+
+
+def line_colors(names: Iterable[str]) -> dict[str, str]:
+    """Return the color of each thing that is drawn: the first has the first color, and so on."""
+    return dict(zip(dict.fromkeys(names), itertools.cycle(_COLORS), strict=False))
 
 
 def dataset_picture(dataset: Dataset) -> Figure:
@@ -94,11 +111,17 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
     axes.set_title(f"mean {values.mean():,.1f}")
 
 
-def learning_curves(results: Sequence[Result]) -> Figure:
-    """Return the score (or return) over gradient steps: each seed thin, their mean thick."""
+def learning_curves(results: Sequence[Result], colors: Mapping[str, str] | None = None) -> Figure:
+    """Return the score (or return) over gradient steps: each seed thin, their mean thick.
+
+    Args:
+        results: One for each algorithm.
+        colors: Color of each algorithm; by default `line_colors` of those here.
+    """
+    colors = _colors(results) if colors is None else colors
     figure, (axes,) = new_figure(1, width=7.5, height=3.6)
-    for index, result in enumerate(results):
-        color = _color(result, index)
+    for result in results:
+        color = colors[result.record.algorithm]
         curves = []
         for points in result.curves.values():
             steps = np.array([step for step, _ in points])
@@ -127,12 +150,16 @@ def learning_curves(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def score_picture(results: Sequence[Result]) -> Figure:
-    """Return each algorithm's mean with its interval, each seed, and the recorded baseline."""
+def score_picture(results: Sequence[Result], colors: Mapping[str, str] | None = None) -> Figure:
+    """Return each algorithm's mean with its interval, each seed, and the recorded baseline.
+
+    Args: `learning_curves`.
+    """
+    colors = _colors(results) if colors is None else colors
     figure, (axes,) = new_figure(1, width=7.5, height=0.9 + 0.75 * len(results))
     names = []
     for row, result in enumerate(reversed(results)):
-        color = _color(result, len(results) - 1 - row)
+        color = colors[result.record.algorithm]
         values = result.returns if result.scores is None else result.scores
         interval = bootstrap_interval(values, np.random.default_rng(0))
         if interval is not None:
@@ -159,8 +186,8 @@ def score_picture(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def _color(result: Result, index: int) -> str:
-    return COLORS.get(result.record.algorithm, OTHER_COLORS[index % len(OTHER_COLORS)])
+def _colors(results: Sequence[Result]) -> dict[str, str]:
+    return line_colors(result.record.algorithm for result in results)
 
 
 def _score_label(results: Sequence[Result]) -> str:

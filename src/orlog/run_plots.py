@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orlog.plots import new_figure
+from orlog.plots import line_colors, new_figure
 from orlog.run_folders import RunGroup
-from orlog.statistics_plots import line_color
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,10 +37,10 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
             "no run has a learning curve: they were trained with --evaluations 0, or not far enough."
         )
     datasets = list(dict.fromkeys(group.dataset for group in drawn))
-    labels = list(dict.fromkeys(group.label for group in drawn))
+    colors = line_colors(group.label for group in drawn)
     figure, axes = new_figure(len(datasets), width=6.5 * len(datasets), height=3.8)
     for group in drawn:
-        one, shade = axes[datasets.index(group.dataset)], line_color(labels.index(group.label))
+        one, shade = axes[datasets.index(group.dataset)], colors[group.label]
         steps, means, low, high = group.curve(success=success)
         count = sum(bool(run.success_points if success else run.points) for run in group.runs)
         label = f"{group.label} ({count} seed{'s' if count > 1 else ''})"

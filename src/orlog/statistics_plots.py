@@ -12,7 +12,7 @@ import numpy as np
 from orlog.errors import StorageError
 from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.sequential import SequentialComparison
-from orlog.plots import check_plots, new_figure
+from orlog.plots import check_plots, line_colors, new_figure
 from orlog.tune_curve import TuneCurve
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ __all__ = [
     "aggregate_plot",
     "check_format",
     "improvement_plot",
-    "line_color",
     "profile_plot",
     "rank_plot",
     "save_plot",
@@ -35,14 +34,7 @@ __all__ = [
 
 FORMATS = (".pdf", ".png", ".svg")
 
-# Okabe and Ito's colors, which color-blind readers can tell apart.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b")
 _SOURCES = {"seeds": "#0072b2", "checkpoints": "#e69f00", "episodes": "#bbbbbb"}
-
-
-def line_color(index: int) -> str:
-    """Return the color of the first, second, .. thing that is drawn."""
-    return _COLORS[index % len(_COLORS)]
 
 
 def _score_label(is_normalized: bool) -> str:
@@ -50,11 +42,11 @@ def _score_label(is_normalized: bool) -> str:
 
 
 def _draw_estimates(
-    axes: Axes, estimates: Mapping[str, Estimate], colors: Sequence[str] | None = None
+    axes: Axes, estimates: Mapping[str, Estimate], colors: Mapping[str, str]
 ) -> None:
     """Draw each estimate as a line on its interval, the first at the top."""
-    for row, one in enumerate(estimates.values()):
-        color = line_color(row) if colors is None else colors[row]
+    for row, (name, one) in enumerate(estimates.items()):
+        color = colors[name]
         if one.interval is not None:
             axes.plot(
                 one.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt"
@@ -64,15 +56,17 @@ def _draw_estimates(
     axes.set_ylim(len(estimates) - 0.5, -0.5)
 
 
-def aggregate_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:
+def aggregate_plot(
+    comparison: Comparison, is_normalized: bool = True, colors: Mapping[str, str] | None = None
+) -> Figure:
     """Return each aggregate of each method with its 95 % interval."""
+    colors = line_colors(comparison.methods) if colors is None else colors
     names = list(next(iter(comparison.aggregates.values())))
     height = 1.2 + 0.4 * len(comparison.methods)
     figure, axes = new_figure(len(names), width=3.2 * len(names), height=height)
     for index, (one, name) in enumerate(zip(axes, names, strict=True)):
-        _draw_estimates(
-            one, {method: comparison.aggregates[method][name] for method in comparison.methods}
-        )
+        values = {method: comparison.aggregates[method][name] for method in comparison.methods}
+        _draw_estimates(one, values, colors)
         one.set_title(name)
         one.set_xlabel(_score_label(is_normalized))
         if index:
@@ -80,15 +74,17 @@ def aggregate_plot(comparison: Comparison, is_normalized: bool = True) -> Figure
     return figure
 
 
-def profile_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:
+def profile_plot(
+    comparison: Comparison, is_normalized: bool = True, colors: Mapping[str, str] | None = None
+) -> Figure:
     """Return the performance profiles with their 95 % bands."""
+    colors = line_colors(comparison.methods) if colors is None else colors
     figure, (axes,) = new_figure(1, width=6.5, height=3.8)
-    for index, (method, one) in enumerate(comparison.profiles.items()):
-        axes.plot(one.thresholds, one.shares, color=line_color(index), label=method)
+    for method, one in comparison.profiles.items():
+        color = colors[method]
+        axes.plot(one.thresholds, one.shares, color=color, label=method)
         if one.band is not None:
-            axes.fill_between(
-                one.thresholds, *one.band, color=line_color(index), alpha=0.2, linewidth=0
-            )
+            axes.fill_between(one.thresholds, *one.band, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel(f"{_score_label(is_normalized)} (threshold)")
     axes.set_ylabel("share of runs above it")
     axes.set_ylim(0, 1)
@@ -96,32 +92,43 @@ def profile_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:
     return figure
 
 
-def improvement_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:  # noqa: ARG001 (all plots are called alike)
+def improvement_plot(
+    comparison: Comparison,
+    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str] | None = None,  # noqa: ARG001
+) -> Figure:
     """Return the probability of improvement of each pair with its 95 % interval."""
     pairs = {
         f"{first} > {second}": comparison.improvement[first, second]
         for first, second in itertools.combinations(comparison.ranking(), 2)
     }
     figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(pairs))
-    _draw_estimates(axes, pairs, ["#444444"] * len(pairs))
+    _draw_estimates(axes, pairs, dict.fromkeys(pairs, "#444444"))
     axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 1)
     axes.set_xlabel("probability that a run of the first scores above one of the second")
     return figure
 
 
-def rank_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:  # noqa: ARG001 (all plots are called alike)
+def rank_plot(
+    comparison: Comparison,
+    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str] | None = None,
+) -> Figure:
     """Return the mean ranks with their 95 % intervals, in the order of the consensus."""
     ordered = {method: comparison.ranks[method] for method in comparison.ranking()}
     figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(ordered))
-    colors = [line_color(comparison.methods.index(method)) for method in ordered]
-    _draw_estimates(axes, ordered, colors)
+    _draw_estimates(axes, ordered, line_colors(comparison.methods) if colors is None else colors)
     axes.set_xlim(0.8, len(ordered) + 0.2)
     axes.set_xlabel("mean rank over tasks (1 is best); from top to bottom: Kemeny's consensus")
     return figure
 
 
-def variance_plot(comparison: Comparison, is_normalized: bool = True) -> Figure:  # noqa: ARG001 (all plots are called alike)
+def variance_plot(
+    comparison: Comparison,
+    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str] | None = None,  # noqa: ARG001
+) -> Figure:
     """Return the share of seeds, checkpoints and episodes in the variance, by method and task."""
     shares = {
         f"{method}, {task}": one.shares()
@@ -174,14 +181,14 @@ def sequential_plot(decided: SequentialComparison) -> Figure:
     return figure
 
 
-COMPARISON_PLOTS: Mapping[str, Callable[[Comparison, bool], Figure]] = {
+COMPARISON_PLOTS: Mapping[str, Callable[[Comparison, bool, Mapping[str, str] | None], Figure]] = {
     "aggregates": aggregate_plot,
     "profiles": profile_plot,
     "improvement": improvement_plot,
     "ranks": rank_plot,
     "variance": variance_plot,
 }
-"""Each picture of a comparison by the name of its file."""
+"""Each picture of a comparison by the name of its file; called with the color of each method."""
 
 
 def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
@@ -190,11 +197,11 @@ def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     datasets = list(dict.fromkeys(one.dataset for one in curves))
-    methods = list(dict.fromkeys(one.method for one in curves))
+    colors = line_colors(one.method for one in curves)
     figure, axes = new_figure(2 * len(datasets), width=8.5 * len(datasets), height=3.8)
     for one in curves:
         place = 2 * datasets.index(one.dataset)
-        color = line_color(methods.index(one.method))
+        color = colors[one.method]
         episodes = np.arange(1, len(one.means) + 1)
         axes[place].semilogx(episodes, one.means, color=color, label=one.method)
         axes[place].fill_between(

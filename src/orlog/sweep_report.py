@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
 from orlog.page_pictures import compare_pictures, split_at_pictures
 from orlog.pages import html_table, page
-from orlog.plots import learning_curves, own_style, score_picture, to_svg
+from orlog.plots import learning_curves, line_colors, own_style, score_picture, to_svg
 from orlog.reference_returns import references, references_of_dataset
 from orlog.report import reading_notes, settings_table, verdict_lines
 from orlog.reproduce import Result, judge, recorded_baseline
@@ -160,15 +160,20 @@ def evidence_of(sweep: Sweep) -> list[Evidence]:
     return found
 
 
-def write_reports(sweep: Sweep, folder: Path, *, title: str) -> Path:
+def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title: str) -> Path:
     """Write `report.json` and `report.html` of a sweep into a folder; return the page.
+
+    Args:
+        sweep: A sweep that was run.
+        evidence: What is stored of it: `evidence_of(sweep)`.
+        folder: Where they are written.
+        title: Heading of the page.
 
     Raises:
         NotFoundError: no job is done.
         MissingExtraError: matplotlib is not installed.
         StorageError: they cannot be written.
     """
-    evidence = evidence_of(sweep)
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
     results = [one.result() for one in evidence]
@@ -454,11 +459,12 @@ def _parts(
     parts += [_note(line) for line in report.left_out]
     parts += ["<h2>Scores</h2>", _score_table(results)]
     parts += [f"<p>{html.escape(note)}</p>" for note in reading_notes(results)]
+    colors = line_colors(result.record.algorithm for result in results)
     for one in comparisons:
-        parts += _comparison_parts(one)
+        parts += _comparison_parts(one, colors)
     for dataset in dict.fromkeys(result.record.dataset for result in results):
         there = [result for result in results if result.record.dataset == dataset]
-        parts += _dataset_parts(dataset, there, stored)
+        parts += _dataset_parts(dataset, there, stored, colors)
     parts.append(
         f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
         f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
@@ -505,7 +511,7 @@ def _score_cell(result: Result) -> str:
     return f"{scores.mean():.1f}{between}"
 
 
-def _comparison_parts(comparison: Comparison) -> list[str]:
+def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list[str]:
     """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
     ranks = comparison.ranks
     names = list(next(iter(comparison.aggregates.values())))
@@ -526,12 +532,17 @@ def _comparison_parts(comparison: Comparison) -> list[str]:
     ]
     wanted = ("aggregates", "profiles", "ranks", "improvement")
     return parts + [
-        to_svg(draw(comparison, True)) for name, draw in COMPARISON_PLOTS.items() if name in wanted
+        to_svg(draw(comparison, True, colors))
+        for name, draw in COMPARISON_PLOTS.items()
+        if name in wanted
     ]
 
 
 def _dataset_parts(
-    dataset: str, results: Sequence[Result], stored: Sequence[StoredResult]
+    dataset: str,
+    results: Sequence[Result],
+    stored: Sequence[StoredResult],
+    colors: Mapping[str, str],
 ) -> list[str]:
     """Return what there is to see of one dataset."""
     there = [one for one in stored if one.record.dataset == dataset]
@@ -545,5 +556,5 @@ def _dataset_parts(
     parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
     notes = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
     parts += [_note(note) for note in notes]
-    parts += [to_svg(score_picture(results)), to_svg(learning_curves(results))]
+    parts += [to_svg(score_picture(results, colors)), to_svg(learning_curves(results, colors))]
     return [*parts, settings_table(results)]

@@ -17,7 +17,7 @@ from orlog.manifests.documents import convert_json
 from orlog.page_pictures import compare_pictures
 from orlog.reproduce import Job
 from orlog.stored_results import JobIdentity, key_of, read_results
-from orlog.sweep_report import verify_report, write_reports
+from orlog.sweep_report import evidence_of, verify_report, write_reports
 from orlog.sweeps import Sweep, plan_sweep, run_sweep
 from tests.command_line import orlog
 
@@ -54,7 +54,7 @@ def small(mini: Dataset) -> Sweep:
 def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
     sweep: Sweep, tmp_path: Path
 ) -> None:
-    page = write_reports(sweep, tmp_path / "report", title="Two <algorithms>")
+    page = write_reports(sweep, evidence_of(sweep), tmp_path / "report", title="Two <algorithms>")
     text = page.read_text("utf-8")
     assert "Two &lt;algorithms&gt;" in text
     assert "4 runs of 2 algorithms on 1 datasets" in text
@@ -143,7 +143,9 @@ def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
 def test_edits_of_runs_are_found_in_a_home_without_the_results(
     small: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write_reports(small, tmp_path / "report", title="One").with_name("report.json")
+    file = write_reports(small, evidence_of(small), tmp_path / "report", title="One").with_name(
+        "report.json"
+    )
     monkeypatch.setenv("ORLOG_HOME", str(tmp_path / "empty"))
 
     def edited(change: Callable[[Any], None]) -> list[str]:
@@ -175,7 +177,7 @@ def test_edits_of_runs_are_found_in_a_home_without_the_results(
 
 def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path: Path) -> None:
     with mpl.rc_context({"svg.fonttype": "none", "axes.facecolor": "pink"}):
-        page = write_reports(small, tmp_path, title="One")
+        page = write_reports(small, evidence_of(small), tmp_path, title="One")
     text = page.read_text("utf-8")
     verified = verify_report(page)
     assert verified.problems == []
@@ -186,7 +188,7 @@ def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path
     for old, new, problem in (
         ("Scores", "Better scores", changed),
         ("<svg", "<svg><text>99.9</text></svg><svg", changed),
-        ("#7f7f7f", "#7f7f7e", "picture 1 is not what this orlog draws."),
+        ("#0072b2", "#0072b3", "picture 1 is not what this orlog draws."),
     ):
         page.write_text(text.replace(old, new, 1), "utf-8")
         assert verify_report(page).problems == [f"report.html: {problem}"]
@@ -233,7 +235,7 @@ def test_what_is_no_report_is_said(tmp_path: Path, mini: Dataset) -> None:
         verify_report(tmp_path / "report.json")
     empty = plan_sweep([mini.name], ["bc"], seeds=[0], steps=4, episodes=2)
     with pytest.raises(NotFoundError, match="nothing to report"):
-        write_reports(empty, tmp_path / "empty", title="none")
+        write_reports(empty, evidence_of(empty), tmp_path / "empty", title="none")
     nothing = {"report_version": 1, "title": "", "left_out": [], "failures": [], "numbers": {}}
     file = tmp_path / "report.json"
     file.write_text(json.dumps({**nothing, "evidence": []}), "utf-8")

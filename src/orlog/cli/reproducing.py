@@ -294,7 +294,8 @@ def _sweep(
         for failure in sweep.failures:
             line = escape(printable(f"{failure.what}: {failure.message}"))
             errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)
-    results = [one.result() for one in evidence_of(sweep)]
+    evidence = evidence_of(sweep)
+    results = [one.result() for one in evidence]
     if as_json:
         print_json(
             {
@@ -307,7 +308,7 @@ def _sweep(
         _print_results(results)
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {algorithms} on {suite or datasets}"
-        page = write_reports(sweep, report, title=title)
+        page = write_reports(sweep, evidence, report, title=title)
         (errors if as_json else console).print(f"report: {page}", soft_wrap=True, markup=False)
     for result in results if record else []:
         if len(result.evaluations) == len(seeds):

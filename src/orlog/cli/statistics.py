@@ -230,7 +230,7 @@ def _draw_comparison(
     if not any(one for by_task in comparison.variances.values() for one in by_task.values()):
         lacking.add("variance")
     figures = {
-        name: draw(comparison, is_normalized)
+        name: draw(comparison, is_normalized, None)
         for name, draw in COMPARISON_PLOTS.items()
         if name not in lacking
     }
