@@ -606,22 +606,72 @@ _CATCH: dict[str, Recipe] = {
     ),
 }
 
+_REACH_SOURCE = _PIXELS_SOURCE + "; a discount of 0.95, since episodes have 40 steps"
+_REACH_CRITIC: dict[str, object] = {
+    "hidden": [128],
+    "batch_size": 128,
+    "discount": 0.95,
+    "target_rate": 0.02,
+}
 _REACH: dict[str, Recipe] = {
     **_PIXELS,
-    "iql": Recipe(
-        steps=5_000,
+    "cql": Recipe(
+        steps=8_000,
         settings={
-            "hidden": [128],
-            "learning_rate": 1e-3,
-            "batch_size": 128,
-            "discount": 0.95,
-            "target_rate": 0.02,
-            "expectile": 0.8,
-            "inverse_temperature": 3.0,
+            **_REACH_CRITIC,
+            "policy_learning_rate": 3e-4,
+            "critic_learning_rate": 1e-3,
+            "conservative_weight": 1.0,
+            "sampled_actions": 2,
+            "cloning_steps": 0,
         },
-        source=_PIXELS_SOURCE
-        + "; a discount of 0.95, since episodes have 40 steps; an inverse temperature "
-        "of 3, the better of 3 and 10 with seed 0",
+        source=_REACH_SOURCE + "; 2 sampled actions of each kind instead of 10; no cloning steps",
+    ),
+    "fql": Recipe(
+        steps=8_000,
+        settings={
+            **_REACH_CRITIC,
+            "learning_rate": 1e-3,
+            "normalize_values": True,
+            "flow_steps": 5,
+            "distillation_weight": 1.0,
+        },
+        source=_REACH_SOURCE + "; normalized values; 5 steps of the flow",
+    ),
+    "iql": Recipe(
+        steps=12_000,
+        settings={
+            **_REACH_CRITIC,
+            "learning_rate": 1e-3,
+            "expectile": 0.9,
+            "inverse_temperature": 10.0,
+        },
+        source=_REACH_SOURCE
+        + "; expectile and inverse temperature of the authors' AntMaze configuration: after 5,000 steps "
+        "with 0.8 and 3, policies are no better than those of BC",
+    ),
+    "rebrac": Recipe(
+        steps=8_000,
+        settings={
+            **_REACH_CRITIC,
+            "policy_learning_rate": 3e-4,
+            "critic_learning_rate": 1e-3,
+            "policy_penalty": 1.0,
+            "critic_penalty": 0.1,
+        },
+        source=_REACH_SOURCE + "; a policy penalty of 1, alike to the value weight of TD3+BC here",
+    ),
+    "td3bc": Recipe(
+        steps=12_000,
+        settings={
+            **_REACH_CRITIC,
+            "policy_learning_rate": 3e-4,
+            "critic_learning_rate": 1e-3,
+            "value_weight": 1.0,
+        },
+        source=_REACH_SOURCE
+        + "; a value weight of 1, and a lower learning rate of the policy than of the critic, which has "
+        "to be good first",
     ),
 }
 
@@ -634,6 +684,36 @@ _NAVIGATE: dict[str, Recipe] = {
         + recipe.source.replace(_STITCH_SOURCE, _QUICK),
     )
     for name, recipe in _STITCH.items()
+}
+
+_CUBE_SOURCE = (
+    "small on purpose, to train on one CPU core in minutes: two hidden layers of 128 and few steps, "
+    "hence a higher learning rate than the published one; other settings are OGBench's for cube-single-play"
+)
+_CUBE_NETWORKS: dict[str, object] = {
+    "hidden": [128, 128],
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+}
+_CUBE: dict[str, Recipe] = {
+    name: Recipe(steps=steps, settings={**_CUBE_NETWORKS, **settings}, source=_CUBE_SOURCE)
+    for name, steps, settings in (
+        ("gcbc", 10_000, {}),
+        ("gcivl", 15_000, {"target_rate": 0.02, "inverse_temperature": 10.0}),
+        ("gciql", 20_000, {"target_rate": 0.02, "cloning_weight": 1.0}),
+        ("crl", 10_000, {"representation": 64, "cloning_weight": 3.0}),
+        ("qrl", 10_000, {"representation": 64, "cloning_weight": 0.3}),
+        (
+            "hiql",
+            10_000,
+            {
+                "target_rate": 0.02,
+                "subgoal_steps": 10,
+                "low_inverse_temperature": 3.0,
+                "high_inverse_temperature": 3.0,
+            },
+        ),
+    )
 }
 
 RECIPES: dict[tuple[str, str], Recipe] = {
@@ -651,6 +731,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             _STITCH,
         ),
         (("ogbench-local/pointmaze-medium-navigate-v1",), _NAVIGATE),
+        (("ogbench-local/cube-single-play-v1",), _CUBE),
         (
             (
                 "classic/lunarlander-continuous-mixed-v1",

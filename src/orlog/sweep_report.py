@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -486,9 +486,13 @@ def _summary(stored: Sequence[StoredResult]) -> str:
     )
     hours = sum(one.seconds for one in stored) / 3600
     return (
-        f"{len(stored)} runs of {len(algorithms)} algorithms on {len(datasets)} datasets; "
+        f"{_count(stored, 'run')} of {_count(algorithms, 'algorithm')} on {_count(datasets, 'dataset')}; "
         f"{hours:.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
     )
+
+
+def _count(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _score_table(results: Sequence[Result]) -> str:
@@ -526,7 +530,7 @@ def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list
     ]
     headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
     parts = [
-        f"<h2>Over {len(comparison.tasks)} datasets</h2>",
+        f"<h2>Over {_count(comparison.tasks, 'dataset')}</h2>",
         f"<p>{html.escape(', '.join(comparison.tasks))}</p>",
         html_table(headings, rows, range(1, len(headings))),
     ]

@@ -57,7 +57,7 @@ def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
     page = write_reports(sweep, evidence_of(sweep), tmp_path / "report", title="Two <algorithms>")
     text = page.read_text("utf-8")
     assert "Two &lt;algorithms&gt;" in text
-    assert "4 runs of 2 algorithms on 1 datasets" in text
+    assert "4 runs of 2 algorithms on 1 dataset" in text
     assert text.count("<svg") == 6
     assert "<script" not in text
     file = page.with_name("report.json")
