@@ -14,31 +14,44 @@ from orlog.reference_returns import references_of
 from orlog.sweeps import suite_datasets
 
 PAGE = Path(__file__).with_name("suites.md")
-TABLE = re.compile(r"<!-- baselines of (\w+) -->\n.*?<!-- end of baselines -->\n", re.DOTALL)
+TABLE = re.compile(r"<!-- baselines of ([\w-]+) -->\n.*?<!-- end of baselines -->\n", re.DOTALL)
 
 
 def page_with_tables() -> str:
     """Return the page with the tables as the recorded baselines give them."""
 
     def table(found: re.Match[str]) -> str:
-        lines = "\n".join(baseline_table(found[1]))
+        lines = "\n\n".join("\n".join(lines) for lines in baseline_tables(found[1]))
         return f"<!-- baselines of {found[1]} -->\n{lines}\n<!-- end of baselines -->\n"
 
     return TABLE.sub(table, PAGE.read_text("utf-8"))
 
 
-def baseline_table(suite: str) -> list[str]:
-    """Return the lines of a table: a row for each dataset, a column for each algorithm."""
-    rows = {name: baseline_cells(name) for name in suite_datasets(suite)}
+def baseline_tables(suite: str) -> list[list[str]]:
+    """Return the lines of each table: a row for each dataset, a column for each algorithm.
+
+    Datasets that have no algorithm in common are in different tables.
+    """
+    tables: list[dict[str, dict[str, str]]] = []
+    for name in suite_datasets(suite):
+        row = baseline_cells(name)
+        shared = [one for one in tables if any(row.keys() & other.keys() for other in one.values())]
+        if row and not shared:
+            tables.append({name: row})
+        elif row:
+            shared[0][name] = row
+    return [_table_lines(rows) for rows in tables]
+
+
+def _table_lines(rows: dict[str, dict[str, str]]) -> list[str]:
     algorithms = sorted({algorithm for row in rows.values() for algorithm in row})
     lines = [
         f"| dataset | {' | '.join(f'`{one}`' for one in algorithms)} |",
         "|---" * (1 + len(algorithms)) + "|",
     ]
     for name, row in rows.items():
-        if row:
-            cells = " | ".join(row.get(one, "") for one in algorithms)
-            lines.append(f"| `{name}` | {cells} |")
+        cells = " | ".join(row.get(one, "") for one in algorithms)
+        lines.append(f"| `{name}` | {cells} |")
     return lines
 
 

@@ -32,6 +32,12 @@ EXCEPTIONS = {
     ("mujoco/walker2d-medium-replay-v1", "cql", "bc"),
     ("mujoco/walker2d-medium-replay-v1", "iql", "bc"),
     ("mujoco/walker2d-medium-replay-v1", "rebrac", "bc"),
+    ("pointmaze/large-goals-v1", "qrl", "gcbc"),
+    ("pointmaze/large-stitch-v1", "gciql", "gcbc"),
+    ("pointmaze/large-stitch-v1", "qrl", "gcbc"),
+    ("pointmaze/medium-stitch-v1", "qrl", "gcbc"),
+    ("pointmaze/umaze-stitch-v1", "hiql", "gcbc"),
+    ("pointmaze/umaze-stitch-v1", "qrl", "gcbc"),
 }
 TASKS = ("halfcheetah", "hopper", "walker2d")
 UNORDERED = {("walker2d", "td3bc")}
