@@ -32,6 +32,8 @@ EXCEPTIONS = {
     ("mujoco/walker2d-medium-replay-v1", "cql", "bc"),
     ("mujoco/walker2d-medium-replay-v1", "iql", "bc"),
     ("mujoco/walker2d-medium-replay-v1", "rebrac", "bc"),
+    ("ogbench-local/pointmaze-medium-navigate-v1", "gciql", "gcbc"),
+    ("ogbench-local/pointmaze-medium-navigate-v1", "qrl", "gcbc"),
     ("pointmaze/large-goals-v1", "qrl", "gcbc"),
     ("pointmaze/large-stitch-v1", "gciql", "gcbc"),
     ("pointmaze/large-stitch-v1", "qrl", "gcbc"),
