@@ -34,6 +34,7 @@ EXCEPTIONS = {
     ("mujoco/walker2d-medium-replay-v1", "rebrac", "bc"),
     ("ogbench-local/pointmaze-medium-navigate-v1", "gciql", "gcbc"),
     ("ogbench-local/pointmaze-medium-navigate-v1", "qrl", "gcbc"),
+    ("pixels/catch-mixed-v1", "percent_bc", "bc"),
     ("pointmaze/large-goals-v1", "qrl", "gcbc"),
     ("pointmaze/large-stitch-v1", "gciql", "gcbc"),
     ("pointmaze/large-stitch-v1", "qrl", "gcbc"),
