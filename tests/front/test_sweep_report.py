@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 
 from orlog import sweep_report
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.documents import convert_json
+from orlog.normalize.comparison import compare_methods
 from orlog.page_pictures import compare_pictures
+from orlog.plots import learning_curves, line_colors, score_picture, to_svg
 from orlog.reproduce import Job
+from orlog.statistics_plots import aggregate_plot
 from orlog.stored_results import JobIdentity, key_of, read_results
 from orlog.sweep_report import evidence_of, verify_report, write_reports
 from orlog.sweeps import Sweep, plan_sweep, run_sweep
@@ -173,6 +177,19 @@ def test_edits_of_runs_are_found_in_a_home_without_the_results(
     monkeypatch.setattr(sweep_report, "_known_references", lambda _result: [])
     (note,) = verify_report(file).notes
     assert note.endswith("are not known here, so they were not compared.")
+
+
+def test_an_algorithm_is_drawn_in_one_color_whichever_others_are_there(sweep: Sweep) -> None:
+    results = [one.result() for one in evidence_of(sweep)]
+    colors = line_colors(one.record.algorithm for one in results)
+    assert len({*colors.values()}) == 2
+    for draw in (score_picture, learning_curves):
+        alone = to_svg(draw(results[1:], colors))
+        assert colors["td3bc"] in alone
+        assert colors["bc"] not in alone
+    scores = {"td3bc": {"a": np.array([[1.0], [2.0]])}}
+    comparison = compare_methods(scores, np.random.default_rng(0))
+    assert colors["td3bc"] in to_svg(aggregate_plot(comparison, True, colors))
 
 
 def test_the_text_and_the_pictures_of_a_page_are_compared(small: Sweep, tmp_path: Path) -> None:
