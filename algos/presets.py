@@ -613,29 +613,21 @@ _REACH_CRITIC: dict[str, object] = {
     "discount": 0.95,
     "target_rate": 0.02,
 }
+_REACH_POLICY_AND_CRITIC: dict[str, object] = {
+    **_REACH_CRITIC,
+    "policy_learning_rate": 3e-4,
+    "critic_learning_rate": 1e-3,
+}
 _REACH: dict[str, Recipe] = {
     **_PIXELS,
     "cql": Recipe(
         steps=8_000,
-        settings={
-            **_REACH_CRITIC,
-            "policy_learning_rate": 3e-4,
-            "critic_learning_rate": 1e-3,
-            "conservative_weight": 1.0,
-            "sampled_actions": 2,
-            "cloning_steps": 0,
-        },
+        settings={**_SMALL_CQL, **_REACH_POLICY_AND_CRITIC, "conservative_weight": 1.0},
         source=_REACH_SOURCE + "; 2 sampled actions of each kind instead of 10; no cloning steps",
     ),
     "fql": Recipe(
         steps=8_000,
-        settings={
-            **_REACH_CRITIC,
-            "learning_rate": 1e-3,
-            "normalize_values": True,
-            "flow_steps": 5,
-            "distillation_weight": 1.0,
-        },
+        settings={**_SMALL_FQL, **_REACH_CRITIC, "distillation_weight": 1.0},
         source=_REACH_SOURCE + "; normalized values; 5 steps of the flow",
     ),
     "iql": Recipe(
@@ -652,23 +644,12 @@ _REACH: dict[str, Recipe] = {
     ),
     "rebrac": Recipe(
         steps=8_000,
-        settings={
-            **_REACH_CRITIC,
-            "policy_learning_rate": 3e-4,
-            "critic_learning_rate": 1e-3,
-            "policy_penalty": 1.0,
-            "critic_penalty": 0.1,
-        },
+        settings={**_REACH_POLICY_AND_CRITIC, "policy_penalty": 1.0, "critic_penalty": 0.1},
         source=_REACH_SOURCE + "; a policy penalty of 1, alike to the value weight of TD3+BC here",
     ),
     "td3bc": Recipe(
         steps=12_000,
-        settings={
-            **_REACH_CRITIC,
-            "policy_learning_rate": 3e-4,
-            "critic_learning_rate": 1e-3,
-            "value_weight": 1.0,
-        },
+        settings={**_REACH_POLICY_AND_CRITIC, "value_weight": 1.0},
         source=_REACH_SOURCE
         + "; a value weight of 1, and a lower learning rate of the policy than of the critic, which has "
         "to be good first",
@@ -690,11 +671,7 @@ _CUBE_SOURCE = (
     "small on purpose, to train on one CPU core in minutes: two hidden layers of 128 and few steps, "
     "hence a higher learning rate than the published one; other settings are OGBench's for cube-single-play"
 )
-_CUBE_NETWORKS: dict[str, object] = {
-    "hidden": [128, 128],
-    "learning_rate": 1e-3,
-    "batch_size": 256,
-}
+_CUBE_NETWORKS: dict[str, object] = {**_SMALL_NETWORKS, "hidden": [128, 128]}
 _CUBE: dict[str, Recipe] = {
     name: Recipe(steps=steps, settings={**_CUBE_NETWORKS, **settings}, source=_CUBE_SOURCE)
     for name, steps, settings in (
