@@ -111,14 +111,13 @@ def _histogram(axes: Axes, values: np.ndarray, label: str) -> None:
     axes.set_title(f"mean {values.mean():,.1f}")
 
 
-def learning_curves(results: Sequence[Result], colors: Mapping[str, str] | None = None) -> Figure:
+def learning_curves(results: Sequence[Result], colors: Mapping[str, str]) -> Figure:
     """Return the score (or return) over gradient steps: each seed thin, their mean thick.
 
     Args:
         results: One for each algorithm.
-        colors: Color of each algorithm; by default `line_colors` of those here.
+        colors: Color of each algorithm.
     """
-    colors = _colors(results) if colors is None else colors
     figure, (axes,) = new_figure(1, width=7.5, height=3.6)
     for result in results:
         color = colors[result.record.algorithm]
@@ -150,12 +149,11 @@ def learning_curves(results: Sequence[Result], colors: Mapping[str, str] | None 
     return figure
 
 
-def score_picture(results: Sequence[Result], colors: Mapping[str, str] | None = None) -> Figure:
+def score_picture(results: Sequence[Result], colors: Mapping[str, str]) -> Figure:
     """Return each algorithm's mean with its interval, each seed, and the recorded baseline.
 
     Args: `learning_curves`.
     """
-    colors = _colors(results) if colors is None else colors
     figure, (axes,) = new_figure(1, width=7.5, height=0.9 + 0.75 * len(results))
     names = []
     for row, result in enumerate(reversed(results)):
@@ -184,10 +182,6 @@ def score_picture(results: Sequence[Result], colors: Mapping[str, str] | None = 
     if any(result.baseline for result in results):
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
     return figure
-
-
-def _colors(results: Sequence[Result]) -> dict[str, str]:
-    return line_colors(result.record.algorithm for result in results)
 
 
 def _score_label(results: Sequence[Result]) -> str:

@@ -13,7 +13,7 @@ from orlog.datasets.reading.operations import operation_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.pages import html_table, page
-from orlog.plots import dataset_picture, learning_curves, score_picture, to_svg
+from orlog.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
 from orlog.reproduce import Result
 
 __all__ = ["reading_notes", "result_cells", "settings_table", "verdict_lines", "write_report"]
@@ -77,8 +77,10 @@ def write_report(
     parts += [f'<p class="note">{html.escape(remark)}</p>' for remark in remarks]
     parts += ["<h2>Scores</h2>", _score_table(results)]
     parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
-    parts.append(to_svg(score_picture(results)))
-    parts += [_protocol(results), "<h2>Learning curves</h2>", to_svg(learning_curves(results))]
+    colors = line_colors(result.record.algorithm for result in results)
+    parts.append(to_svg(score_picture(results, colors)))
+    parts += [_protocol(results), "<h2>Learning curves</h2>"]
+    parts.append(to_svg(learning_curves(results, colors)))
     episodes = min(CURVE_EPISODES, results[0].returns.shape[1])
     parts.append(
         f"<p>Thin: each seed. Thick: their mean. Each point is {episodes} episodes run during "

@@ -57,10 +57,9 @@ def _draw_estimates(
 
 
 def aggregate_plot(
-    comparison: Comparison, is_normalized: bool = True, colors: Mapping[str, str] | None = None
+    comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]
 ) -> Figure:
     """Return each aggregate of each method with its 95 % interval."""
-    colors = line_colors(comparison.methods) if colors is None else colors
     names = list(next(iter(comparison.aggregates.values())))
     height = 1.2 + 0.4 * len(comparison.methods)
     figure, axes = new_figure(len(names), width=3.2 * len(names), height=height)
@@ -74,11 +73,8 @@ def aggregate_plot(
     return figure
 
 
-def profile_plot(
-    comparison: Comparison, is_normalized: bool = True, colors: Mapping[str, str] | None = None
-) -> Figure:
+def profile_plot(comparison: Comparison, is_normalized: bool, colors: Mapping[str, str]) -> Figure:
     """Return the performance profiles with their 95 % bands."""
-    colors = line_colors(comparison.methods) if colors is None else colors
     figure, (axes,) = new_figure(1, width=6.5, height=3.8)
     for method, one in comparison.profiles.items():
         color = colors[method]
@@ -94,8 +90,8 @@ def profile_plot(
 
 def improvement_plot(
     comparison: Comparison,
-    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str] | None = None,  # noqa: ARG001
+    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str],  # noqa: ARG001
 ) -> Figure:
     """Return the probability of improvement of each pair with its 95 % interval."""
     pairs = {
@@ -112,13 +108,13 @@ def improvement_plot(
 
 def rank_plot(
     comparison: Comparison,
-    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str] | None = None,
+    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str],
 ) -> Figure:
     """Return the mean ranks with their 95 % intervals, in the order of the consensus."""
     ordered = {method: comparison.ranks[method] for method in comparison.ranking()}
     figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(ordered))
-    _draw_estimates(axes, ordered, line_colors(comparison.methods) if colors is None else colors)
+    _draw_estimates(axes, ordered, colors)
     axes.set_xlim(0.8, len(ordered) + 0.2)
     axes.set_xlabel("mean rank over tasks (1 is best); from top to bottom: Kemeny's consensus")
     return figure
@@ -126,8 +122,8 @@ def rank_plot(
 
 def variance_plot(
     comparison: Comparison,
-    is_normalized: bool = True,  # noqa: ARG001 (all plots are called alike)
-    colors: Mapping[str, str] | None = None,  # noqa: ARG001
+    is_normalized: bool,  # noqa: ARG001 (all plots are called alike)
+    colors: Mapping[str, str],  # noqa: ARG001
 ) -> Figure:
     """Return the share of seeds, checkpoints and episodes in the variance, by method and task."""
     shares = {
@@ -181,7 +177,7 @@ def sequential_plot(decided: SequentialComparison) -> Figure:
     return figure
 
 
-COMPARISON_PLOTS: Mapping[str, Callable[[Comparison, bool, Mapping[str, str] | None], Figure]] = {
+COMPARISON_PLOTS: Mapping[str, Callable[[Comparison, bool, Mapping[str, str]], Figure]] = {
     "aggregates": aggregate_plot,
     "profiles": profile_plot,
     "improvement": improvement_plot,

@@ -224,13 +224,15 @@ def _draw_comparison(
     picture: str,
     is_normalized: bool,
 ) -> None:
+    from orlog.plots import line_colors
     from orlog.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
 
     lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}
     if not any(one for by_task in comparison.variances.values() for one in by_task.values()):
         lacking.add("variance")
+    colors = line_colors(comparison.methods)
     figures = {
-        name: draw(comparison, is_normalized, None)
+        name: draw(comparison, is_normalized, colors)
         for name, draw in COMPARISON_PLOTS.items()
         if name not in lacking
     }
