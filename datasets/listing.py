@@ -20,6 +20,7 @@ from orlog.errors import IntegrityError, LockError, OrlogError, clause
 from orlog.manifests.index import ForeignEntry, Index, IndexEntry
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first
+from orlog.manifests.rebuilds import rebuild_text, version_of
 from orlog.manifests.shipped import SHIPPED, shipped_index
 
 __all__ = [
@@ -51,6 +52,7 @@ class Listed:
         source: Where it comes from: `catalogue`, or the name of a registry; None if it is here and
             only that was asked.
         command: The command that builds or downloads it; None if it is here.
+        rebuild: With which packages it was built again, if it is not the recorded data.
         problem: Why it cannot be opened although it is here, or why it cannot be downloaded.
         license: SPDX identifier of the data.
         format: Format of the third-party files that it is imported from; None if it is no import.
@@ -65,6 +67,7 @@ class Listed:
     state: str = "not here"
     source: str | None = None
     command: str | None = None
+    rebuild: str | None = None
     problem: str | None = None
     license: str | None = None
     format: str | None = None
@@ -152,10 +155,11 @@ def listed_here() -> dict[str, Listed]:
                 manifest = read_manifest(folder / MANIFEST_FILE)
             found[name] = Listed(
                 name=name,
-                version=manifest.version,
+                version=version_of(manifest),
                 steps=manifest.total_steps,
                 size_bytes=manifest.size_bytes,
                 state=how_much(folder, manifest),
+                rebuild=rebuild_text(manifest) or None,
                 license=manifest.license or None,
                 audit=audit_of(folder),
                 description=manifest.description or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def load_dataset(
     download: bool = False,
     episodes: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """Return a dataset on this machine by name, by name and version or digest, or by path.
 
@@ -35,7 +36,8 @@ def load_dataset(
 
     Args:
         name: `pointmaze/umaze-v1`, `pointmaze/umaze-v1@1.0.0`, `pointmaze/umaze-v1@sha256:ab12..`;
-            without a version, the newest one here that is not yanked. Or a path to a folder or to a
+            without a version, the newest one here that is not yanked (a rebuild only where nothing
+            else is here, with a warning that names its version). Or a path to a folder or to a
             file that `Dataset.save` wrote: a `Path`, or text that starts with `/`, `.` or `~`, ends
             in `.json`, or is not a name but exists. Or the URL of a version in a registry, which is
             downloaded if it is not here. A `Dataset` is returned as it is.
@@ -46,7 +48,8 @@ def load_dataset(
             files with these episodes are downloaded.
         columns: Optional columns to keep (`Dataset.select_columns`). With `download`, only the
             files with these columns are downloaded.
-        progress: Called with (done, total): steps while it builds, bytes while it downloads.
+        progress: Called with (done, total): steps while it builds, bytes while it downloads. Without
+            it, building shows a bar, or a line now and then where the output is no terminal.
 
     Raises:
         InvalidNameError: the name does not follow the grammar.
@@ -74,14 +77,21 @@ def load_dataset(
                 # these imports take longer than opening one.
                 from orlog.datasets.recipes.build import build_dataset
                 from orlog.datasets.recipes.catalogue import catalogue
+                from orlog.terminal import progress_bar
 
                 if wanted.name in catalogue():
-                    return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
+                    with contextlib.ExitStack() as stack:
+                        if progress is None:
+                            bar = progress_bar(f"building {wanted.name}", lines=True)
+                            progress = stack.enter_context(bar)
+                        return choice.of(Dataset(build_dataset(str(wanted), progress=progress)))
             if not download:
                 raise
     from orlog.datasets.download.download import download_dataset
 
-    get = functools.partial(download_dataset, episodes=episodes, columns=columns, progress=progress)
+    get = functools.partial(download_dataset, episodes=episodes, columns=columns)
+    if progress is not None:
+        get = functools.partial(get, progress=progress)
     try:
         return _open_downloaded(get(str(name)), choice)
     except NotFoundError:  # another process has just completed a part, or deleted the version

@@ -23,7 +23,7 @@ from msgspec import Meta
 from orlog.errors import InvalidNameError, ManifestError, VersionExistsError, clause
 from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MOST_VALUES, Count, Manifest
-from orlog.manifests.names import is_version, parse_name
+from orlog.manifests.names import is_version, parse_name, plain_version
 
 __all__ = [
     "INDEX_FILE",
@@ -224,7 +224,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             if not is_name or not versions:
                 raise ManifestError(f"{name!r} is not a dataset name with versions.")
             for version in versions:
-                if not is_version(version):
+                if not is_version(version) or plain_version(version) != version:
                     raise ManifestError(f"{name}: {version!r} is not a content version.")
         for name, foreign in self.foreign.items():
             for version in foreign.keys() & self.datasets.get(name, {}).keys():

@@ -3,7 +3,8 @@
 name     = part *( "/" part ) "/" part "-v" number     at least two parts, lower case; only the
                                                        last one ends in -v and a number
 part     = letter or digit, then letters, digits, "_", "." and "-"
-version  = "@" major "." minor "." patch               the content version
+version  = "@" major "." minor "." patch [ "+" rebuild ]   the content version
+rebuild  = 8 hexadecimal digits                        which rebuild of a recipe it is, or stems from
 digest   = "@sha256:" 6 to 64 hexadecimal digits        the start of a manifest's digest
 """
 
@@ -27,6 +28,8 @@ __all__ = [
     "nearest",
     "newest_first",
     "parse_name",
+    "plain_version",
+    "version_parts",
     "versioned",
 ]
 
@@ -34,7 +37,7 @@ _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
 _LAST = re.compile(rf"(?:{_PART}-)?v[0-9]+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
-_VERSION = re.compile(r"(?:0|[1-9][0-9]{0,17})(?:\.(?:0|[1-9][0-9]{0,17})){2}")
+_VERSION = re.compile(r"(?:0|[1-9][0-9]{0,17})(?:\.(?:0|[1-9][0-9]{0,17})){2}(?:\+[0-9a-f]{8})?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{6,64}")
 _LONGEST = 200
 
@@ -95,7 +98,7 @@ def is_name(text: str) -> bool:
 
 
 def is_version(text: str) -> bool:
-    """Return whether the text is a content version, `major.minor.patch`."""
+    """Return whether the text is a content version, `major.minor.patch`, perhaps of a rebuild."""
     return _VERSION.fullmatch(text) is not None
 
 
@@ -104,9 +107,25 @@ def versioned(name: str) -> str:
     return name if _LAST.fullmatch(name.rpartition("/")[2].lower()) else f"{name}-v0"
 
 
+def version_parts(version: str) -> tuple[list[int], str]:
+    """Return the numbers of a content version, and its end from the `+` on, empty without one."""
+    numbers, plus, rebuild = version.partition("+")
+    return [int(part) for part in numbers.split(".")], plus + rebuild
+
+
+def plain_version(version: str) -> str:
+    """Return a content version without the part that names a rebuild."""
+    return version.partition("+")[0]
+
+
 def newest_first(versions: Iterable[str]) -> list[str]:
-    """Return content versions sorted by their numbers, newest first."""
-    return sorted(versions, key=lambda text: [int(part) for part in text.split(".")], reverse=True)
+    """Return content versions sorted by their numbers, newest first; rebuilds come last."""
+
+    def key(version: str) -> tuple[bool, list[int], str]:
+        numbers, rebuild = version_parts(version)
+        return not rebuild, numbers, rebuild
+
+    return sorted(versions, key=key, reverse=True)
 
 
 def is_url(name: str | Path) -> bool:

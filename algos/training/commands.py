@@ -30,7 +30,7 @@ def resume_command(folder: Path, record: RunRecord, dataset: Dataset) -> str:
         usual = run_folder(FINETUNED, record.algorithm, dataset, record.seed)
     else:
         view = folder / VIEW_FILE
-        name = str(view) if view.exists() else record.dataset
+        name = str(view) if view.exists() else record.shown_dataset
         words = ["orlog", "train", record.algorithm, name, "--seed", str(record.seed)]
         words += _options(record, dataset)
         usual = run_folder("runs", record.algorithm, dataset, record.seed)

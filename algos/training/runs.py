@@ -152,6 +152,11 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     online: OnlineRecord | None = None
     precision: Literal["float32", "bf16"] = "float32"
 
+    @property
+    def shown_dataset(self) -> str:
+        """Name of the dataset for people; that of a rebuild has its version."""
+        return f"{self.dataset}@{self.version}" if "+" in self.version else self.dataset
+
 
 class Evaluation(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True

@@ -23,6 +23,7 @@ from orlog.datasets.home.presence import partial_folder
 from orlog.errors import FormatVersionError, IntegrityError, InvalidNameError, OrlogError
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import is_version, newest_first, parse_name
+from orlog.manifests.rebuilds import is_rebuild, rebuild_text
 from orlog.manifests.shipped import recorded_manifest
 
 __all__ = [
@@ -293,6 +294,8 @@ def _history_of(item: Holding) -> tuple[str, str]:
         manifest = read_manifest(item.path / MANIFEST_FILE)
     except (IntegrityError, FormatVersionError):
         return "unknown: its manifest cannot be read", ""
+    if is_rebuild(manifest):
+        return rebuild_text(manifest), ""
     if manifest.recipe is not None:
         is_known = recorded_manifest(item.name, item.version) is not None
         return "built", f"orlog build {item.name}" if is_known else ""

@@ -55,6 +55,7 @@ from orlog.manifests.manifest import (
     read_manifest,
 )
 from orlog.manifests.names import newest_first
+from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.signatures import (
     LARGEST_SIGNATURE,
     SIGNATURE_SUFFIX,
@@ -128,6 +129,12 @@ def publish_dataset(
         raise SchemaError(not_a_version(folder))
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
+    if is_rebuild(manifest):
+        raise VersionExistsError(
+            f"{manifest.name}@{version_of(manifest)} is {rebuild_text(manifest)}, and in a registry "
+            f"{manifest.name} means the recorded data; store this under a name of your own (orlog "
+            "save), and publish that."
+        )
     check_unchanged(manifest)
     registry = open_target(str(target))
     _check_registries(manifest, registry.url)

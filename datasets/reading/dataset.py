@@ -36,6 +36,7 @@ from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause
 from orlog.manifests.columns import has_offsets, row_ends
 from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import did_you_mean
+from orlog.manifests.rebuilds import version_of
 
 __all__ = ["Dataset"]
 
@@ -127,8 +128,8 @@ class Dataset:
 
     @property
     def version(self) -> str:
-        """Content version; for a view, of the first version it was made from."""
-        return self.manifest.version
+        """Content version, marked for a rebuild; for a view, of the first version it is made from."""
+        return version_of(self.manifest)
 
     @property
     def environment(self) -> EnvironmentRecord | None:

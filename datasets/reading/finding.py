@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import warnings
 from pathlib import Path
@@ -18,11 +19,24 @@ from orlog.datasets.home.history import choose_version, read_history, status_mes
 from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import is_whole, partial_versions, present_objects
 from orlog.datasets.reading.views import view_sources
-from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError
+from orlog.errors import (
+    FormatVersionError,
+    IntegrityError,
+    ManifestError,
+    NotFoundError,
+    SchemaError,
+)
 from orlog.files import absolute_path
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.manifests.names import DatasetName, did_you_mean, is_name, parse_name
+from orlog.manifests.names import DatasetName, did_you_mean, is_name, parse_name, plain_version
+from orlog.manifests.rebuilds import (
+    how_to_record,
+    is_rebuild,
+    rebuild_warning,
+    recorded_build,
+    version_of,
+)
 from orlog.manifests.shipped import recorded_manifests, shipped_names
 
 __all__ = [
@@ -37,6 +51,7 @@ __all__ = [
     "holds_manifest",
     "is_file",
     "pinned",
+    "read_installed",
     "refuse_hdf5",
     "stored_folder",
     "stored_folders",
@@ -201,7 +216,9 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
         newest = choose_version(versions, history)
         candidates = versions[:1] if newest is None else [newest]
     else:
-        candidates = [version for version in versions if wanted.version in ("", version)]
+        # Earlier releases kept rebuilds under the recorded version.
+        names = {wanted.version, plain_version(wanted.version)}
+        candidates = [one for one in versions if not wanted.version or one in names]
     for version in candidates:
         folder = version_folder(wanted.name, version)
         if opens:
@@ -212,7 +229,8 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
                 manifest = read_manifest(folder / MANIFEST_FILE)
         except NotFoundError:
             continue
-        if (manifest.name, manifest.version) != (wanted.name, version):
+        marked = version_of(manifest)
+        if manifest.name != wanted.name or version not in (manifest.version, marked):
             raise ManifestError(
                 f"{folder}: expected {wanted.name}@{version}, found {manifest.name}@"
                 f"{manifest.version}; move the folder away, then run: orlog build {wanted.name}",
@@ -220,10 +238,12 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
                 expected=f"{wanted.name}@{version}",
                 found=f"{manifest.name}@{manifest.version}",
             )
-        if manifest.digest.startswith(wanted.digest):
+        if wanted.version in ("", marked) and manifest.digest.startswith(wanted.digest):
             message = status_message(wanted.name, version, history)
             if message is not None:
                 warnings.warn(message, stacklevel=4)
+            if opens and not (wanted.version or wanted.digest) and is_rebuild(manifest):
+                warnings.warn(rebuild_warning(manifest), stacklevel=4)
             return folder, manifest
     part = find_part(wanted)
     if part is not None:
@@ -249,8 +269,15 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
             f"only a part of {wanted} is on this machine ({objects} of {len(manifest.objects)} "
             f"objects); run: orlog download {wanted} (or name the episodes or columns)."
         )
+    recorded = recorded_build(wanted.name, wanted.version)
+    if versions and recorded is not None and _matches(recorded, wanted):
+        return (
+            f"{wanted} is the recorded build, which is not on this machine; for it "
+            f"{how_to_record(recorded, read_installed(wanted.name))}. What is here is other data: "
+            f"{', '.join(f'{wanted.name}@{version}' for version in _marked(wanted.name))}."
+        )
     if versions:
-        here = ", ".join(versions)
+        here = ", ".join(_marked(wanted.name))
         return f"{wanted} is not on this machine; its versions here are: {here}."
     recordings = sorted((datasets_folder() / wanted.name).glob(".*.recording/journal.json"))
     if recordings:
@@ -286,6 +313,20 @@ def refuse_hdf5(path: Path) -> None:
         f"{path}: an HDF5 file, not a dataset yet. If it has D4RL's layout (observations, actions, "
         f"rewards, terminals), import it: orlog import {shlex.quote(str(path))} lab/NAME-v1 --format d4rl"
     )
+
+
+def read_installed(name: str) -> list[Manifest]:
+    """Return the manifests of a dataset's versions on this machine, newest first, if readable."""
+    found = []
+    for version in installed_versions(name):
+        with contextlib.suppress(IntegrityError, FormatVersionError):
+            found.append(read_manifest(version_folder(name, version) / MANIFEST_FILE))
+    return found
+
+
+def _marked(name: str) -> list[str]:
+    """Return the versions of a dataset that are on this machine, rebuilds marked as such."""
+    return [version_of(one) for one in read_installed(name)]
 
 
 def _matches(manifest: Manifest, wanted: DatasetName) -> bool:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,15 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.home.folders import datasets_folder, version_folder
+from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
 from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.given import as_name
 from orlog.datasets.recipes.catalogue import catalogue
-from orlog.datasets.recipes.rebuilds import check_rebuild
+from orlog.datasets.recipes.rebuilds import accepted
 from orlog.datasets.recipes.recipe import CatalogueEntry, Recipe, parts_of
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
-from orlog.errors import IntegrityError, NotFoundError
+from orlog.errors import FormatVersionError, IntegrityError, NotFoundError
 from orlog.files import storage_errors, unfinished_folder
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.manifest import (
@@ -33,7 +34,15 @@ from orlog.manifests.manifest import (
     RecipeRecord,
     read_manifest,
 )
-from orlog.manifests.names import DatasetName, did_you_mean, parse_name
+from orlog.manifests.names import DatasetName, did_you_mean, parse_name, plain_version
+from orlog.manifests.rebuilds import (
+    how_to_record,
+    is_rebuild,
+    rebuild_text,
+    rebuild_warning,
+    recorded_build,
+    version_of,
+)
 from orlog.manifests.shipped import recorded_manifest
 from orlog.processes import Execute, map_in_order, process_pool
 
@@ -59,6 +68,9 @@ def build_dataset(
     The bytes do not depend on `workers`. An interruption at any instant leaves nothing that looks
     finished. If two processes build the same dataset, it is built once.
 
+    Other versions of packages, or another processor, can give other bytes than the recorded ones.
+    Such a rebuild is kept under a version of its own, such as `1.0.0+d0b2cd7c`, with a warning.
+
     Args:
         name: Name, with or without version.
         workers: Processes to use, one by default; more need `if __name__ == "__main__":` in a
@@ -75,8 +87,9 @@ def build_dataset(
         MissingExtraError: the recipe's environment is not installed.
         StorageError: the disk is full.
         VersionExistsError: the version is here with another digest; it stays.
-        IntegrityError: a digest was asked for, and the build on this machine has another one; or
-            its episodes are not distributed as those of the recorded build.
+        IntegrityError: a version or digest was asked for, and the build on this machine is a
+            rebuild of it, which is kept; or its episodes are not distributed as those of the
+            recorded build.
     """
     wanted = parse_name(as_name(name))
     entry = catalogue().get(wanted.name)
@@ -89,39 +102,104 @@ def build_dataset(
         )
     if not builds(wanted):
         raise NotFoundError(
-            f"{wanted}: the recipe of this orlog builds version {entry.version}; run: orlog build "
-            f"{wanted.name}"
+            f"{wanted}: the recipe of this orlog builds version {entry.version}; "
+            + (
+                "if this is the digest of a rebuild, get it from where it was made."
+                if wanted.digest
+                else f"run: orlog build {wanted.name}"
+            )
         )
     destination = datasets_folder() / wanted.name / entry.version
-    here = version_folder(wanted.name, entry.version)
-    if (here / MANIFEST_FILE).is_file() and not replace:
-        return here
-    with unfinished_folder(destination, on_wait=on_wait) as folder:
-        if not (destination / MANIFEST_FILE).is_file() or replace:
-            store, manifest = _build(folder, wanted.name, entry, workers, execute, progress)
-
-            def accept(built: Manifest) -> None:
-                # On another processor the bytes may differ from the recorded build. Such a build is
-                # usable on this machine, but is never published under this version.
-                check_unchanged(built, shipped=False)
-                check_rebuild(store, built)
-
-            finish_version(store, manifest, destination, accept=accept, decode=True, replace=True)
-    found = read_manifest(destination / MANIFEST_FILE).digest
-    if not found.startswith(wanted.digest):
+    here = None if replace else _find_built(wanted, entry)
+    if here is None:
+        with unfinished_folder(destination, on_wait=on_wait) as folder:
+            here = None if replace else _find_built(wanted, entry)
+            if here is None:
+                store, manifest = _build(folder, wanted.name, entry, workers, execute, progress)
+                here = _put(store, manifest, destination)
+    built = read_manifest(here / MANIFEST_FILE)
+    version = version_of(built)
+    recorded = recorded_build(wanted.name, entry.version)
+    if wanted.version not in ("", version) or not built.digest.startswith(wanted.digest):
+        again = f"; for the recorded bytes {how_to_record(recorded, [built])}" if recorded else ""
         raise IntegrityError(
-            f"{wanted}: expected that digest, but its recipe gives {found} here; another processor "
-            "or other versions of packages can cause that.",
-            expected=wanted.digest,
-            found=found,
+            f"{wanted}: on this machine its recipe gives {wanted.name}@{version} ({built.digest}), "
+            f"{rebuild_text(built) or 'the recorded build'}, which was kept{again}.",
+            expected=wanted.digest or wanted.version,
+            found=built.digest,
         )
-    return destination
+    if recorded is not None and is_rebuild(built) and not wanted.version:
+        warnings.warn(rebuild_warning(built), stacklevel=2)
+    return here
+
+
+def _find_built(wanted: DatasetName, entry: CatalogueEntry) -> Path | None:
+    """Return the folder of what a build would give here, if it is here already.
+
+    That is the wanted version, the recorded one, or a rebuild with the versions of packages of this
+    machine, whose files differ from the recorded ones.
+    """
+    rebuilt = None
+    recorded = recorded_build(wanted.name, entry.version)
+    for version in installed_versions(wanted.name):
+        if plain_version(version) != entry.version:
+            continue
+        folder = version_folder(wanted.name, version)
+        manifest = _read(folder)
+        if manifest is None or recorded is None:
+            if version == entry.version:
+                return folder
+            continue
+        marked = version_of(manifest)
+        if marked == (wanted.version or entry.version):
+            return folder
+        environment = manifest.environment
+        is_alike = (
+            environment is not None
+            and manifest.recipe == recorded.recipe
+            and environment.versions == environment_versions(entry.recipe.environment_id)
+        )
+        if is_alike and manifest.objects != recorded.objects:
+            rebuilt = rebuilt or folder
+    return rebuilt
+
+
+def _read(folder: Path) -> Manifest | None:
+    """Return the manifest in a folder; None if it cannot be read."""
+    with contextlib.suppress(IntegrityError, FormatVersionError):
+        return read_manifest(folder / MANIFEST_FILE)
+    return None
+
+
+def _put(store: Path, manifest: Manifest, destination: Path) -> Path:
+    """Put a build in its place, and return its folder: a rebuild has a version of its own.
+
+    One that an earlier release kept under the recorded version stays there until the recorded one
+    comes, and then moves to where its version would be today.
+    """
+    old = _read(destination)
+    if old is None or old.digest != manifest.digest:
+        manifest = accepted(store, manifest)
+
+    def accept(built: Manifest) -> None:
+        if built != recorded_manifest(built.name, built.version):
+            check_unchanged(built, shipped=False)
+        elif old is not None and old.digest != built.digest:
+            version = version_of(old)
+            destination.rename(destination.with_name(version))
+
+    place = destination.with_name(manifest.version)
+    with contextlib.ExitStack() as stack:
+        if place != destination:
+            stack.enter_context(unfinished_folder(place))
+        finish_version(store, manifest, place, accept=accept, decode=True, replace=True)
+    return place
 
 
 def builds(wanted: DatasetName) -> bool:
-    """Return whether this orlog has a recipe for the wanted version or digest."""
+    """Return whether this orlog has a recipe for the wanted version or digest, or its rebuild."""
     entry = catalogue().get(wanted.name)
-    if entry is None or wanted.version not in ("", entry.version):
+    if entry is None or plain_version(wanted.version) not in ("", entry.version):
         return False
     if not wanted.digest:
         return True

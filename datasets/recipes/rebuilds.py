@@ -1,7 +1,8 @@
 """Compares a build with the recorded one: identical, statistically equal, or another dataset.
 
 Another processor can change the last bits of floating-point results, and chaotic physics makes other
-episodes of them. Such a rebuild is accepted if no two-sample Kolmogorov-Smirnov test (Massey 1951,
+episodes of them. Such a rebuild is kept, under
+a version of its own (`orlog.manifests.rebuilds`), if no two-sample Kolmogorov-Smirnov test (Massey 1951,
 https://doi.org/10.1080/01621459.1951.10500769) tells its episodes from the recorded ones: a test of
 their returns, one of their lengths, and one of the mean over each episode of every number of an
 action and of an observation. All tests together refuse a build of the same distribution with a
@@ -26,15 +27,19 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError
 from orlog.manifests.columns import axis_of
 from orlog.manifests.manifest import Manifest
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.manifests.names import plain_version
+from orlog.manifests.rebuilds import as_rebuild, how_to_record, recorded_build
+from orlog.manifests.shipped import recorded_folder
 
-__all__ = ["BuildStatistics", "check_rebuild", "compare_with_recorded", "record_statistics"]
+__all__ = ["BuildStatistics", "accepted", "compare_with_recorded", "record_statistics"]
 
 LEVEL = 0.001
 QUANTILES = 100
 MOST_NUMBERS = 64
 """Columns with more numbers in a row, such as images, are compared by the mean of all of them."""
 TEST = "two-sample Kolmogorov-Smirnov"
+DIFFERENT = "statistically different"
+NOT_COMPARED = "not compared"
 
 
 class BuildStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,23 +61,33 @@ def compare_with_recorded(dataset: Dataset) -> str:
     return _compared(dataset)[1]
 
 
-def check_rebuild(folder: Path, manifest: Manifest) -> None:
-    """Refuse a build whose episodes are not distributed as those of the recorded build.
+def accepted(folder: Path, manifest: Manifest) -> Manifest:
+    """Return the manifest to keep a build with: the recorded one, or one that says it is a rebuild.
+
+    If all files are those of the recorded build, it is the recorded build, whatever the packages here.
+
+    Args:
+        folder: The files of the build.
+        manifest: Its manifest, as it would be under the recorded version.
 
     Raises:
-        IntegrityError: they are not; the message names the test and the values.
+        IntegrityError: its episodes are not distributed as those of the recorded build; the message
+            names the test and the values.
     """
-    recorded = recorded_manifest(manifest.name, manifest.version)
+    recorded = recorded_build(manifest.name, manifest.version)
     if recorded is None or recorded.digest == manifest.digest:
-        return
-    is_equal, line = _compared(Dataset(folder, manifest))
-    if is_equal is False:
+        return manifest
+    if msgspec.structs.replace(manifest, environment=recorded.environment) == recorded:
+        return recorded
+    finding, line = _compared(Dataset(folder, manifest))
+    if finding == DIFFERENT:
         raise IntegrityError(
-            f"{manifest.name}@{manifest.version}: {line}; {_versions(recorded, manifest)}. Nothing "
-            "was kept.",
+            f"{manifest.name}@{manifest.version}: {line}; for the recorded bytes "
+            f"{how_to_record(recorded, [as_rebuild(manifest, recorded, finding)])}. Nothing was kept.",
             expected=recorded.digest,
             found=manifest.digest,
         )
+    return as_rebuild(manifest, recorded, finding)
 
 
 def record_statistics(dataset: Dataset) -> Path:
@@ -93,26 +108,22 @@ def _path(name: str) -> Path:
     return recorded_folder(name) / "statistics.json"
 
 
-def _compared(dataset: Dataset) -> tuple[bool | None, str]:
-    """Return whether a build is the recorded one or distributed as it is, and a line about it.
-
-    It is None if nothing is recorded that would tell.
-    """
+def _compared(dataset: Dataset) -> tuple[str, str]:
+    """Return how a build compares with the recorded one, in few words and in a line."""
     manifest = dataset.manifest
-    recorded = recorded_manifest(manifest.name, manifest.version)
+    recorded = recorded_build(manifest.name, manifest.version)
     if recorded is None:
-        return None, "no build of it is recorded"
+        return NOT_COMPARED, "no build of it is recorded"
     if recorded.digest == manifest.digest:
-        return True, "identical: the same digest as the recorded build"
+        return "equal bytes", "identical: the same digest as the recorded build"
     if _value_digests(recorded) == _value_digests(manifest):
-        return True, (
-            f"identical: the same values as the recorded build ({recorded.digest[:19]}), in other "
-            "bytes or with other versions of packages"
+        return "equal values", (
+            f"rebuilt: the same values as the recorded build ({recorded.digest[:19]}), in other bytes"
         )
     path = _path(manifest.name)
     kept = msgspec.json.decode(path.read_bytes(), type=BuildStatistics) if path.is_file() else None
-    if kept is None or kept.version != manifest.version:
-        return None, (
+    if kept is None or kept.version != plain_version(manifest.version):
+        return NOT_COMPARED, (
             f"rebuilt: NOT the recorded build ({recorded.digest[:19]}), and no statistics of it are "
             "recorded to compare with"
         )
@@ -125,32 +136,17 @@ def _compared(dataset: Dataset) -> tuple[bool | None, str]:
     ]
     tests = f"{len(kept.quantiles)} {TEST} tests of episodes at a level of {LEVEL} together"
     if different:
-        return False, (
+        return DIFFERENT, (
             f"the build differs from the recorded version ({recorded.digest[:19]}) by "
             f"{', '.join(different[:3])}{' and others' if len(different) > 3 else ''} ({tests})"
         )
-    return True, (
+    return "statistically equal", (
         f"rebuilt: statistically equal to the recorded version ({recorded.digest[:19]}) by {tests}"
     )
 
 
 def _value_digests(manifest: Manifest) -> dict[str, str]:
     return {column.name: column.blake3 for column in manifest.columns}
-
-
-def _versions(recorded: Manifest, built: Manifest) -> str:
-    """Return which versions of packages differ, and what to do."""
-    if recorded.environment is None or built.environment is None:
-        return "the recipe makes other data"
-    here = built.environment.versions
-    other = [
-        f"{package}=={version} (here {here.get(package, 'none')})"
-        for package, version in recorded.environment.versions.items()
-        if here.get(package) != version
-    ]
-    if other:
-        return f"install the versions it was recorded with, {', '.join(other)}, and build again"
-    return "the versions of packages are the same, so the recipe or this processor is at fault"
 
 
 def _shares() -> np.ndarray:

@@ -29,7 +29,7 @@ from orlog.manifests.manifest import (
     part_folder,
     parts_of,
 )
-from orlog.manifests.names import DatasetName, parse_name
+from orlog.manifests.names import DatasetName, parse_name, version_parts
 from orlog.processes import Execute
 
 __all__ = ["convert_dataset"]
@@ -127,8 +127,8 @@ def _name_of_converted(
         if not _is_free(wanted, dataset, container):
             check_unused(wanted.name, wanted.version)
         return wanted
-    major, minor, patch = dataset.version.split(".")
-    versions = (f"{major}.{minor}.{number}" for number in itertools.count(int(patch) + 1))
+    (major, minor, patch), rebuild = version_parts(dataset.version)
+    versions = (f"{major}.{minor}.{number}{rebuild}" for number in itertools.count(patch + 1))
     names = (parse_name(f"{name}@{version}") for version in versions)
     return next(wanted for wanted in names if _is_free(wanted, dataset, container))
 

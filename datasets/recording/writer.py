@@ -66,7 +66,7 @@ from orlog.manifests.manifest import (
     PartColumn,
     manifest_from_text,
 )
-from orlog.manifests.names import parse_name
+from orlog.manifests.names import parse_name, version_parts
 from orlog.manifests.spaces import storable_space
 
 __all__ = ["DatasetWriter"]
@@ -219,7 +219,7 @@ class DatasetWriter:
                 f"{dataset.name}: a view cannot be appended to; save_dataset stores it as a version."
             )
         base = dataset.manifest
-        major, minor, _ = base.version.split(".")
+        (major, minor, _), rebuild = version_parts(dataset.version)
         facts = {
             "description": base.description,
             "license": base.license,
@@ -232,7 +232,7 @@ class DatasetWriter:
         writer = cls.__new__(cls)
         writer._start(
             base.name,
-            version or f"{major}.{int(minor) + 1}.0",
+            version or f"{major}.{minor + 1}.0{rebuild}",
             dataset.schema,
             facts,
             base.container,

@@ -69,7 +69,7 @@ class RunPolicy:
         """Return algorithm, dataset, seed and step in one line."""
         record = self.run.record
         return (
-            f"RunPolicy({record.algorithm} seed {record.seed} on {record.dataset}, step "
+            f"RunPolicy({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
             f"{self.step:,})"
         )
 

@@ -22,7 +22,7 @@ from orlog.manifests.benchmarks import (
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
-from orlog.manifests.shipped import recorded_manifest
+from orlog.manifests.rebuilds import recorded_build
 from orlog.normalize.references import (
     PublishedProtocol,
     PublishedReferences,
@@ -219,6 +219,6 @@ def _manifest(dataset: Given) -> Manifest | None:
         return load_dataset(dataset).manifest
     except NotFoundError:
         wanted = parse_name(dataset)
-        recorded = recorded_manifest(wanted.name, wanted.version)
+        recorded = recorded_build(wanted.name, wanted.version)
         fits = recorded is not None and recorded.digest.startswith(wanted.digest)
         return recorded if fits else None

@@ -126,7 +126,7 @@ def _protocol(results: Sequence[Result]) -> str:
 def _facts(dataset: Dataset) -> str:
     manifest = dataset.manifest
     rows = [
-        ("name and version", f"{manifest.name}@{manifest.version}"),
+        ("name and version", f"{dataset.name}@{dataset.version}"),
         ("digest", dataset.digest),
         ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
         ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects)} objects"),

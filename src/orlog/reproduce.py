@@ -593,6 +593,11 @@ def _notes(
 ) -> list[str]:
     """Return notes on how this run differs from the recorded one, apart from its scores."""
     notes = []
+    if record.shown_dataset != record.dataset:
+        notes.append(
+            f"the data are a rebuild, {record.shown_dataset} ({record.digest[:19]}), not the recorded "
+            f"{record.dataset}."
+        )
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
     else:

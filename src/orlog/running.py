@@ -80,7 +80,7 @@ class RunResult:
         if self.success_rate is not None:
             score += f", success {100 * self.success_rate:.1f} %"
         return (
-            f"RunResult({record.algorithm} seed {record.seed} on {record.dataset}, step "
+            f"RunResult({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
             f"{self.step:,}: return {self.mean_return:.2f}, {score}, {len(self.returns)} episodes)"
         )
 

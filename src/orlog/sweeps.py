@@ -45,6 +45,7 @@ from orlog.errors import (
 )
 from orlog.files import BusyError, replace_file, sole_access, storage_errors
 from orlog.manifests.names import did_you_mean
+from orlog.manifests.rebuilds import is_rebuild
 from orlog.reproduce import (
     Executor,
     Job,
@@ -289,11 +290,15 @@ def _reference(dataset: Dataset) -> str:
     """Return what names a dataset on any machine, or the path of a view or of a folder elsewhere."""
     if dataset.operation is not None or not _is_at_home(dataset):
         return str(dataset.folder)
-    return f"{dataset.name}@{dataset.digest}"
+    # A worker elsewhere can build what its version names, and the identity holds the digest.
+    pin = dataset.version if is_rebuild(dataset.manifest) else dataset.digest
+    return f"{dataset.name}@{pin}"
 
 
 def _is_at_home(dataset: Dataset) -> bool:
-    return dataset.folder.resolve() == version_folder(dataset.name, dataset.version).resolve()
+    versions = {dataset.version, dataset.manifest.version}
+    folders = {version_folder(dataset.name, version).resolve() for version in versions}
+    return dataset.folder.resolve() in folders
 
 
 def identify(

@@ -20,6 +20,7 @@ ORDER = (
     "errors",
     "files",
     "processes",
+    "terminal",
     "manifests",
     "datasets.columns",
     "datasets.home",

@@ -8,6 +8,7 @@ import typer
 
 from orlog.cli.application import CORES, Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
+from orlog.errors import VersionExistsError
 from orlog.terminal import console, progress_bar
 
 
@@ -37,13 +38,16 @@ def build(
 ) -> None:
     """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing.
 
-    The last line says whether it is identical to the recorded build, or statistically equal to it, as
-    it may be on another processor. What differs more is refused.
+    The last line says whether it is identical to the recorded build, or a rebuild with other bytes that
+    is statistically equal to it, as other packages or another processor make. A rebuild has a version
+    of its own, such as 1.0.0+d0b2cd7c. What differs more is refused.
     With --executor the episodes are made on a cluster, and written here.
     """
+    from orlog.cli.versions import check_pin
     from orlog.datasets.loading import load_dataset
     from orlog.datasets.recipes.build import build_dataset
     from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
+    from orlog.manifests.rebuilds import is_rebuild
     from orlog.manifests.shipped import recorded_folder
 
     execute = cluster_executor(executor, address, executor_option)
@@ -61,9 +65,15 @@ def build(
     dataset = load_dataset(folder)
     comparison = compare_with_recorded(dataset)
     if record:
+        if is_rebuild(dataset.manifest):
+            raise VersionExistsError(
+                f"{dataset.name}@{dataset.version} differs from the recorded build; give the recipe "
+                "another version, or delete what is recorded of this one first."
+            )
         path = recorded_folder(dataset.name) / f"{dataset.version}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataset.manifest.to_json(), "utf-8")
         record_statistics(dataset)
     console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
     console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
+    check_pin(dataset)

@@ -171,4 +171,5 @@ def _state(one: Listed) -> str:
         return f"not here; {one.problem}"
     if one.source is not None:
         return f"not here; get it from {one.source} with orlog download{audit}"
-    return f"{one.state}{audit}"
+    rebuild = f", {one.rebuild}" if one.rebuild else ""
+    return f"{one.state}{rebuild}{audit}"

@@ -58,7 +58,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
             [
                 str(run.folder),
                 record.algorithm,
-                record.dataset,
+                record.shown_dataset,
                 str(record.seed),
                 f"{run.step:,}/{record.steps:,}",
                 _settings(varied[run.folder], besides=("steps",)),

@@ -53,7 +53,7 @@ def evaluate(
     if error is not None:
         spread = f"standard error {error:.2f}, {episodes} episodes"
     console.print(
-        f"{record.algorithm.upper()} seed {record.seed} on {record.dataset}, step "
+        f"{record.algorithm.upper()} seed {record.seed} on {record.shown_dataset}, step "
         f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
     )
     if references is None:

@@ -269,6 +269,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.algos.algorithms import ALGORITHMS
     from orlog.datasets.home.presence import how_much
     from orlog.datasets.listing import audit_of
+    from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.normalize.baselines import read_baseline
     from orlog.reference_returns import references_of
 
@@ -285,12 +286,18 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
             means = [float(scores.mean()) for scores in baseline.scores(references).values()]
             score = sum(means) / len(means)
             baselines.append(
-                {"algorithm": algorithm, "normalized_score": score, "seeds": len(means)}
+                {
+                    "algorithm": algorithm,
+                    "normalized_score": score,
+                    "seeds": len(means),
+                    "is_of_these_data": baseline.digest == manifest.digest,
+                }
             )
     environment, recipe = manifest.environment, manifest.recipe
     return {
         "name": manifest.name,
-        "version": manifest.version,
+        "version": version_of(manifest),
+        "rebuild": rebuild_text(manifest) or None,
         "digest": shown.digest,
         "folder": None if folder is None else str(folder),
         "state": "not here" if folder is None else state,
@@ -350,6 +357,7 @@ def _versions(name: str) -> list[dict[str, Any]]:
     """Return every version that is here or shipped, with its changes and status."""
     from orlog.datasets.home.history import known_versions, read_history
     from orlog.datasets.home.presence import how_much, is_whole
+    from orlog.manifests.rebuilds import rebuild_text, version_of
 
     history = read_history(name)
     found = []
@@ -357,7 +365,8 @@ def _versions(name: str) -> list[dict[str, Any]]:
         status = history.get(version)
         found.append(
             {
-                "version": version,
+                "version": version_of(manifest),
+                "rebuild": rebuild_text(manifest) or None,
                 "digest": manifest.digest,
                 "episodes": manifest.total_episodes,
                 "is_here": folder is not None and is_whole(folder, manifest),
@@ -373,9 +382,10 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     from orlog.datasets.columns.bounds import bounds_of, describe_outside
+    from orlog.manifests.rebuilds import how_to_record
     from orlog.manifests.spaces import leaf_spaces, original_type
 
-    where = facts["folder"] or f"not on this machine; run: orlog build {facts['name']}"
+    where = facts["folder"] or f"not on this machine; {how_to_record(manifest)}"
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}; for the rest run: {again})"
@@ -414,9 +424,12 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     if manifest.recipe is not None:
         recipe = manifest.recipe
         lines.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
+    if facts["rebuild"]:
+        lines.insert(2, ("[yellow]rebuild[/yellow]", facts["rebuild"]))
     lines += [
         ("derived from", f"{parent['digest'][:19]} by {parent['operation']}")
         for parent in facts["lineage"]
+        if not parent["operation"].startswith('{"rebuild":')
     ]
     for column, count in facts["non_finite"].items():
         lines.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
@@ -457,6 +470,10 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ]
         console.print()
         console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
+        others = sum(not one["is_of_these_data"] for one in facts["baselines"])
+        if others and not facts["is_view"]:
+            which = "they were" if others == len(baselines) else f"{others} of them were"
+            console.print(f"{which} trained on other data: the digests differ.")
 
 
 def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
@@ -464,7 +481,7 @@ def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
         return
     rows = []
     for one in versions:
-        note = one["changes"]
+        note = "; ".join(filter(None, (one["rebuild"], one["changes"])))
         if one["status"] != "good":
             use = f"; use {one['use']}" if one["use"] else ""
             note = f"{one['status']}: {one['reason']}{use}" + (f" ({note})" if note else "")

@@ -143,11 +143,13 @@ def _print_json(
     import dataclasses
 
     from orlog.datasets.home.presence import is_whole, present_objects
+    from orlog.manifests.rebuilds import rebuild_text, version_of
 
     objects = present_objects(folder, manifest)
     body = {
         "name": manifest.name,
-        "version": manifest.version,
+        "version": version_of(manifest),
+        "rebuild": rebuild_text(manifest) or None,
         "digest": manifest.digest,
         "folder": str(folder),
         "partial": not is_whole(folder, manifest),
@@ -161,6 +163,7 @@ def _print_json(
 
 def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
     from orlog.datasets.home.presence import how_much, is_whole, present_objects
+    from orlog.manifests.rebuilds import rebuild_text, version_of
 
     objects = present_objects(folder, manifest)
     count = f"{len(objects)} objects"
@@ -168,10 +171,12 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
         count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
     console.print(
-        f"{manifest.name}@{manifest.version}: {count}, "
+        f"{manifest.name}@{version_of(manifest)}: {count}, "
         f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}",
         soft_wrap=True,
     )
+    if text := rebuild_text(manifest):
+        console.print(escape(printable(f"{text}: not the recorded data")), soft_wrap=True)
 
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:

@@ -11,9 +11,10 @@ from rich.markup import escape
 
 from orlog.cli.application import AsJson, app
 from orlog.errors import LockError, NotFoundError
-from orlog.terminal import console, print_json, table
+from orlog.terminal import console, errors, print_json, table
 
 if TYPE_CHECKING:
+    from orlog.datasets.reading.dataset import Dataset
     from orlog.manifests.diff import EpisodeRange
     from orlog.manifests.lock import LockedDataset
 
@@ -79,8 +80,17 @@ def lock(
     update: Annotated[
         bool, typer.Option("--update", help="Move existing pins to other versions or digests.")
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild", help="Pin a rebuild too, which other machines may not be able to make."
+        ),
+    ] = False,
 ) -> None:
-    """Pin datasets to their bytes in orlog.lock; without names, check what it pins."""
+    """Pin datasets to their bytes in orlog.lock; without names, check what it pins.
+
+    The exit code of a check is 3 if something that is pinned is not here.
+    """
     from orlog.manifests.lock import LOCK_FILE, find_lock, read_lock, write_lock
 
     path = find_lock() or Path(LOCK_FILE).absolute()
@@ -88,7 +98,7 @@ def lock(
     if not names and not update:
         _check_pins(path, pins)
         return
-    wanted = {name.partition("@")[0]: _pin_of(name) for name in names or sorted(pins)}
+    wanted = {name.partition("@")[0]: _pin_of(name, rebuild) for name in names or sorted(pins)}
     rows = []
     for name, pin in wanted.items():
         old = pins.get(name)
@@ -107,12 +117,13 @@ def lock(
     console.print(f"\n{path}: commit it with the code that uses these datasets.", soft_wrap=True)
 
 
-def _pin_of(name: str) -> LockedDataset:
-    """Return the pin of what a name means now, whatever a lock says."""
+def _pin_of(name: str, rebuild: bool) -> LockedDataset:
+    """Return the pin of what a name means now, whatever a lock says; of a rebuild only if allowed."""
     from orlog.datasets.reading.finding import find_dataset
     from orlog.manifests.lock import LockedDataset
     from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
-    from orlog.manifests.names import parse_name
+    from orlog.manifests.names import parse_name, plain_version
+    from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.manifests.shipped import recorded_manifest
 
     wanted = parse_name(name)
@@ -123,25 +134,85 @@ def _pin_of(name: str) -> LockedDataset:
         if recorded is None or not recorded.digest.startswith(wanted.digest):
             raise
         manifest = recorded
-    return LockedDataset(version=manifest.version, digest=manifest.digest)
+    version = version_of(manifest)
+    if "+" in version and not rebuild:
+        raise LockError(
+            f"{wanted.name}@{version} is {rebuild_text(manifest)}: other machines may not be able to "
+            f"make it. To pin it nevertheless run: orlog lock --rebuild {wanted.name}@{version}; to "
+            f"pin the recorded data run: orlog lock {wanted.name}@{plain_version(version)}",
+            found=manifest.digest,
+        )
+    return LockedDataset(version=version, digest=manifest.digest)
 
 
 def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
-    from orlog.datasets.reading.finding import find_dataset
+    from orlog.manifests.rebuilds import marked_version
 
     if not pins:
         console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)
         return
-    rows = []
+    rows, unmet = [], []
     for name, pin in sorted(pins.items()):
-        try:
-            find_dataset(f"{name}@{pin.digest}")
-            state = "here"
-        except NotFoundError:
-            state = f"not here; run: orlog build {name}"
-        rows.append((name, pin.version, pin.digest[:19], state))
+        version = marked_version(name, pin.version, pin.digest)
+        is_here = _is_here(name, pin)
+        if not is_here:
+            unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
+        rows.append((name, version, pin.digest[:19], "here" if is_here else "not here"))
     console.print(table(("name", "version", "digest", "state"), rows))
     console.print(f"\n{path}", soft_wrap=True)
+    for line in unmet:
+        errors.print(f"\n{escape(line)}", soft_wrap=True)
+    if unmet:
+        raise typer.Exit(3)
+
+
+def check_pin(dataset: Dataset) -> None:
+    """Say that what the lock of the working folder pins is not here, beside another version that is.
+
+    Raises:
+        LockError: it is not; the message says what would bring the pinned bytes.
+    """
+    from orlog.manifests.lock import find_lock, read_lock
+
+    path = find_lock()
+    pin = read_lock(path).get(dataset.name) if path is not None and path.exists() else None
+    if pin is not None and not _is_here(dataset.name, pin):
+        raise LockError(
+            f"{path} pins {dataset.name}@{pin.version} ({pin.digest}), and this is other data; for "
+            f"those: {_how_to_meet(dataset.name, pin)}",
+            file=str(path),
+            expected=pin.digest,
+            found=dataset.digest,
+        )
+
+
+def _is_here(name: str, pin: LockedDataset) -> bool:
+    from orlog.datasets.reading.finding import find_dataset
+
+    try:
+        find_dataset(f"{name}@{pin.digest}")
+    except NotFoundError:
+        return False
+    return True
+
+
+def _how_to_meet(name: str, pin: LockedDataset) -> str:
+    """Return what would bring the pinned bytes of a dataset to this machine."""
+    from orlog.datasets.reading.finding import read_installed
+    from orlog.manifests.names import plain_version
+    from orlog.manifests.rebuilds import how_to_record, marked_version, recorded_build
+
+    version = marked_version(name, pin.version, pin.digest)
+    recorded = recorded_build(name, pin.version)
+    if recorded is not None and recorded.digest == pin.digest:
+        return how_to_record(recorded, read_installed(name))
+    if "+" not in version:
+        return f"run: orlog download {name}@{version}"
+    return (
+        "only the packages and the processor that made this rebuild give it again; with those "
+        f"run: orlog build {name}@{version}. Or copy it into a home of yours from where it is, or "
+        f"pin the recorded data: orlog lock --update {name}@{plain_version(version)}"
+    )
 
 
 @app.command(

@@ -1,0 +1,169 @@
+"""Rebuilds: what a recipe gives where it does not give the recorded bytes.
+
+Other versions of packages, or another processor, change the last bits of physics. What comes out is
+another content, so it never has the recorded version: it is `1.0.0+d0b2cd7c`, a version with build
+metadata (https://semver.org, item 10) that names the recorded version it stands for and, by the start
+of the digest that it would have under that version, its own content. Its lineage names the recorded
+digest, with this operation:
+
+    {"rebuild": {"finding": "statistically equal", "recorded": {"mujoco": "3.3.0", ..}, "version": "1.0.0"}}
+
+Earlier releases kept rebuilds under the recorded version itself. They are told by their digest, and
+`marked_version` calls them as they would be called today.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from orlog.manifests.documents import canonical_json
+from orlog.manifests.manifest import Manifest, Parent
+from orlog.manifests.names import plain_version
+from orlog.manifests.shipped import recorded_manifest
+
+__all__ = [
+    "as_rebuild",
+    "how_to_record",
+    "is_rebuild",
+    "marked_version",
+    "rebuild_text",
+    "rebuild_warning",
+    "recorded_build",
+    "version_of",
+]
+
+LENGTH = 8
+"""Digits of the digest in the version of a rebuild."""
+
+
+def recorded_build(name: str, version: str) -> Manifest | None:
+    """Return the recorded manifest of a version or of one that is a rebuild of it; None without."""
+    return recorded_manifest(name, plain_version(version))
+
+
+def marked_version(name: str, version: str, digest: str) -> str:
+    """Return the version of a dataset, with the mark of a rebuild if it is one."""
+    recorded = recorded_manifest(name, version)
+    if recorded is None or recorded.digest == digest:
+        return version
+    return f"{version}+{digest.removeprefix('sha256:')[:LENGTH]}"
+
+
+def version_of(manifest: Manifest) -> str:
+    """Return the version of a manifest, with the mark of a rebuild if it is one."""
+    return marked_version(manifest.name, manifest.version, manifest.digest)
+
+
+def is_rebuild(manifest: Manifest) -> bool:
+    """Return whether a version is a rebuild, or was made from one by appending or converting."""
+    return "+" in version_of(manifest)
+
+
+def as_rebuild(manifest: Manifest, recorded: Manifest, finding: str) -> Manifest:
+    """Return the manifest of a build that differs from the recorded one, marked as a rebuild.
+
+    Args:
+        manifest: What the build would be under the recorded version.
+        recorded: The recorded build.
+        finding: How their episodes compare.
+    """
+    operation = {
+        "rebuild": {
+            "finding": finding,
+            "recorded": _versions(recorded),
+            "version": recorded.version,
+        }
+    }
+    return msgspec.structs.replace(
+        manifest,
+        version=version_of(manifest),
+        lineage=[Parent(digest=recorded.digest, operation=canonical_json(operation).decode())],
+    )
+
+
+def rebuild_text(manifest: Manifest) -> str:
+    """Return what a rebuild was made with and how it compares, in words; empty if it is none."""
+    if not is_rebuild(manifest):
+        return ""
+    facts = _facts(manifest)
+    if facts is None:
+        recorded = recorded_manifest(manifest.name, manifest.version)
+        if recorded is None:
+            return "made from a rebuild"
+        facts = {"version": recorded.version, "recorded": _versions(recorded)}
+    here = _versions(manifest)
+    other = [
+        f"{package} {here.get(package, 'unknown')} (recorded with {version})"
+        for package, version in facts["recorded"].items()
+        if here.get(package) != version
+    ]
+    made = ", ".join(other) or "the same versions of packages, so on another processor"
+    finding = f", {facts['finding']}" if facts.get("finding") else ""
+    return f"a rebuild of {facts['version']} with {made}{finding}"
+
+
+def rebuild_warning(manifest: Manifest) -> str:
+    """Return the warning for a name without a version that stands for a rebuild here."""
+    version = version_of(manifest)
+    recorded = recorded_build(manifest.name, version)
+    again = (
+        ""
+        if recorded is None
+        else f"; for the recorded bytes {how_to_record(recorded, [manifest])}"
+    )
+    return (
+        f"{manifest.name} is not the recorded data here: {manifest.name}@{version} is "
+        f"{rebuild_text(manifest)}{again}."
+    )
+
+
+def how_to_record(recorded: Manifest, built: Iterable[Manifest] = ()) -> str:
+    """Return what gives the recorded bytes of a recipe here, as the end of a sentence.
+
+    Args:
+        recorded: The recorded build.
+        built: What was built on this machine.
+    """
+    if any(_versions(one) == _versions(recorded) and is_rebuild(one) for one in built):
+        return (
+            "copy it from a machine with another processor, or build it there: this one gives other "
+            "bytes with the same versions of packages"
+        )
+    build = f"orlog build {recorded.name}@{recorded.version}"
+    here = {package: _installed(package) for package in _versions(recorded)}
+    other = [
+        f"{package}=={version} (here {here[package]})"
+        for package, version in _versions(recorded).items()
+        if here[package] != version
+    ]
+    if other:
+        return f"install the versions it was recorded with, {', '.join(other)}, then run: {build}"
+    return f"run: {build} (the versions of packages here are those it was recorded with)"
+
+
+def _facts(manifest: Manifest) -> dict[str, Any] | None:
+    """Return what the lineage of a rebuild says; None if it does not say it, or not in that form."""
+    for parent in manifest.lineage:
+        try:
+            found = json.loads(parent.operation).get("rebuild")
+        except (AttributeError, RecursionError, ValueError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("recorded"), dict):
+            return {"version": plain_version(manifest.version), **found}
+    return None
+
+
+def _versions(manifest: Manifest) -> Mapping[str, str]:
+    return {} if manifest.environment is None else manifest.environment.versions
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
