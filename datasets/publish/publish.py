@@ -129,13 +129,13 @@ def publish_dataset(
         raise SchemaError(not_a_version(folder))
     with unless_deleted(folder):
         manifest = read_manifest(folder / MANIFEST_FILE)
+    check_unchanged(manifest)
     if is_rebuild(manifest):
         raise VersionExistsError(
             f"{manifest.name}@{version_of(manifest)} is {rebuild_text(manifest)}, and in a registry "
             f"{manifest.name} means the recorded data; store this under a name of your own (orlog "
             "save), and publish that."
         )
-    check_unchanged(manifest)
     registry = open_target(str(target))
     _check_registries(manifest, registry.url)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)

@@ -22,7 +22,7 @@ from orlog.errors import (
 from orlog.manifests.lock import LockedDataset, check_lock, find_lock, read_lock, write_lock
 from orlog.manifests.names import parse_name
 
-NAME = "pointmaze/umaze-v1"
+NAME = "lab/arm-v1"
 PIN = LockedDataset(version="1.0.0", digest=f"sha256:{'ab' * 32}")
 OTHER = LockedDataset(version="2.1.0", digest=f"sha256:{'cd' * 32}")
 

@@ -382,10 +382,12 @@ def _versions(name: str) -> list[dict[str, Any]]:
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     from orlog.datasets.columns.bounds import bounds_of, describe_outside
+    from orlog.datasets.reading.finding import read_installed
     from orlog.manifests.rebuilds import how_to_record
     from orlog.manifests.spaces import leaf_spaces, original_type
 
-    where = facts["folder"] or f"not on this machine; {how_to_record(manifest)}"
+    again = how_to_record(manifest, read_installed(manifest.name))
+    where = facts["folder"] or f"not on this machine; {again}"
     if facts["state"] not in ("here", "not here"):
         again = f"orlog download {facts['name']}@{facts['version']}"
         where = f"{where} ({facts['state']}; for the rest run: {again})"

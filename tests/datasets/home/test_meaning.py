@@ -147,14 +147,15 @@ def test_a_part_keeps_its_name_and_version(good: Dataset) -> None:
     assert len(episode) > 0
 
 
-def test_a_build_does_not_replace_other_bytes(mini_folder: Path, tmp_path: Path) -> None:
-    other = other_bytes(mini_folder, tmp_path / "other")
+def test_a_build_moves_other_bytes_aside_and_keeps_them(mini_folder: Path, tmp_path: Path) -> None:
+    other, good = other_bytes(mini_folder, tmp_path / "other"), Dataset(mini_folder).digest
     shutil.rmtree(mini_folder)
     other.rename(mini_folder)
-    before = Dataset(mini_folder).digest
-    with pytest.raises(VersionExistsError, match="delete the other one first"):
-        build_dataset(MINI, replace=True)
-    assert Dataset(mini_folder).digest == before
+    before = Dataset(mini_folder)
+    assert build_dataset(MINI, replace=True) == mini_folder
+    assert Dataset(mini_folder).digest == good
+    aside = orlog.load_dataset(f"{MINI}@{before.version}")
+    assert (aside.digest, aside.folder.name) == (before.digest, f"1.0.0+{before.digest[7:15]}")
 
 
 def test_a_file_is_not_listed_as_a_version_that_is_something_else(
