@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from orlog.manifests.manifest import Manifest
+from orlog.manifests.rebuilds import version_of
 
 __all__ = ["UNKNOWN", "croissant"]
 
@@ -82,7 +83,7 @@ def croissant(manifest: Manifest, *, url: str = "") -> dict[str, Any]:
             "http://mlcommons.org/croissant/1.0",
             "http://mlcommons.org/croissant/RAI/1.0",
         ],
-        "version": manifest.version,
+        "version": version_of(manifest),
         "identifier": manifest.digest,
         "keywords": ["offline reinforcement learning", "trajectories"],
         "distribution": [

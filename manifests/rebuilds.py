@@ -103,7 +103,7 @@ def rebuild_text(manifest: Manifest) -> str:
         if here.get(package) != version
     ]
     made = ", ".join(other) or "the same versions of packages, so on another processor"
-    finding = f", {facts['finding']}" if facts.get("finding") else ""
+    finding = f", {facts['finding']!s:.60}" if facts.get("finding") else ""
     return f"a rebuild of {facts['version']} with {made}{finding}"
 
 

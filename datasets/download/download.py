@@ -63,7 +63,8 @@ from orlog.files import (
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
-from orlog.manifests.names import DatasetName, is_url, parse_name
+from orlog.manifests.names import DatasetName, is_url, parse_name, plain_version
+from orlog.manifests.rebuilds import version_of
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -302,9 +303,10 @@ def _named_here(wanted: DatasetName) -> Path | None:
         return None
     for version in installed_versions(wanted.name):
         folder = version_folder(wanted.name, version)
-        if wanted.version in ("", version):
+        if plain_version(wanted.version) in ("", plain_version(version)):
             manifest = read_manifest(folder / MANIFEST_FILE)
-            if manifest.digest.startswith(wanted.digest):
+            is_meant = wanted.digest or wanted.version == version_of(manifest)
+            if is_meant and manifest.digest.startswith(wanted.digest):
                 return folder
     return None
 

@@ -58,6 +58,7 @@ from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first, parse_name
+from orlog.manifests.rebuilds import version_of
 from orlog.manifests.signatures import SIGNATURE_FILE
 
 __all__ = [
@@ -266,7 +267,12 @@ def _locking_file(name: str, version: str) -> Path | None:
     """Return the lock file of the working folder if it pins a version, or None."""
     path = find_lock()
     pin = read_lock(path).get(name) if path is not None and path.exists() else None
-    return path if pin is not None and pin.version == version else None
+    if pin is None:
+        return None
+    is_pinned = pin.version == version or _is_meant(
+        DatasetName(name, digest=pin.digest), _own_folder(name, version)
+    )
+    return path if is_pinned else None
 
 
 def _is_here(folder: Path) -> bool:
@@ -274,13 +280,13 @@ def _is_here(folder: Path) -> bool:
 
 
 def _is_meant(wanted: DatasetName, folder: Path) -> bool:
-    if not wanted.digest:
-        return wanted.version in ("", folder.name)
     for place in (folder, partial_folder(folder)):
         with contextlib.suppress(IntegrityError, FormatVersionError):
-            if read_manifest(place / MANIFEST_FILE).digest.startswith(wanted.digest):
-                return True
-    return False
+            manifest = read_manifest(place / MANIFEST_FILE)
+            if wanted.digest:
+                return manifest.digest.startswith(wanted.digest)
+            return wanted.version in ("", version_of(manifest))
+    return not wanted.digest and wanted.version in ("", folder.name)
 
 
 def _why_none(wanted: DatasetName) -> str:

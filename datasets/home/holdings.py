@@ -23,7 +23,7 @@ from orlog.datasets.home.presence import partial_folder
 from orlog.errors import FormatVersionError, IntegrityError, InvalidNameError, OrlogError
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import is_version, newest_first, parse_name
-from orlog.manifests.rebuilds import is_rebuild, rebuild_text
+from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.shipped import recorded_manifest
 
 __all__ = [
@@ -295,7 +295,9 @@ def _history_of(item: Holding) -> tuple[str, str]:
     except (IntegrityError, FormatVersionError):
         return "unknown: its manifest cannot be read", ""
     if is_rebuild(manifest):
-        return rebuild_text(manifest), ""
+        version = version_of(manifest)
+        name = "" if version == item.version else f"{version}, "
+        return f"{name}{rebuild_text(manifest)}", ""
     if manifest.recipe is not None:
         is_known = recorded_manifest(item.name, item.version) is not None
         return "built", f"orlog build {item.name}" if is_known else ""

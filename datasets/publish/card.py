@@ -23,6 +23,7 @@ from orlog.datasets.publish.card_picture import card_picture
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
+from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
 
 __all__ = ["Card", "dataset_card", "escaped", "is_own_card", "marker"]
@@ -108,7 +109,7 @@ def dataset_card(dataset: Dataset, audit: Audit | None, place: str) -> Card:
 def marker(manifest: Manifest) -> str:
     """Return the line by which orlog knows the cards that it wrote, and of what version one is."""
     return (
-        f"{_MARKER} for {manifest.name}@{manifest.version}, {manifest.digest}. It replaces this file when the "
+        f"{_MARKER} for {manifest.name}@{version_of(manifest)}, {manifest.digest}. It replaces this file when the "
         "next version is published; delete this line to keep what you change here. -->"
     )
 
@@ -166,7 +167,7 @@ def _quality(
 ) -> list[tuple[str, str]]:
     manifest = dataset.manifest
     rows = [
-        ("version", f"{manifest.version}, `{manifest.digest}`"),
+        ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
         ("episodes", f"{dataset.total_episodes:,}"),
         ("steps", f"{dataset.total_steps:,}"),
         ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects):,} files"),

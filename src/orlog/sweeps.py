@@ -32,6 +32,7 @@ from orlog.code_version import run_sources
 from orlog.datasets.home.folders import version_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.finding import pinned
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
@@ -44,7 +45,7 @@ from orlog.errors import (
     clause,
 )
 from orlog.files import BusyError, replace_file, sole_access, storage_errors
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
 from orlog.reproduce import (
     Executor,
@@ -245,7 +246,8 @@ def _prepared(name: str, processes: int, on_build: Callable[[str, int, int], Non
         return load_dataset(name)
     except NotFoundError:
         if name.partition("@")[0] in catalogue():
-            return load_dataset(build_dataset(name, workers=processes, progress=progress))
+            wanted = str(pinned(parse_name(name)))
+            return load_dataset(build_dataset(wanted, workers=processes, progress=progress))
         return load_dataset(name, download=True, progress=progress)
 
 

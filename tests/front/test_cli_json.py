@@ -24,7 +24,7 @@ MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 LISTED = {
     *("name", "version", "steps", "size_bytes", "state", "source", "command", "problem"),
-    *("license", "format", "audit", "description"),
+    *("rebuild", "license", "format", "audit", "description"),
 }
 
 
@@ -109,6 +109,7 @@ def test_all_that_is_known_of_a_dataset(mini: Dataset, tmp_path: Path) -> None:
     assert set(body) == {
         "name",
         "version",
+        "rebuild",
         "digest",
         "folder",
         "description",

@@ -474,8 +474,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
         others = sum(not one["is_of_these_data"] for one in facts["baselines"])
         if others and not facts["is_view"]:
-            which = "they were" if others == len(baselines) else f"{others} of them were"
-            console.print(f"{which} trained on other data: the digests differ.")
+            which = "all were" if others == len(baselines) else f"{others} of them were"
+            console.print(f"{which} trained on other data than these: the digests differ.")
 
 
 def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import orlog
@@ -22,7 +23,7 @@ from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExists
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import newest_first
-from orlog.manifests.shipped import recorded_folder, recorded_manifest
+from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
 from orlog.reproduce import make_jobs, run_job, summarize
 from tests import command_line
 
@@ -46,7 +47,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     It is recorded with another version of gymnasium; the episodes of the rebuild are others.
     """
-    folder = tmp_path_factory.mktemp("made")
+    folder, foreign = tmp_path_factory.mktemp("made"), records_folder() / "foreign"
+    (folder / "records").mkdir()
+    (folder / "records" / "foreign").symlink_to(foreign)  # which is read once in each process
     with pytest.MonkeyPatch.context() as patch:
         enter(patch)
         patch.setattr("orlog.manifests.shipped.records_folder", lambda: folder / "records")
@@ -70,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """Return what is recorded of the dataset, which is in the catalogue and not here."""
     enter(monkeypatch)
-    shutil.copytree(made / "records", tmp_path / "records")
+    shutil.copytree(made / "records", tmp_path / "records", symlinks=True)
     monkeypatch.setattr("orlog.manifests.shipped.records_folder", lambda: tmp_path / "records")
     manifest = recorded_manifest(NAME)
     assert manifest is not None
@@ -129,7 +132,7 @@ def test_other_bytes_have_a_version_of_their_own(recorded: Manifest, rebuilt: Da
     assert parent.digest == recorded.digest
     assert json.loads(parent.operation)["rebuild"] == {
         "finding": "statistically equal",
-        "recorded": recorded.environment and recorded.environment.versions,
+        "recorded": {"gymnasium": OLD, "numpy": np.__version__},
         "version": "1.0.0",
     }
     assert compare_with_recorded(rebuilt) == (
@@ -262,10 +265,10 @@ def test_the_pin_of_a_rebuild_does_not_ask_to_build_the_recorded_one(
 def test_on_another_processor_the_packages_are_not_blamed(
     recorded: Manifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert recorded.environment is not None
+    environment = recorded.environment
+    assert environment is not None
     monkeypatch.setattr(
-        "orlog.datasets.recipes.build.environment_versions",
-        lambda _id: recorded.environment and recorded.environment.versions,
+        "orlog.datasets.recipes.build.environment_versions", lambda _id: environment.versions
     )
     change_the_simulator(monkeypatch)
     assert "another processor" in run("build", NAME, "--workers", "1", cwd=tmp_path)
@@ -287,6 +290,10 @@ def test_rebuilds_of_earlier_releases_are_recognized(old_style: Dataset, tmp_pat
         assert "a rebuild of 1.0.0" in run(*command, cwd=tmp_path)
     run("lock", NAME, cwd=tmp_path, code=3)
     assert orlog.build_dataset(NAME) == old_style.folder
+    assert version in run("cache", "list", cwd=tmp_path)
+    run("delete", f"{NAME}@1.0.0", "--yes", cwd=tmp_path, code=1)
+    run("delete", f"{NAME}@{version}", "--yes", cwd=tmp_path)
+    assert not old_style.folder.exists()
 
 
 def test_the_recorded_build_takes_the_place_of_an_earlier_rebuild(
