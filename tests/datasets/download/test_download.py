@@ -171,10 +171,10 @@ def test_other_bytes_under_the_same_version_are_refused(
     served: Served, reseal: Callable[..., Path], mini_folder_there: Path
 ) -> None:
     reseal(mini_folder_there, lambda body: body.update(description="another"))
-    here = orlog.load_dataset(MINI).digest
+    here = orlog.load_dataset(mini_folder_there).digest
     with pytest.raises(IntegrityError, match="a version never changes"):
         orlog.load_dataset(served.url)
-    assert orlog.load_dataset(MINI).digest == here
+    assert orlog.load_dataset(mini_folder_there).digest == here
 
 
 @pytest.fixture
