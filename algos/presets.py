@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from orlog.algos.algorithms import action_kind
+from orlog.algos.algorithms import action_kind, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.published import presets_file, published_settings
@@ -801,7 +801,7 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
     Raises:
         ValueError: there is no such preset for this dataset.
     """
-    names = _names(dataset)
+    algorithm, names = known_as(algorithm), _names(dataset)
     wanted = preset.lower()
     if wanted in ("", OWN) and (algorithm, names[0]) in RECIPES:
         return RECIPES[algorithm, names[0]]
@@ -824,7 +824,7 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
 
 def preset_names(algorithm: str, dataset: Dataset | str) -> list[str]:
     """Return the names of the presets of an algorithm for a dataset, the default first."""
-    names = _names(dataset)
+    algorithm, names = known_as(algorithm), _names(dataset)
     own = [OWN] if (algorithm, names[0]) in RECIPES else []
     found = [name for name, *_ in _fitting(algorithm, names)]
     return [*own, *dict.fromkeys(found), DEFAULTS]

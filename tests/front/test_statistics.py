@@ -218,7 +218,7 @@ def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
     found = orlog("tune-curve", str(sweep), "--trials", "200", "--plot", str(tmp_path / "c.png"))
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    heading = f"iql on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
+    heading = f"IQL on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
     assert heading + "inverse_temperature in 3.0, 10.0)" in found.stdout
     assert "UCB with exploration 2 over 8 of 8 policies, 200 trials" in found.stdout
     assert "30 episodes of each policy with reset seeds from 1000000" in found.stdout
