@@ -145,7 +145,7 @@ _PUBLISHED = {
     "cql_discrete": "published: d3rlpy's defaults for discrete actions",
     "dt": "published: the authors' configuration for Gym, with target and scale of returns from the data",
     "iql": "published: the authors' configuration for locomotion, without its reward scaling",
-    "iql_discrete": "those for continuous actions; the authors have none for discrete ones",
+    "iql_discrete": "the published settings for continuous actions, since none were published for discrete ones",
     "edac": "published: CORL's common configuration, with 10 critics and diversity 1",
     "fql": "published: the authors' configuration, whose distillation weight they choose for each dataset",
     "hiql": "published: OGBench's configuration",

@@ -224,7 +224,7 @@ def check_plots() -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
-            'pictures need matplotlib, which is not installed; run: pip install "orlog[plots]"',
+            'plots need matplotlib, which is not installed; run: pip install "orlog[plots]"',
             extra="plots",
         )
 

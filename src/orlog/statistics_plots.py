@@ -228,7 +228,7 @@ def check_format(path: Path) -> None:
     check_plots()
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
-            f"{path}: the name of a picture must end in one of {', '.join(FORMATS)}, which decides "
+            f"{path}: the name of a plot must end in one of {', '.join(FORMATS)}, which decides "
             "its format."
         )
 
@@ -244,5 +244,5 @@ def save_plot(figure: Figure, path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot write the picture: {error.strerror or error}.", errno=error.errno
+            f"{path}: cannot write the plot: {error.strerror or error}.", errno=error.errno
         ) from error

@@ -347,14 +347,14 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
     for body in ("{}", "[", '{"algorithm": "iql"}'):
         page.write_text(body, "utf-8")
         assert "not the JSON of orlog evaluate or orlog reproduce" in refused("compare", str(page))
-    assert "the name of a picture must end in one of .pdf, .png, .svg" in refused(
+    assert "the name of a plot must end in one of .pdf, .png, .svg" in refused(
         "tune-curve", str(sweep), "--plot", str(tmp_path / "curve.txt")
     )
-    assert "aggregates.bmp: the name of a picture" in refused(
+    assert "aggregates.bmp: the name of a plot" in refused(
         "compare", str(trained), "--plots", str(tmp_path), "--format", "bmp"
     )
     (tmp_path / "file").write_text("")
-    assert "cannot write the picture" in refused(
+    assert "cannot write the plot" in refused(
         "tune-curve", str(sweep), "--trials", "9", "--plot", str(tmp_path / "file" / "curve.svg")
     )
 

@@ -138,7 +138,7 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
 def plot_runs(
     folder: Folder = Path("runs"),
     out: Annotated[
-        Path, typer.Option(help="The picture: a name that ends in .png, .svg or .pdf.")
+        Path, typer.Option(help="The plot: a name that ends in .png, .svg or .pdf.")
     ] = Path("curves.png"),
     success: Annotated[
         bool, typer.Option("--success", help="Draw success rates in place of scores.")

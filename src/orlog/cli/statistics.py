@@ -33,9 +33,9 @@ Runs = Annotated[
 def compare(
     runs: Runs,
     plots: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a picture of each statistic there.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a plot of each statistic there.")
     ] = None,
-    picture: Annotated[str, typer.Option("--format", help="Format of the pictures.")] = "svg",
+    picture: Annotated[str, typer.Option("--format", help="Format of the plots.")] = "svg",
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
     sequential: Annotated[
         bool,
@@ -261,7 +261,7 @@ def tune_curve(
     exploration: Annotated[
         float, typer.Option(min=0, help="Weight of the bandit's exploration.")
     ] = 2.0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a method with its range of settings gives after so many evaluations.
