@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from orlog.errors import AlgorithmError, OrlogError, SchemaError
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import did_you_mean, squeezed
 
 if TYPE_CHECKING:
     import gymnasium
@@ -42,7 +42,9 @@ __all__ = [
     "action_kind",
     "algorithm_forms",
     "algorithm_name",
+    "algorithm_title",
     "find_algorithm",
+    "known_as",
     "make_algorithm",
     "own_errors",
     "takes_goals",
@@ -83,6 +85,7 @@ class Algorithm(Protocol):
             rewards are all 0. Those for goals are given them too.
         STATE: Attributes that training changes, which checkpoints save.
         CONSTANTS: Its other attributes.
+        TITLE: How people write its name; may be left out if it is that of the class.
         FROM_DATA: May be left out. Settings that, where they are None, are taken from the data: those
             that `training/from_data.py` knows.
 
@@ -157,24 +160,27 @@ _SEE = "see orlog.algos.algorithms.Algorithm for what an algorithm declares"
 _PACKAGE = "orlog.algos"
 _DISCRETE = "_discrete"
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_TITLE = re.compile(r'^    TITLE = "(.+)"', re.MULTILINE)
 
 
-def _classes() -> dict[str, str]:
-    """Return the class of each algorithm of this folder by name, in the order of names."""
-    found: dict[str, str] = {}
+def _classes() -> dict[str, tuple[str, str]]:
+    """Return class and title of each algorithm of this folder by name, in the order of names."""
+    found: dict[str, tuple[str, str]] = {}
     for folder in map(Path, sys.modules[_PACKAGE].__path__):
         found.update(_classes_in(folder, folder.stat().st_mtime_ns))
     return dict(sorted(found.items()))
 
 
 @functools.cache
-def _classes_in(folder: Path, _changed: int) -> dict[str, str]:
-    """Return the class of each algorithm of a folder, read again once files come or go."""
+def _classes_in(folder: Path, _changed: int) -> dict[str, tuple[str, str]]:
+    """Return class and title of each algorithm of a folder, read again once files come or go."""
     found = {}
     for path in folder.glob("*.py"):
-        for name in _CLASS.findall(path.read_text("utf-8")):
+        text = path.read_text("utf-8")
+        for name in _CLASS.findall(text):
             if name.lower() == path.stem.replace("_", ""):
-                found[path.stem] = name
+                title = _TITLE.search(text)
+                found[path.stem] = name, name if title is None else title[1]
     return found
 
 
@@ -189,8 +195,29 @@ def _files() -> dict[str, list[str]]:
 
 
 def _import_form(file: str) -> type[Any]:
-    kind: type[Any] = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), _classes()[file])
+    kind: type[Any] = getattr(importlib.import_module(f"{_PACKAGE}.{file}"), _classes()[file][0])
     return kind
+
+
+def known_as(algorithm: str) -> str:
+    """Return orlog's name of an algorithm in any spelling: `td3bc` of TD3+BC, td3_bc and Td3-BC.
+
+    What names none of orlog's, such as `my_method.py:MyMethod`, is returned as it is.
+    """
+    if ":" in algorithm or algorithm.endswith(".py") or algorithm in _files():
+        return algorithm
+    spelled = squeezed(algorithm)
+    for name in _files():
+        if spelled in (squeezed(name), squeezed(algorithm_title(name))):
+            return name
+    return algorithm
+
+
+def algorithm_title(name: str) -> str:
+    """Return how people write an algorithm: `TD3+BC` of `td3bc`, `MyMethod` of `my_method:MyMethod`."""
+    if name in _files():
+        return _classes()[name][1]
+    return name.rpartition(":")[2]
 
 
 def find_algorithm(
@@ -226,7 +253,7 @@ def algorithm_forms(algorithm: AlgorithmLike) -> list[type[Any]]:
     if isinstance(algorithm, str) and ":" in algorithm:
         kinds = [_import_class(algorithm)]
     elif isinstance(algorithm, str):
-        files = _files()
+        files, algorithm = _files(), known_as(algorithm)
         if algorithm not in files:
             for name, forms in files.items():
                 if algorithm in forms:
@@ -320,7 +347,7 @@ def algorithm_name(algorithm: AlgorithmLike) -> str:
         return next((name for name, files in _files().items() if file in files), file)
     module, colon, name = algorithm.rpartition(":")
     if not colon:
-        return algorithm
+        return known_as(algorithm)
     return f"{Path(module).stem if module.endswith('.py') else module}:{name}"
 
 

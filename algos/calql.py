@@ -119,6 +119,7 @@ def calibrated_gaps(
 class CalQL:
     """Calibrated Q-learning for continuous actions."""
 
+    TITLE = "Cal-QL"
     CONFIG = CalQLConfig
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")

@@ -35,6 +35,7 @@ class PercentBCConfig(BCConfig):
 class PercentBC(BC):
     """Behavior cloning of the best episodes with a deterministic tanh policy."""
 
+    TITLE = "BC-10%"
     CONFIG = PercentBCConfig
     REWARDS = True
 

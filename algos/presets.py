@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from orlog.algos.algorithms import action_kind
+from orlog.algos.algorithms import action_kind, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.published import presets_file, published_settings
@@ -145,7 +145,7 @@ _PUBLISHED = {
     "cql_discrete": "published: d3rlpy's defaults for discrete actions",
     "dt": "published: the authors' configuration for Gym, with target and scale of returns from the data",
     "iql": "published: the authors' configuration for locomotion, without its reward scaling",
-    "iql_discrete": "those for continuous actions; the authors have none for discrete ones",
+    "iql_discrete": "the published settings for continuous actions, since none were published for discrete ones",
     "edac": "published: CORL's common configuration, with 10 critics and diversity 1",
     "fql": "published: the authors' configuration, whose distillation weight they choose for each dataset",
     "hiql": "published: OGBench's configuration",
@@ -801,7 +801,7 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
     Raises:
         ValueError: there is no such preset for this dataset.
     """
-    names = _names(dataset)
+    algorithm, names = known_as(algorithm), _names(dataset)
     wanted = preset.lower()
     if wanted in ("", OWN) and (algorithm, names[0]) in RECIPES:
         return RECIPES[algorithm, names[0]]
@@ -824,7 +824,7 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
 
 def preset_names(algorithm: str, dataset: Dataset | str) -> list[str]:
     """Return the names of the presets of an algorithm for a dataset, the default first."""
-    names = _names(dataset)
+    algorithm, names = known_as(algorithm), _names(dataset)
     own = [OWN] if (algorithm, names[0]) in RECIPES else []
     found = [name for name, *_ in _fitting(algorithm, names)]
     return [*own, *dict.fromkeys(found), DEFAULTS]

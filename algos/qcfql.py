@@ -100,6 +100,7 @@ class QCFQLConfig:
 class QCFQL:
     """Flow Q-learning over chunks of continuous actions."""
 
+    TITLE = "QC-FQL"
     CONFIG = QCFQLConfig
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")

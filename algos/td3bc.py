@@ -112,6 +112,7 @@ def policy_loss(
 class TD3BC:
     """TD3+BC for continuous actions."""
 
+    TITLE = "TD3+BC"
     CONFIG = TD3BCConfig
     FROM_RUN = ()
     OBSERVATIONS = ("vector", "structured")

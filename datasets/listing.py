@@ -206,7 +206,11 @@ def listed_elsewhere(here: dict[str, Listed]) -> tuple[dict[str, Listed], dict[s
             )
             if isinstance(entry, IndexEntry):
                 listed = dataclasses.replace(
-                    listed, steps=entry.steps, size_bytes=entry.size_bytes, audit=entry.audit
+                    listed,
+                    steps=entry.steps,
+                    size_bytes=entry.size_bytes,
+                    audit=entry.audit,
+                    license=entry.license,
                 )
             else:
                 listed = dataclasses.replace(

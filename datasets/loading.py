@@ -11,10 +11,10 @@ from orlog.datasets.home.holdings import mark_used
 from orlog.datasets.home.presence import is_partial
 from orlog.datasets.reading.choice import Choice, choose
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.finding import as_folder, pinned
+from orlog.datasets.reading.finding import as_folder, near_names, pinned
 from orlog.datasets.reading.given import Given
 from orlog.datasets.reading.opening import open_named, open_part, open_path
-from orlog.errors import NotFoundError, wrong_type
+from orlog.errors import InvalidNameError, NotFoundError, wrong_type
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.names import is_url, parse_name
 
@@ -68,7 +68,10 @@ def load_dataset(
         if path is not None:
             return open_path(path, choice)
         name = as_listed(str(name))
-        wanted = pinned(parse_name(name))
+        try:
+            wanted = pinned(parse_name(name))
+        except InvalidNameError as error:
+            raise InvalidNameError(f"{error}{near_names(name)}") from None
         try:
             return open_named(wanted, choice)
         except NotFoundError:

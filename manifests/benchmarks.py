@@ -246,10 +246,8 @@ def unknown_name(name: str, known: Iterable[str]) -> NotFoundError:
     """Return the error about a name that no benchmark has; it suggests similar known names."""
     plain = plain_name(name)
     names = {one.casefold(): one for one in known}
-    # A benchmark's own name, such as hopper-medium-v2, lacks the first part.
-    similar = [whole for key, whole in names.items() if key.partition("/")[2] == plain]
-    similar = similar or [names[key] for key in nearest(plain, names)]
-    hint = f" Did you mean {either(similar[:3])}?" if similar else ""
+    similar = [names[key] for key in nearest(plain, names)]
+    hint = f" Did you mean {either(similar)}?" if similar else ""
     return NotFoundError(
         f"{name}: no dataset of this name is here or in a known benchmark "
         f"({', '.join(BENCHMARKS)}).{hint}"

@@ -185,6 +185,7 @@ class IndexEntry(
         episodes: Number of episodes.
         steps: Number of steps.
         audit: `skipped` if its data were published without an audit; left out otherwise.
+        license: SPDX identifier of the data; left out if the manifest says none, and by older orlogs.
     """
 
     digest: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
@@ -192,6 +193,7 @@ class IndexEntry(
     episodes: Count
     steps: Count
     audit: Literal["skipped"] | None = None
+    license: Annotated[str, Meta(max_length=1000)] | None = None
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -265,6 +267,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             episodes=manifest.total_episodes,
             steps=manifest.total_steps,
             audit=None if is_audited else "skipped",
+            license=manifest.license or None,
         )
         versions = {**self.datasets.get(name, {}), version: entry}
         return self._next(datasets={**self.datasets, name: versions})

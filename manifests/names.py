@@ -20,6 +20,7 @@ from orlog.errors import InvalidNameError
 
 __all__ = [
     "DatasetName",
+    "counted",
     "did_you_mean",
     "either",
     "is_name",
@@ -29,6 +30,7 @@ __all__ = [
     "newest_first",
     "parse_name",
     "plain_version",
+    "squeezed",
     "version_parts",
     "versioned",
 ]
@@ -83,7 +85,8 @@ def parse_name(text: str) -> DatasetName:
         raise InvalidNameError(
             f"{shown!r} is not a dataset name: expected group/name-vN in lower case, optionally "
             "followed by @major.minor.patch or @sha256:digest, for example pointmaze/umaze-v1 or "
-            "pointmaze/umaze-v1@1.0.0. A path starts with /, . or ~."
+            "pointmaze/umaze-v1@1.0.0. A path starts with /, . or ~.",
+            name=shown,
         )
     return DatasetName(name, version, digest)
 
@@ -144,8 +147,21 @@ def either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 dataset`, `2,000 datasets`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Return up to three known words that differ little from `word` or contain it, nearest first."""
+    """Return up to three known words that end in, resemble or contain `word`, nearest first."""
     words = list(known)
+    inner = [one for one in words if one.endswith(f"/{word}")]  # d4rl/hopper-medium-v2 without d4rl
+    if inner:
+        return sorted(inner, key=len)[:3]
     close = difflib.get_close_matches(word, words, n=3, cutoff=0.72)
     return close or [one for one in words if len(word) >= 3 and word in one][:3]
+
+
+def squeezed(word: str) -> str:
+    """Return the letters and digits of a word in lower case, in which spellings of it agree."""
+    return re.sub(r"[^a-z0-9]", "", word.casefold())

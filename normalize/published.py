@@ -20,6 +20,7 @@ import msgspec
 
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS, find_benchmark_dataset, plain_name
+from orlog.manifests.names import squeezed
 from orlog.manifests.tables import Row, read_table
 
 __all__ = [
@@ -155,11 +156,7 @@ def scores_on(name: str) -> tuple[PublishedScore, ...]:
 
 def same_algorithm(one: str, other: str) -> bool:
     """Return whether two spellings name the same algorithm: `td3_bc` and `TD3+BC` do."""
-    return _letters(one) == _letters(other)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.casefold())
+    return squeezed(one) == squeezed(other)
 
 
 # Published scores and the values of single seeds behind some of them.
@@ -413,14 +410,14 @@ def disagreements_about(name: str, *, algorithm: str = "") -> list[Disagreement]
     """
     dataset = find_benchmark_dataset(name)
     plain = plain_name(name if dataset is None else dataset.name)
-    known = {_letters(score.algorithm) for score in scores_on(name)}
+    known = {squeezed(score.algorithm) for score in scores_on(name)}
     found = []
     for row in read_table("disagreements"):
         names, about = _subject(row["item"])
         general = any("*" in one for one in names)
         fits = any(fnmatchcase(plain, one) for one in names)
         if general and about:
-            fits = fits and _letters(about) in known
+            fits = fits and squeezed(about) in known
         if fits and (not algorithm or not about or same_algorithm(about, algorithm)):
             found.append(Disagreement(**row))
     return found

@@ -128,25 +128,25 @@ def check_explores(
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
     if not isinstance(dataset.action_space, gymnasium.spaces.Box):
         raise SchemaError(
-            f"{refused}: fine-tuning takes actions that are a Box, found {dataset.action_space}; on "
-            f"such data these can be fine-tuned: {_explorers()}."
+            f"{refused}: fine-tuning takes continuous actions (a Box), found {dataset.action_space}. "
+            "No algorithm is fine-tuned with other actions."
         )
     batch = _check_transitions(kind, config, dataset.name, packed)
     if not hasattr(kind, "explore") and online.noise is None:
         raise SchemaError(
             f"{name} cannot explore: its class has no explore(observations, generator); choose one "
-            f"that has ({_explorers()}), or give a noise to add to its actions: --noise 0.1 (noise= "
+            f"that has ({_explorers(name)}), or give a noise to add to its actions: --noise 0.1 (noise= "
             "in Python)."
         )
     return batch
 
 
-def _explorers() -> str:
-    """Return the names of the algorithms that explore."""
+def _explorers(other_than: str) -> str:
+    """Return the names of the other algorithms that explore."""
     found = [
         name
         for name in ALGORITHMS
-        if any(hasattr(form, "explore") for form in algorithm_forms(name))
+        if name != other_than and any(hasattr(form, "explore") for form in algorithm_forms(name))
     ]
     return ", ".join(found)
 
@@ -163,7 +163,7 @@ def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Array
         words = next((one for base, one in _IN_WORDS.items() if issubclass(found, base)), "")
         raise SchemaError(
             f"{dataset}: {algorithm_name(kind)} learns from {words or found.__name__}, and the steps "
-            f"that are taken in an environment are single transitions; choose one of: {_explorers()}."
+            f"that are taken in an environment are single transitions; choose one of: {_explorers(algorithm_name(kind))}."
         )
     return found
 

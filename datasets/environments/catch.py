@@ -1,14 +1,14 @@
-"""`orlog/Catch-v0`: a paddle catches apples and avoids stones, seen in pictures; discrete actions.
+"""`orlog/Catch-v0`: a paddle catches apples and avoids stones, seen in frames; discrete actions.
 
     . . . . . . . .      actions      0: two pixels to the left, 1: stay, 2: two pixels to the right
     . o . . = . . .      reward       1 for an apple caught, -1 for a stone caught
     . . . . . . . .      episode      150 steps, then it is truncated
-    . . . o . . = .      observation  the last three pictures, 36 x 36
+    . . . o . . = .      observation  the last three frames, 36 x 36
     . . ===== . . .
 
-A new thing appears above the picture with a chance of 1/6 in each step, and always if nothing falls: an
+A new thing appears above the frame with a chance of 1/6 in each step, and always if nothing falls: an
 apple (small, bright) with a chance of 0.6, else a stone (wide, darker). Things fall straight at speeds of their own, and bounce off
-the walls. Where one will land is seen only in several pictures; not all apples can be reached.
+the walls. Where one will land is seen only in several frames; not all apples can be reached.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Catch(gymnasium.Env[np.ndarray, np.int64]):
         return self._stack, reward, False, False, {}
 
     def draw(self) -> np.ndarray:
-        """Return the picture of this step."""
+        """Return the frame of this step."""
         shapes = [(200.0, box(PADDLES[self.paddle], 34.5, 8, 2))]
         for thing in self.things:
             width, height, brightness = (3, 3, 255.0) if thing.is_apple else (5, 2, 120.0)

@@ -1,4 +1,4 @@
-"""Small gray pictures drawn with NumPy: shapes with smooth edges, and stacks of the last pictures.
+"""Small gray frames drawn with NumPy: shapes with smooth edges, and stacks of the last frames.
 
 Coordinates are in pixels: x to the right, y downwards, (0, 0) is the corner at the upper left. A pixel is
 as bright as the share of it that a shape covers. That is exact for boxes; for round shapes it is the
@@ -18,10 +18,10 @@ SIZE = 36
 """Pixels on each side: the fewest that the Nature convolutions take, and that they cover exactly."""
 
 FRAMES = 3
-"""Pictures in an observation, so that speeds and changes of speed can be seen."""
+"""Frames in an observation, so that speeds and changes of speed can be seen."""
 
 STACK = spaces.Box(0, 255, (SIZE, SIZE, FRAMES), np.uint8)
-"""The space of observations: the last pictures as channels, the newest last."""
+"""The space of observations: the last frames as channels, the newest last."""
 
 Coverage = Float64[np.ndarray, "36 36"]
 """The share of each pixel that a shape covers, by row and column."""
@@ -53,7 +53,7 @@ def _edge(to_x: np.ndarray, to_y: np.ndarray, radius: float) -> Coverage:
 
 
 def picture(*shapes: tuple[float, Coverage]) -> UInt8[np.ndarray, "36 36"]:
-    """Return a picture of shapes, each with its brightness from 0 to 255; the brightest one is seen."""
+    """Return a frame of shapes, each with its brightness from 0 to 255; the brightest one is seen."""
     seen = np.zeros((SIZE, SIZE))
     for brightness, coverage in shapes:
         np.maximum(seen, brightness * coverage, out=seen)
@@ -63,7 +63,7 @@ def picture(*shapes: tuple[float, Coverage]) -> UInt8[np.ndarray, "36 36"]:
 def next_stack(
     stack: UInt8[np.ndarray, "36 36 3"] | None, newest: UInt8[np.ndarray, "36 36"]
 ) -> UInt8[np.ndarray, "36 36 3"]:
-    """Return a stack with another picture; the first one of an episode fills the whole stack."""
+    """Return a stack with another frame; the first one of an episode fills the whole stack."""
     if stack is None:
         return np.stack([newest] * FRAMES, axis=-1)
     return np.concatenate([stack[:, :, 1:], newest[:, :, None]], axis=-1)

@@ -1,4 +1,4 @@
-"""`orlog/Reach-v0`: a puck slides onto a moving target, seen in pictures; continuous actions.
+"""`orlog/Reach-v0`: a puck slides onto a moving target, seen in frames; continuous actions.
 
     actions      a force to the right and one downwards, within -1 and 1
     motion       velocity <- 0.6 velocity + force;  place <- place + velocity   (pixels, steps);
@@ -7,9 +7,9 @@
     reward       1 for each step that ends with the puck's center within 3 pixels of the target's
     episode      40 steps, then it is truncated; both places and the target's motion are drawn at its
                  beginning, when the puck is at rest
-    observation  the last three pictures, 36 x 36: the puck is bright, the target larger and darker
+    observation  the last three frames, 36 x 36: the puck is bright, the target larger and darker
 
-A good policy brakes before the target and goes along with it. How fast both move is in no single picture.
+A good policy brakes before the target and goes along with it. How fast both move is in no single frame.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._stack, reward, False, False, {}
 
     def draw(self) -> np.ndarray:
-        """Return the picture of this step."""
+        """Return the frame of this step."""
         return picture((120.0, disc(*self.target, 4.0)), (255.0, disc(*self.puck, 2.0)))
 
 

@@ -224,7 +224,7 @@ def _refuse_wrong_data(found: Audit, folder: Path) -> None:
         )
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise AuditError(
-            f"{found.name}@{found.version}: the audit found what is wrong however it is read, so it is "
+            f"{found.name}@{found.version}: the audit found errors in its data, so it is "
             f"not published: {places}{more}. To see all, run: orlog audit {folder} (to publish it "
             "nevertheless: --no-audit, or audit=False)."
         )

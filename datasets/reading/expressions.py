@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import operator
+import re
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn, TypeAlias
@@ -139,8 +140,10 @@ def _parse(expression: str) -> _Parsed:
             root = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         where = f", character {error.offset}" if error.offset else ""
+        # `return` is a word of Python's own, so it never becomes an unknown name.
+        hint = "; did you mean returns?" if re.search(r"\breturn\b", text) else "."
         raise SchemaError(
-            f"expression {_shorten(text)}{where}: cannot be read: {error.msg}. {ALLOWED}."
+            f"expression {_shorten(text)}{where}: cannot be read: {error.msg}{hint} {ALLOWED}."
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         why = str(error) or "nested too deeply"

@@ -29,7 +29,16 @@ from orlog.errors import (
 from orlog.files import absolute_path
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
-from orlog.manifests.names import DatasetName, did_you_mean, is_name, parse_name, plain_version
+from orlog.manifests.names import (
+    DatasetName,
+    did_you_mean,
+    either,
+    is_name,
+    nearest,
+    parse_name,
+    plain_version,
+    versioned,
+)
 from orlog.manifests.rebuilds import (
     how_to_record,
     is_rebuild,
@@ -50,6 +59,8 @@ __all__ = [
     "folders_to_verify",
     "holds_manifest",
     "is_file",
+    "known_names",
+    "near_names",
     "pinned",
     "read_installed",
     "refuse_hdf5",
@@ -253,6 +264,26 @@ def find_stored(name: str | Path, *, opens: bool = False) -> tuple[Path, Manifes
     raise NotFoundError(_why_not_here(wanted, versions))
 
 
+def known_names() -> set[str]:
+    """Return the names of all datasets that orlog builds or lists, and of those here."""
+    built = {one.name for one in recorded_manifests() if one.recipe is not None}
+    return {*built, *installed_names(), *shipped_names()}
+
+
+def near_names(text: str) -> str:
+    """Return a sentence with the known names that a text which is no name may mean."""
+    wanted, known = text.lower().partition("@")[0], sorted(known_names())
+    # A name of the Hugging Face Hub, such as lerobot/pusht, has another first part and no version.
+    last = wanted.rpartition("/")[2]
+    if versioned(wanted) == wanted:
+        close = nearest(wanted, known)
+    else:
+        close = [one for one in known if one.rpartition("/")[2].startswith(f"{last}-v")]
+    if close:
+        return f" Did you mean {either(close[:3])}?"
+    return f" To find names like it, run: orlog list --remote --search {shlex.quote(last)}"
+
+
 def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
     built = {one.name: one for one in recorded_manifests() if one.recipe is not None}
     entry = built.get(wanted.name)
@@ -295,7 +326,7 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         return f"{wanted} is not known; the recipe of this orlog builds version {entry.version}."
     return (
         f"{wanted.name} is not known"
-        + (did_you_mean(wanted.name, {*built, *installed_names(), *shipped_names()}) or ".")
+        + (did_you_mean(wanted.name, known_names()) or ".")
         + " To see all, run: orlog list"
     )
 

@@ -1,7 +1,7 @@
-"""Recipes of the `pixels/...` datasets: random, medium and expert episodes of tasks seen in pictures.
+"""Recipes of the `pixels/...` datasets: random, medium and expert episodes of tasks seen in pixels.
 
 Episodes, noise and log-probabilities are as in `classic.py`. The difference is what the controllers see:
-the state of the environment, while observations are pictures of it.
+the state of the environment, while observations are frames of it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 from orlog.datasets.audit.findings import GRAVITIES, Audit, place_text
 from orlog.datasets.audit.thresholds import THRESHOLDS
 from orlog.files import storage_errors
+from orlog.manifests.names import counted
 from orlog.pages import html_table, page
 
 __all__ = ["write_audit_page"]
@@ -25,7 +26,7 @@ def write_audit_page(audit: Audit, path: Path) -> None:
     title = f"Audit of {name}"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
-        f"<p>{audit.episodes:,} episodes, {audit.steps:,} steps: {audit.summary()}.</p>",
+        f"<p>{counted(audit.episodes, 'episode')}, {counted(audit.steps, 'step')}: {audit.summary()}.</p>",
         f"<p><code>{html.escape(audit.digest)}</code></p>",
     ]
     for gravity, meaning in GRAVITIES.items():

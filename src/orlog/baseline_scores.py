@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from orlog.algos.algorithms import known_as
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
@@ -67,7 +68,8 @@ def baselines(dataset: Given, *, algorithm: str | None = None) -> list[Published
 def _of_algorithm(
     name: str, algorithm: str, scores: Sequence[PublishedScore]
 ) -> list[PublishedScore]:
-    chosen = [score for score in scores if same_algorithm(score.algorithm, algorithm)]
+    wanted = known_as(algorithm)
+    chosen = [score for score in scores if same_algorithm(known_as(score.algorithm), wanted)]
     if not chosen:
         known = ", ".join(sorted({score.algorithm for score in scores}))
         raise NotFoundError(f"{name}: no score of {algorithm!r} is known; there are {known}.")

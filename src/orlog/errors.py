@@ -66,7 +66,11 @@ class OrlogError(Exception):
 
 
 class InvalidNameError(OrlogError, ValueError):
-    """A dataset name that does not follow the grammar."""
+    """A dataset name that does not follow the grammar; `name` is the text, if it may mean another."""
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class NotFoundError(OrlogError, LookupError):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
 from orlog.normalize.intervals import bootstrap_interval
@@ -140,7 +141,7 @@ def learning_curves(results: Sequence[Result], colors: Mapping[str, str]) -> Fig
                 linewidth=2.4,
                 marker="o",
                 markersize=4,
-                label=result.record.algorithm.upper(),
+                label=algorithm_title(result.record.algorithm),
             )
     axes.axhline(0, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlabel("gradient steps")
@@ -174,7 +175,7 @@ def score_picture(results: Sequence[Result], colors: Mapping[str, str]) -> Figur
                 markersize=6,
                 label="recorded baseline" if row == 0 else None,
             )
-        names.append(result.record.algorithm.upper())
+        names.append(algorithm_title(result.record.algorithm))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.6, len(names) - 0.5)
     axes.axvline(0, color="#999999", linewidth=0.8, linestyle=":")
@@ -223,13 +224,17 @@ def check_plots() -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError(
-            'pictures need matplotlib, which is not installed; run: pip install "orlog[plots]"',
+            'plots need matplotlib, which is not installed; run: pip install "orlog[plots]"',
             extra="plots",
         )
 
 
-def new_figure(columns: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    count: int, *, width: float, height: float, in_row: int = 0
+) -> tuple[Figure, list[Axes]]:
     """Return a figure with axes side by side; width and height are in inches.
+
+    With `in_row` they are those of each of the axes, and so many stand in a row.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -237,8 +242,14 @@ def new_figure(columns: int, *, width: float, height: float) -> tuple[Figure, li
     check_plots()
     from matplotlib.figure import Figure as NewFigure
 
-    figure = NewFigure(figsize=(width, height), layout="constrained", dpi=140)
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+    columns = min(count, in_row) or count
+    rows = -(-count // columns)
+    size = (width * columns, height * rows) if in_row else (width, height)
+    figure = NewFigure(figsize=size, layout="constrained", dpi=140)
+    every = figure.subplots(rows, columns, squeeze=False).flatten()
+    axes = every[:count]
+    for one in every[count:]:
+        one.remove()
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -14,6 +15,7 @@ from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
+from orlog.manifests.names import counted
 from orlog.plots import check_plots
 from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
@@ -73,7 +75,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
                     every,
                     workers=workers,
                     progress=lambda job, step: update(
-                        f"{job.algorithm.upper()} seed {job.seed}", step, job.steps
+                        f"{algorithm_title(job.algorithm)} seed {job.seed}", step, job.steps
                     ),
                 )
             )
@@ -129,7 +131,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
         )
     dataset = load_dataset(folder)
     console.print(
-        f"  {len(manifest.objects)} objects, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
+        f"  {counted(len(manifest.objects), 'object')}, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
         f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(dataset)}",
         soft_wrap=True,
     )

@@ -6,10 +6,12 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.train import CURVE_EPISODES
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
+from orlog.manifests.names import counted
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.pages import html_table, page
@@ -27,10 +29,10 @@ def result_cells(result: Result) -> list[str]:
     recorded = "none"
     if result.baseline is not None and result.references is not None:
         means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
-        recorded = f"{sum(means) / len(means):.1f} ({len(means)} seeds)"
+        recorded = f"{sum(means) / len(means):.1f} ({counted(len(means), 'seed')})"
     speeds = sorted(result.updates_per_second.values())
     return [
-        result.record.algorithm.upper(),
+        algorithm_title(result.record.algorithm),
         f"{returns.mean():.1f}",
         "none" if scores is None else f"{scores.mean():.1f}",
         "none" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
@@ -43,7 +45,7 @@ def result_cells(result: Result) -> list[str]:
 def verdict_lines(results: Sequence[Result]) -> list[str]:
     """Return each verdict with its reasons, a line for each algorithm that has one."""
     return [
-        f"{result.record.algorithm.upper()} is "
+        f"{algorithm_title(result.record.algorithm)} is "
         f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}."
         for result in results
         if result.verdict is not None
@@ -104,7 +106,7 @@ def _protocol(results: Sequence[Result]) -> str:
     protocol = evaluation.protocol
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
     text = (
-        f"{len(first.evaluations)} training seeds, {protocol.episodes} episodes each (reset seeds "
+        f"{counted(len(first.evaluations), 'training seed')}, {counted(protocol.episodes, 'episode')} each (reset seeds "
         f"from {protocol.first_seed:,}), last checkpoint, deterministic actions, in "
         f"{protocol.environment_id} with {versions}. "
     )
@@ -129,7 +131,10 @@ def _facts(dataset: Dataset) -> str:
         ("name and version", f"{dataset.name}@{dataset.version}"),
         ("digest", dataset.digest),
         ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
-        ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects)} objects"),
+        (
+            "size",
+            f"{manifest.size_bytes / 1e6:,.1f} MB in {counted(len(manifest.objects), 'object')}",
+        ),
         ("behavior policy", manifest.behavior_policy),
         ("license", manifest.license),
     ]
@@ -142,7 +147,7 @@ def settings_table(results: Sequence[Result]) -> str:
     """Return the steps, settings and source of each result as a table of HTML."""
     rows = [
         (
-            result.record.algorithm.upper(),
+            algorithm_title(result.record.algorithm),
             f"{result.record.steps:,}",
             ", ".join(f"{name} = {value}" for name, value in result.record.config.items()),
             result.record.source

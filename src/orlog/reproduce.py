@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
+from orlog.algos.algorithms import known_as
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import complete_config, make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
@@ -524,7 +525,7 @@ def reproduce(
             are to be added and nothing is recorded to compare with.
         OrlogError: a run failed.
     """
-    dataset = load_dataset(dataset)
+    algorithm, dataset = known_as(algorithm), load_dataset(dataset)
     if max_seeds is not None:
         check_comparable(algorithm, dataset, steps)
     counts = look_counts(len(seeds), max(max_seeds or 0, len(seeds)))

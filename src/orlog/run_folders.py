@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
@@ -139,7 +140,7 @@ class RunGroup:
     @property
     def label(self) -> str:
         """Algorithm, and the settings that set it apart."""
-        return " ".join([self.algorithm, *setting_words(self.settings)])
+        return " ".join([algorithm_title(self.algorithm), *setting_words(self.settings)])
 
     @property
     def scored(self) -> list[RunSummary]:

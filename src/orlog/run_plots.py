@@ -38,7 +38,8 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
         )
     datasets = list(dict.fromkeys(group.dataset for group in drawn))
     colors = line_colors(group.label for group in drawn)
-    figure, axes = new_figure(len(datasets), width=6.5 * len(datasets), height=3.8)
+    most = max(sum(group.dataset == dataset for group in drawn) for dataset in datasets)
+    figure, axes = new_figure(len(datasets), width=6.5, height=3.8 + 0.2 * most, in_row=3)
     for group in drawn:
         one, shade = axes[datasets.index(group.dataset)], colors[group.label]
         steps, means, low, high = group.curve(success=success)
@@ -56,5 +57,6 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
             one.set_ylim(-0.02, 1.02)
         else:
             one.set_ylabel("normalized score (0 random, 100 expert)" if is_normalized else "return")
-        one.legend(frameon=False)
+        # Below the axes, where it covers no curve.
+        one.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), fontsize="small")
     return figure

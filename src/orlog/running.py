@@ -21,6 +21,7 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
 from orlog.logs import log_to
+from orlog.manifests.names import counted
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
 from orlog.progress import normalizer
@@ -81,7 +82,7 @@ class RunResult:
             score += f", success {100 * self.success_rate:.1f} %"
         return (
             f"RunResult({record.algorithm} seed {record.seed} on {record.shown_dataset}, step "
-            f"{self.step:,}: return {self.mean_return:.2f}, {score}, {len(self.returns)} episodes)"
+            f"{self.step:,}: return {self.mean_return:.2f}, {score}, {counted(len(self.returns), 'episode')})"
         )
 
     @functools.cached_property

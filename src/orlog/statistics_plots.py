@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.errors import StorageError
 from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.sequential import SequentialComparison
@@ -52,7 +53,7 @@ def _draw_estimates(
                 one.interval, [row, row], color=color, linewidth=9, alpha=0.4, solid_capstyle="butt"
             )
         axes.plot(one.value, row, "|", color=color, markersize=14, markeredgewidth=2)
-    axes.set_yticks(range(len(estimates)), list(estimates))
+    axes.set_yticks(range(len(estimates)), [algorithm_title(name) for name in estimates])
     axes.set_ylim(len(estimates) - 0.5, -0.5)
 
 
@@ -78,7 +79,7 @@ def profile_plot(comparison: Comparison, is_normalized: bool, colors: Mapping[st
     figure, (axes,) = new_figure(1, width=6.5, height=3.8)
     for method, one in comparison.profiles.items():
         color = colors[method]
-        axes.plot(one.thresholds, one.shares, color=color, label=method)
+        axes.plot(one.thresholds, one.shares, color=color, label=algorithm_title(method))
         if one.band is not None:
             axes.fill_between(one.thresholds, *one.band, color=color, alpha=0.2, linewidth=0)
     axes.set_xlabel(f"{_score_label(is_normalized)} (threshold)")
@@ -95,7 +96,9 @@ def improvement_plot(
 ) -> Figure:
     """Return the probability of improvement of each pair with its 95 % interval."""
     pairs = {
-        f"{first} > {second}": comparison.improvement[first, second]
+        f"{algorithm_title(first)} > {algorithm_title(second)}": comparison.improvement[
+            first, second
+        ]
         for first, second in itertools.combinations(comparison.ranking(), 2)
     }
     figure, (axes,) = new_figure(1, width=6.5, height=1.2 + 0.4 * len(pairs))
@@ -127,7 +130,7 @@ def variance_plot(
 ) -> Figure:
     """Return the share of seeds, checkpoints and episodes in the variance, by method and task."""
     shares = {
-        f"{method}, {task}": one.shares()
+        f"{algorithm_title(method)}, {task}": one.shares()
         for method, by_task in comparison.variances.items()
         for task, one in by_task.items()
         if one is not None
@@ -225,7 +228,7 @@ def check_format(path: Path) -> None:
     check_plots()
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
-            f"{path}: the name of a picture must end in one of {', '.join(FORMATS)}, which decides "
+            f"{path}: the name of a plot must end in one of {', '.join(FORMATS)}, which decides "
             "its format."
         )
 
@@ -241,5 +244,5 @@ def save_plot(figure: Figure, path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise StorageError(
-            f"{path}: cannot write the picture: {error.strerror or error}.", errno=error.errno
+            f"{path}: cannot write the plot: {error.strerror or error}.", errno=error.errno
         ) from error

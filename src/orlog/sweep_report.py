@@ -16,19 +16,20 @@ import dataclasses
 import hashlib
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.loading import load_dataset
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
 from orlog.files import replace_file, storage_errors
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
-from orlog.manifests.names import is_name
+from orlog.manifests.names import counted, is_name
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import Baseline
 from orlog.normalize.comparison import Comparison, compare_methods
@@ -486,13 +487,9 @@ def _summary(stored: Sequence[StoredResult]) -> str:
     )
     hours = sum(one.seconds for one in stored) / 3600
     return (
-        f"{_count(stored, 'run')} of {_count(algorithms, 'algorithm')} on {_count(datasets, 'dataset')}; "
+        f"{counted(len(stored), 'run')} of {counted(len(algorithms), 'algorithm')} on {counted(len(datasets), 'dataset')}; "
         f"{hours:.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
     )
-
-
-def _count(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _score_table(results: Sequence[Result]) -> str:
@@ -503,7 +500,7 @@ def _score_table(results: Sequence[Result]) -> str:
         record = result.record
         cells.setdefault(record.dataset, {})[record.algorithm] = _score_cell(result)
     rows = [[name, *(row.get(one, "") for one in algorithms)] for name, row in cells.items()]
-    headings = ("dataset", *(one.upper() for one in algorithms))
+    headings = ("dataset", *(algorithm_title(one) for one in algorithms))
     return html_table(headings, rows, range(1, len(headings)))
 
 
@@ -521,7 +518,7 @@ def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list
     names = list(next(iter(comparison.aggregates.values())))
     rows = [
         [
-            method.upper(),
+            algorithm_title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
             *([ranks[method].text(".2f")] if ranks else []),
@@ -530,7 +527,7 @@ def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list
     ]
     headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
     parts = [
-        f"<h2>Over {_count(comparison.tasks, 'dataset')}</h2>",
+        f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
         f"<p>{html.escape(', '.join(comparison.tasks))}</p>",
         html_table(headings, rows, range(1, len(headings))),
     ]
@@ -553,7 +550,7 @@ def _dataset_parts(
     protocol = there[0].job.protocol
     versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
     facts = (
-        f"{there[0].record.version}, {there[0].job.digest}. {protocol.episodes} episodes of each seed "
+        f"{there[0].record.version}, {there[0].job.digest}. {counted(protocol.episodes, 'episode')} of each seed "
         f"in {protocol.environment_id} with {versions}."
     )
     parts = [f"<h2>{html.escape(dataset)}</h2>", f"<p>{html.escape(facts)}</p>"]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.algos.algorithms import algorithm_name
+from orlog.algos.algorithms import algorithm_name, known_as
 from orlog.algos.presets import recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import scoring_protocol
@@ -210,6 +210,7 @@ def plan_sweep(
         ValueError: no such algorithm, or something is named twice, also two versions of a dataset or
             a dataset and a view of it, which a report could not tell apart.
     """
+    algorithms = [known_as(algorithm) for algorithm in algorithms]
     for algorithm in algorithms:
         make_config(algorithm, {})
     names = [algorithm_name(algorithm) for algorithm in algorithms]

@@ -75,9 +75,10 @@ def table(
 
 
 def printable(text: str) -> str:
-    """Return text from outside, with characters that could control a terminal replaced."""
+    """Return text from outside, with characters that could control a terminal escaped."""
     return "".join(
-        one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
+        for one in text
     )
 
 

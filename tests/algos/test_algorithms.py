@@ -13,7 +13,13 @@ from gymnasium import spaces
 from safetensors.torch import load_file
 
 import orlog
-from orlog.algos.algorithms import ALGORITHMS, find_algorithm, make_algorithm
+from orlog.algos.algorithms import (
+    ALGORITHMS,
+    algorithm_title,
+    find_algorithm,
+    known_as,
+    make_algorithm,
+)
 from orlog.algos.networks import Scaling
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import check_for_any_form, make_config
@@ -281,3 +287,26 @@ def test_the_source_of_cqls_defaults_is_not_said_to_be_corls_configuration() -> 
         "cql", {"conservative_weight": 5.0, "policy_learning_rate": 1e-4}
     )
     assert "CORL" not in recipe_for("cql", "d4rl/halfcheetah-medium-v2").source
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_spelling_of_a_name_finds_the_algorithm(name: str) -> None:
+    title = algorithm_title(name)
+    for spelling in (
+        name,
+        name.upper(),
+        title,
+        title.lower(),
+        title.replace("+", "_"),
+        f" {title}",
+    ):
+        assert known_as(spelling) == name, spelling
+        assert find_algorithm(spelling) is find_algorithm(name)
+        assert recipe_for(spelling, "pointmaze/umaze-v1") == recipe_for(name, "pointmaze/umaze-v1")
+
+
+def test_titles_are_those_of_the_papers() -> None:
+    titles = [algorithm_title(name) for name in ("bc", "percent_bc", "td3bc", "rebrac", "calql")]
+    assert titles == ["BC", "BC-10%", "TD3+BC", "ReBRAC", "Cal-QL"]
+    assert algorithm_title("my_method:MyMethod") == known_as("MyMethod") == "MyMethod"
+    assert known_as("MINE.py:IQL") == "MINE.py:IQL"

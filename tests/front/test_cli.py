@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import orlog as orlog_package
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.cli import app
+from orlog.errors import InvalidNameError
 from tests.command_line import orlog
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -345,3 +347,52 @@ def test_a_quickstart_never_writes_into_a_folder_that_is_there(
         "orlog-quickstart-2",
         "orlog-quickstart-3",
     ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "NAME"),
+        ("download", "NAME"),
+        ("build", "NAME"),
+        ("verify", "NAME"),
+        ("repair", "NAME"),
+        ("lock", "NAME"),
+        ("audit", "NAME"),
+        ("baselines", "NAME"),
+        ("references", "NAME"),
+        ("train", "iql", "NAME"),
+        ("reproduce", "iql", "NAME"),
+        ("export", "NAME", "out", "--to", "npz"),
+        ("view", "NAME", "--top", "10", "--save", "best.json"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_answers_a_bare_name_with_the_nearest(command: tuple[str, ...]) -> None:
+    found = orlog(*(word.replace("NAME", "hopper-medium-v2") for word in command))
+    assert found.returncode == 1
+    assert "d4rl/hopper-medium-v2" in found.stderr
+
+
+def test_python_answers_a_bare_name_with_the_nearest() -> None:
+    with pytest.raises(InvalidNameError, match="mean pointmaze/umaze-v1"):
+        orlog_package.load_dataset("umaze-v1")
+    found = orlog("show", "lerobot/pusht")
+    assert "orlog list --remote --search pusht" in found.stderr
+
+
+def test_a_setting_given_as_an_option_is_pointed_to_set() -> None:
+    found = orlog("train", "iql", MINI, "--batch-size", "64")
+    assert found.returncode == 2
+    assert "--set batch_size=" in found.stderr
+    assert "--set" not in orlog("show", MINI, "--batch-size", "64").stderr
+
+
+@pytest.mark.usefixtures("mini")
+def test_a_view_of_nothing_is_written_only_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    command = ("view", MINI, "--where", "returns > 1e9", "--save", str(path))
+    assert orlog(*command).returncode == 1
+    assert not path.exists()
+    assert orlog(*command, "--allow-empty").returncode == 0
+    assert orlog_package.load_dataset(path).total_episodes == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orlog.algos.algorithms import ALGORITHMS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 WITH_PYTHON = [page for page in PAGES if "```python\n" in page.read_text("utf-8")]
@@ -74,3 +76,10 @@ def test_the_examples_run(
     found = capsys.readouterr().out
     for line in lines:
         assert line in found
+
+
+def test_the_table_of_methods_has_each_once_and_the_readme_counts_them() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text("utf-8").partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert rows == sorted(ALGORITHMS)
+    assert f"[{len(ALGORITHMS)} methods]" in (ROOT / "README.md").read_text("utf-8")

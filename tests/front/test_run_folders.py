@@ -19,8 +19,10 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
 from orlog.files import hold_folder
 from orlog.normalize.intervals import mean_interval
+from orlog.plots import new_figure
 from orlog.reference_returns import references
 from orlog.run_folders import find_run_folders, group_runs
+from orlog.run_plots import curves_plot
 from orlog.running import finetune as orlog_finetune
 from tests.command_line import orlog
 
@@ -205,6 +207,15 @@ def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     assert rates.returncode == 0, rates.stderr
     steps, means, *_ = group_runs(find_run_folders(some / "bc"))[0].curve(success=True)
     assert (steps.tolist(), means.tolist()) == ([5, 10], [0, 0.5])
+    figure = curves_plot(group_runs(find_run_folders(some)))
+    figure.canvas.draw()
+    for axes in figure.axes:
+        legend, drawn = axes.get_legend(), axes.get_window_extent()
+        assert legend is not None
+        assert legend.get_window_extent().y1 <= drawn.y0  # below, where no curve is
+    panels, _ = new_figure(7, width=6.5, height=4, in_row=3)
+    assert panels.get_size_inches().tolist() == [19.5, 12]
+    assert len(panels.axes) == 7
     wrong = orlog("runs", "plot", str(some), "--out", str(tmp_path / "curves.gif"))
     assert wrong.returncode == 1
     assert "must end in one of" in wrong.stderr

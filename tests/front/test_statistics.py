@@ -218,7 +218,7 @@ def test_the_tune_curve_of_a_sweep(sweep: Path, tmp_path: Path) -> None:
     found = orlog("tune-curve", str(sweep), "--trials", "200", "--plot", str(tmp_path / "c.png"))
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    heading = f"iql on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
+    heading = f"IQL on {MINI}: 8 policies, 4 settings (expectile in 0.7, 0.9; "
     assert heading + "inverse_temperature in 3.0, 10.0)" in found.stdout
     assert "UCB with exploration 2 over 8 of 8 policies, 200 trials" in found.stdout
     assert "30 episodes of each policy with reset seeds from 1000000" in found.stdout
@@ -347,14 +347,14 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
     for body in ("{}", "[", '{"algorithm": "iql"}'):
         page.write_text(body, "utf-8")
         assert "not the JSON of orlog evaluate or orlog reproduce" in refused("compare", str(page))
-    assert "the name of a picture must end in one of .pdf, .png, .svg" in refused(
+    assert "the name of a plot must end in one of .pdf, .png, .svg" in refused(
         "tune-curve", str(sweep), "--plot", str(tmp_path / "curve.txt")
     )
-    assert "aggregates.bmp: the name of a picture" in refused(
+    assert "aggregates.bmp: the name of a plot" in refused(
         "compare", str(trained), "--plots", str(tmp_path), "--format", "bmp"
     )
     (tmp_path / "file").write_text("")
-    assert "cannot write the picture" in refused(
+    assert "cannot write the plot" in refused(
         "tune-curve", str(sweep), "--trials", "9", "--plot", str(tmp_path / "file" / "curve.svg")
     )
 

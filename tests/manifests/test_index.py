@@ -61,6 +61,7 @@ def test_a_version_is_added_once_and_never_changed(built_mini: Path) -> None:
         size_bytes=manifest.size_bytes,
         episodes=manifest.total_episodes,
         steps=manifest.total_steps,
+        license=manifest.license,
     )
     assert more.with_version(manifest) is more
     other = IndexEntry(digest=DIGEST, size_bytes=10, episodes=2, steps=5)

@@ -37,7 +37,7 @@ from orlog.cli import (
     views,
 )
 from orlog.cli.application import Debug, app
-from orlog.errors import OrlogError
+from orlog.errors import InvalidNameError, OrlogError
 from orlog.terminal import errors, printable
 
 __all__ = ["app", "main"]
@@ -120,6 +120,10 @@ def _fail(error: Exception, code: int) -> None:
     text = str(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
+    if isinstance(error, InvalidNameError) and error.name:
+        from orlog.datasets.reading.finding import near_names
+
+        text += near_names(error.name)
     errors.print(f"[red]error:[/red] {escape(printable(text))}", soft_wrap=True)
     sys.exit(code)
 
@@ -133,6 +137,10 @@ def _fail_usage(error: Any) -> None:
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
             errors.print(escape(printable(hint)), soft_wrap=True)
+        if hasattr(error, "possibilities") and error.ctx is not None:  # there is no such option
+            setting = error.option_name.strip("-").replace("-", "_")
+            if any("--set" in one.opts for one in error.ctx.command.params):
+                message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"
         end = "" if message.endswith((".", "?")) else "."
         errors.print(f"[red]error:[/red] {escape(printable(message))}{end}", soft_wrap=True)
     sys.exit(error.exit_code)

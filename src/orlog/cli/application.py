@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import orlog
-from orlog.algos.algorithms import ALGORITHMS
+from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.processes import cores
 from orlog.terminal import console
 
@@ -40,7 +40,10 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")]
 Algorithm = Annotated[
     str,
-    typer.Argument(help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own."),
+    typer.Argument(
+        help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own.",
+        callback=known_as,
+    ),
 ]
 AsJson = Annotated[
     bool,

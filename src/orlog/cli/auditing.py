@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson, Name, TrustEnvironment, app
+from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def print_audit(found: Audit) -> None:
     from orlog.datasets.audit.findings import place_text
 
     name = f"{found.name}@{found.version}" if found.version else found.name
-    title = f"{name}: {found.episodes:,} episodes, {found.steps:,} steps: {found.summary()}"
+    title = f"{name}: {counted(found.episodes, 'episode')}, {counted(found.steps, 'step')}: {found.summary()}"
     console.print(escape(printable(title)), soft_wrap=True)
     if found.findings:
         rows = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.cli.training import read_setting
+from orlog.manifests.names import counted
 from orlog.terminal import console
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def train(
     from orlog.algos.training.stopping import StopRequest
 
     def show(line: LogLine) -> None:
-        console.print(f"{line.steps:,} steps: return {line.mean:,.1f}")
+        console.print(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
 
     request = StopRequest()
     with request.noted():
@@ -72,6 +73,6 @@ def train(
     for line in record.policies:
         console.print(
             f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
-            f"{len(line.returns)} episodes"
+            f"{counted(len(line.returns), 'episode')}"
         )
     console.print(f"{record.digest}\nis in {out}", soft_wrap=True)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.cli.application import AlgorithmOfRun, Device, Log, TrustEnvironment, app
-from orlog.cli.training import read_setting, title, watched_run
+from orlog.cli.training import read_setting, watched_run
 from orlog.terminal import console
 
 EVEN = "even"
@@ -88,7 +89,7 @@ def finetune(
     command += ["--trust-environment"] if trust_environment else []
     old, data, folder = find_finetuned(run, out, dataset=dataset, algorithm=algorithm)
     with watched_run(
-        f"{title(old.algorithm)} seed {old.seed}",
+        f"{algorithm_title(old.algorithm)} seed {old.seed}",
         data,
         folder,
         log,
@@ -115,7 +116,7 @@ def finetune(
     advice += "" if algorithm is None else f" --algorithm {shlex.quote(algorithm)}"
     advice += " --trust-environment" if trust_environment else ""
     console.print(
-        f"fine-tuned {title(record.algorithm)} for {record.steps:,} steps; {advice}",
+        f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}",
         soft_wrap=True,
     )
 

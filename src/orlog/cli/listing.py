@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson, app
+from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def list_datasets(
         console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
     elif chosen:
         console.print(
-            f"\n{len(chosen)} datasets. Files and checksums: orlog show NAME; to get one: "
+            f"\n{counted(len(chosen), 'dataset')}. Files and checksums: orlog show NAME; to get one: "
             "orlog download NAME",
             soft_wrap=True,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.cli.application import AsJson, app
 from orlog.terminal import console, print_json, printable, table
 
@@ -52,7 +53,7 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     from orlog.reference_returns import references
 
     title = published_name(name)
-    disagreements = disagreements_about(title, algorithm=algorithm or "")
+    disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
     problem = None
     scores = []
     try:
@@ -111,7 +112,7 @@ def _print_section(section: Section) -> None:
     spread_digits = _digits(one.spread for one in scores if one.spread is not None)
     rows = [
         [
-            one.algorithm,
+            algorithm_title(one.algorithm),
             f"{one.score:.{digits}f}",
             "unknown" if one.spread is None else f"{one.spread:.{spread_digits}f}",
             str(one.seeds or "unknown"),

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from orlog.cli.application import SignExisting, Trust, check_signing
 from orlog.manifests.documents import parse_json, read_small_file
+from orlog.manifests.names import counted
 from orlog.terminal import console, table
 
 __all__ = ["keys", "registries"]
@@ -183,7 +184,7 @@ def link(
     )
     has_all = all(file.has_checksum for file in entry.each)
     note = "" if has_all else "; without a checksum the first download will be trusted"
-    places = url or f"{len(entry.files)} files"
+    places = url or f"{counted(len(entry.files), 'file')}"
     console.print(escape(f"listed in {registry}: {name} at {places}{note}"), soft_wrap=True)
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.cli.application import AsJson
+from orlog.manifests.names import counted
 from orlog.terminal import console, print_json, printable
 
 __all__ = ["reports"]
@@ -53,7 +54,7 @@ def verify(
             console.print(f"note: {escape(printable(note))}", soft_wrap=True)
         outcome = f"{len(found.problems)} differences" if found.problems else "all numbers agree"
         console.print(
-            f"{outcome}: computed again from {found.results} results, of which {found.stored} are "
+            f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
             "stored in this home and were compared with it",
             soft_wrap=True,
         )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.algos.algorithms import ALGORITHMS
+from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.cli.application import CORES, AsJson, TrustEnvironment, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
 from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 from orlog.terminal import (
     console,
     errors,
@@ -37,7 +38,11 @@ REPORT = Path("runs/report")
 def reproduce(
     algorithm: Annotated[
         str | None,
-        typer.Argument(help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS.", show_default=False),
+        typer.Argument(
+            help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS.",
+            show_default=False,
+            callback=lambda given: given and known_as(given),
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -219,7 +224,9 @@ def _one(
         max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
     def tell(so_far: Result) -> None:
-        errors.print(f"{len(so_far.evaluations)} seeds: {so_far.verdict}", soft_wrap=True)
+        errors.print(
+            f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}", soft_wrap=True
+        )
 
     with progress_bars(lines=True) as update:
         result = run(

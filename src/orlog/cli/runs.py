@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.cli.application import AsJson
 from orlog.terminal import console, errors, print_json, printable, table
 
@@ -57,7 +58,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
         rows.append(
             [
                 str(run.folder),
-                record.algorithm,
+                algorithm_title(record.algorithm),
                 record.shown_dataset,
                 str(record.seed),
                 f"{run.step:,}/{record.steps:,}",
@@ -119,7 +120,13 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
     for group in groups:
         seeds = ", ".join(str(run.record.seed) for run in group.runs if run.record is not None)
         score = _score(group.score, group.interval)
-        row = [group.dataset, group.algorithm, _settings(group.settings), seeds, score]
+        row = [
+            group.dataset,
+            algorithm_title(group.algorithm),
+            _settings(group.settings),
+            seeds,
+            score,
+        ]
         rows.append([*row, _share(group.success_rate)])
     _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
     for note in notes:
@@ -131,7 +138,7 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
 def plot_runs(
     folder: Folder = Path("runs"),
     out: Annotated[
-        Path, typer.Option(help="The picture: a name that ends in .png, .svg or .pdf.")
+        Path, typer.Option(help="The plot: a name that ends in .png, .svg or .pdf.")
     ] = Path("curves.png"),
     success: Annotated[
         bool, typer.Option("--success", help="Draw success rates in place of scores.")

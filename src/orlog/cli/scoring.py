@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.cli.application import AlgorithmOfRun, AsJson, Name, TrustEnvironment, app
+from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
@@ -51,9 +53,9 @@ def evaluate(
     record, references, error = result.run.record, result.references, result.standard_error
     spread = "one episode, so there is no standard error"
     if error is not None:
-        spread = f"standard error {error:.2f}, {episodes} episodes"
+        spread = f"standard error {error:.2f}, {counted(episodes, 'episode')}"
     console.print(
-        f"{record.algorithm.upper()} seed {record.seed} on {record.shown_dataset}, step "
+        f"{algorithm_title(record.algorithm)} seed {record.seed} on {record.shown_dataset}, step "
         f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
     )
     if references is None:

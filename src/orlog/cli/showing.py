@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.cli.application import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
 from orlog.terminal import console, errors, print_json, progress_bar, table
@@ -467,7 +468,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     _print_versions(facts["versions"], facts["version"])
     if facts["baselines"]:
         baselines = [
-            (one["algorithm"].upper(), f"{one['normalized_score']:.1f}", str(one["seeds"]))
+            (algorithm_title(one["algorithm"]), f"{one['normalized_score']:.1f}", str(one["seeds"]))
             for one in facts["baselines"]
         ]
         console.print()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.cli.application import AsJson, app
 from orlog.terminal import console, errors, print_json, printable, table
 
@@ -32,9 +33,9 @@ Runs = Annotated[
 def compare(
     runs: Runs,
     plots: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a picture of each statistic there.")
+        Path | None, typer.Option(metavar="FOLDER", help="Write a plot of each statistic there.")
     ] = None,
-    picture: Annotated[str, typer.Option("--format", help="Format of the pictures.")] = "svg",
+    picture: Annotated[str, typer.Option("--format", help="Format of the plots.")] = "svg",
     resamples: Annotated[int, typer.Option(min=100, help="Resamples of the bootstrap.")] = 2000,
     sequential: Annotated[
         bool,
@@ -136,6 +137,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
     unit = "normalized scores, 0..100" if is_normalized else "returns"
     console.print(f"{unit}: mean and standard deviation over seeds")
     methods = comparison.methods
+    titles = [algorithm_title(method) for method in methods]
     rows = []
     for index, task in enumerate(comparison.tasks):
         cells = [task]
@@ -144,13 +146,13 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             spread = f" ± {means.std(ddof=1):.1f}" if len(means) > 1 else ""
             cells.append(f"{means.mean():.1f}{spread}")
         rows.append(cells)
-    console.print(_plain_table(("task", *methods), rows, numbers=range(1, len(methods) + 1)))
+    console.print(_plain_table(("task", *titles), rows, numbers=range(1, len(methods) + 1)))
     names = list(next(iter(comparison.aggregates.values())))
     ranks = comparison.ranks
     headings = ["method", "seeds", *names, *(["mean rank"] if ranks else [])]
     rows = [
         [
-            method,
+            algorithm_title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
             *([ranks[method].text(".2f")] if ranks else []),
@@ -163,13 +165,13 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
     if consensus is not None:
         others = "" if consensus.rankings in (None, 1) else f", {consensus.rankings} are as good"
         _say(
-            f"\nconsensus of the tasks (Kemeny): {' > '.join(comparison.ranking())} "
+            f"\nconsensus of the tasks (Kemeny): {' > '.join(map(algorithm_title, comparison.ranking()))} "
             f"({consensus.disagreements} disagreements{others})"
         )
         console.print("\nprobability that a run of the row scores above one of the column")
         rows = [
             [
-                first,
+                algorithm_title(first),
                 *(
                     "" if first == second else comparison.improvement[first, second].text(".2f")
                     for second in methods
@@ -177,10 +179,10 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             ]
             for first in methods
         ]
-        console.print(_plain_table(("", *methods), rows, numbers=range(1, len(methods) + 1)))
+        console.print(_plain_table(("", *titles), rows, numbers=range(1, len(methods) + 1)))
     rows = [
         [
-            method,
+            algorithm_title(method),
             task,
             *(
                 f"{shares[source]:.0f} %" if source in shares else "unknown"
@@ -200,10 +202,12 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
 
 def _print_sequential(decided: SequentialComparison) -> None:
     console.print(f"\nsequential comparison (AdaStop) after {decided.groups} groups of seeds")
-    rows = [[f"{first}, {second}", word] for (first, second), word in decided.decisions.items()]
+    rows = [
+        [", ".join(map(algorithm_title, pair)), word] for pair, word in decided.decisions.items()
+    ]
     console.print(_plain_table(("methods", "the first is"), rows))
     for method, seeds in decided.missing.items():
-        _say(f"{method}: run {seeds} more seeds, then compare again")
+        _say(f"{algorithm_title(method)}: run {seeds} more seeds, then compare again")
 
 
 def _sequential_json(decided: SequentialComparison) -> dict[str, object]:
@@ -257,7 +261,7 @@ def tune_curve(
     exploration: Annotated[
         float, typer.Option(min=0, help="Weight of the bandit's exploration.")
     ] = 2.0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a method with its range of settings gives after so many evaluations.
@@ -295,7 +299,7 @@ def _print_curve(curve: TuneCurve) -> None:
         f"{name} in {', '.join(map(str, values))}" for name, values in curve.varied.items()
     )
     _say(
-        f"{curve.method} on {curve.dataset}: {curve.policies} "
+        f"{algorithm_title(curve.method)} on {curve.dataset}: {curve.policies} "
         f"{'policy' if curve.policies == 1 else 'policies'}, {len(curve.settings)} "
         f"{'setting' if len(curve.settings) == 1 else 'settings'}{f' ({ranges})' if ranges else ''}"
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
 from orlog.cli.application import CORES, Algorithm, Device, Log, Name, TrustEnvironment, app
 from orlog.errors import StoppedError
@@ -259,7 +260,7 @@ def _train_one(
     folder = out or run_folder("runs", algorithm, dataset, seed)
     taken: list[str] = []
     with watched_run(
-        f"{title(algorithm)} seed {seed}",
+        f"{algorithm_title(algorithm)} seed {seed}",
         dataset,
         folder,
         log,
@@ -285,7 +286,7 @@ def _train_one(
         advice += f" --algorithm {shlex.quote(algorithm)}" if ":" in algorithm else ""
         advice += " --trust-environment" if options["trust_environment"] else ""
     console.print(
-        f"trained {title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
+        f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
     )
 
 
@@ -311,7 +312,7 @@ def _train_several(
                 if note not in noted:
                     noted.add(note)
                     _tell(note)
-            update(f"{title(algorithm)} seed {seed}", status)
+            update(f"{algorithm_title(algorithm)} seed {seed}", status)
 
         outcomes = train_seeds(
             algorithm,
@@ -351,11 +352,6 @@ def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
         rows.append([str(one.seed), status.state, step, score, speed, str(one.folder)])
     headings = ("seed", "state", "step", f"last {scored}", "updates/s", "folder")
     console.print(table(headings, rows, numbers=(0, 2, 3, 4)))
-
-
-def title(algorithm: str) -> str:
-    """Return how an algorithm is shown."""
-    return algorithm.rpartition(":")[2].upper()
 
 
 def read_setting(text: str) -> tuple[str, object]:

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from orlog.cli.application import AsJson, app
 from orlog.errors import NotFoundError
+from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
             errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
         whose = f"{pack.name or 'of an unknown dataset'}: the pack in {pack.folder}"
         if not pack.problems:
-            text = f"{whose}: {pack.files} files, {pack.size_bytes:,} bytes, all as recorded"
+            text = f"{whose}: {counted(pack.files, 'file')}, {pack.size_bytes:,} bytes, all as recorded"
             console.print(escape(printable(text)), soft_wrap=True)
         elif pack.folder.parent == packs_folder():
             text = f"{whose} is damaged; it is made again when it is next opened."
@@ -166,7 +167,7 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
     from orlog.manifests.rebuilds import rebuild_text, version_of
 
     objects = present_objects(folder, manifest)
-    count = f"{len(objects)} objects"
+    count = f"{counted(len(objects), 'object')}"
     if not is_whole(folder, manifest):
         count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
@@ -207,7 +208,9 @@ def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
         )
     else:
         total = _value_bytes(manifest)
-        console.print(f"{len(manifest.columns)} columns, {total:,} bytes of values, all as stated")
+        console.print(
+            f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated"
+        )
 
 
 def _find_wrong_values(folder: Path) -> list[Problem]:

@@ -9,6 +9,7 @@ import typer
 
 from orlog.cli.application import Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
+from orlog.manifests.names import counted
 from orlog.terminal import console, progress_bar
 
 
@@ -33,6 +34,9 @@ def view(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace another view in the file.")
     ] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Save it even if no episode is left.")
+    ] = False,
 ) -> None:
     """Derive a dataset without copying it: --where, --top, --episodes, --column, in this order.
 
@@ -53,8 +57,15 @@ def view(
         raise typer.BadParameter(
             "choose what the view keeps, with --where, --top, --episodes or --column."
         )
+    if not dataset.total_episodes and not allow_empty:
+        raise ValueError(
+            f"{name}: no episode is left, so {save} was not written; widen the condition, or save an "
+            "empty view with --allow-empty."
+        )
     path = dataset.save(save, replace=replace)
-    console.print(f"{dataset.total_episodes:,} episodes, {dataset.total_steps:,} steps")
+    console.print(
+        f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}"
+    )
     console.print(f"{dataset.digest}\n{path}", soft_wrap=True)
 
 
