@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
-from orlog.algos.training.runs import code_versions
+from orlog.algos.training.runs import code_versions, read_run
 from orlog.algos.training.train import train_run
 from orlog.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
@@ -26,6 +27,7 @@ from orlog.stored_results import (
     read_results,
     write_result,
 )
+from orlog.sweeps import identify
 
 
 def identity(dataset: Dataset) -> JobIdentity:
@@ -105,6 +107,50 @@ def test_a_key_depends_on_the_code_of_an_environment_of_our_own() -> None:
         found = run_sources(kind, make_config(kind, {}), env.spec.id)
     own = {name for name in found if name.startswith("orlog.datasets.")}
     assert own == {"orlog.datasets.environments.catch", "orlog.datasets.environments.drawing"}
+
+
+FROZEN = Path(__file__).parent / "frozen" / "result"
+"""A result as orlog 0.1 wrote it: bc on classic/pendulum-mixed-v1, before files had digests."""
+FROZEN_KEY = "91070ce76335f3468adeda3f0dd8970f21e53c0c41ec20cb4e966c6b547b5705"
+
+
+@pytest.fixture
+def frozen() -> Path:
+    """Return the folder of the frozen result in this home."""
+    folder = result_folder(FROZEN_KEY)
+    shutil.copytree(FROZEN, folder)
+    return folder
+
+
+def test_a_result_of_an_older_orlog_keeps_its_key_and_is_read(frozen: Path) -> None:
+    found = read_result(FROZEN_KEY)
+    assert found is not None
+    assert key_of(found.job) == FROZEN_KEY
+    assert list(read_results()) == [found]
+    assert found.record == read_run(frozen)
+    body = json.loads((frozen / "run.json").read_text("utf-8"))
+    said = msgspec.to_builtins(found.record)
+    assert {name: said[name] for name in body} == body
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        ("bc", "71e1988322eccb87799c03de5e25c0796cee9132767868fcea43f0a79cb673d3"),
+        ("iql", "034bc8b0a6ee728ac02bdaa85b04911a3ce09fb728e67270b9a597dc402570e8"),
+    ],
+)
+def test_what_is_asked_for_gives_the_key_that_it_always_gave(
+    mini: Dataset, algorithm: str, key: str
+) -> None:
+    frozen = msgspec.json.decode((FROZEN / "result.json").read_bytes())["job"]
+    found = identify(algorithm, mini, seed=3, steps=7, episodes=4, evaluations=2)
+    assert found.protocol.episodes == 4
+    # What depends on the machine and on the sources is fixed; all else is computed here.
+    fixed = msgspec.convert(frozen, JobIdentity)
+    of_here = ("digest", "protocol", "code", "versions")
+    found = msgspec.structs.replace(found, **{name: getattr(fixed, name) for name in of_here})
+    assert key_of(found) == key
 
 
 OWN = """
