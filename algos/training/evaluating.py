@@ -50,6 +50,8 @@ __all__ = [
     "EPISODES",
     "FIRST_SEED",
     "LoadedRun",
+    "algorithm_of_run",
+    "dataset_of_run",
     "evaluate_loaded",
     "evaluate_run",
     "find_run",
@@ -152,7 +154,7 @@ def find_run(
     Arguments and errors are those of `evaluate_run`.
     """
     record = read_run(folder)
-    dataset = _find_dataset(folder, record) if dataset is None else load_dataset(dataset)
+    dataset = dataset_of_run(folder, record) if dataset is None else load_dataset(dataset)
     if not has_checkpoint(folder):
         command = resume_command(folder, record, dataset)
         raise NotFoundError(f"{folder}: the run has no checkpoint yet; run: {command}")
@@ -163,7 +165,7 @@ def find_run(
             expected=record.digest,
             found=dataset.digest,
         )
-    kind = _find_algorithm(folder, record, algorithm)
+    kind = algorithm_of_run(folder, record, algorithm)
     _check_statistics(folder, record, dataset)
     return record, dataset, kind
 
@@ -198,7 +200,7 @@ def evaluate_loaded(
     return evaluation
 
 
-def _find_algorithm(
+def algorithm_of_run(
     folder: Path, record: RunRecord, algorithm: AlgorithmLike | None
 ) -> AlgorithmLike:
     """Return the algorithm of a run; one that is not orlog's must be passed in."""
@@ -217,7 +219,7 @@ def _find_algorithm(
     return algorithm
 
 
-def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
+def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
     """Return the dataset a run was trained on: the view it holds, or the version it names."""
     view = folder / VIEW_FILE
     if view.exists():

@@ -34,6 +34,7 @@ from orlog.algos.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -108,29 +109,27 @@ class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     noise: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
-class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What `run.json` holds; older ones lack the fields that have a default.
+
+    It has the options of the run (`TrainOptions`), with those that a recipe or the machine decides:
+    steps, preset, device and precision.
 
     Attributes:
         algorithm: Name of the algorithm; for one from elsewhere, module and class with a colon.
         dataset: Name of the dataset.
         version: Content version of the dataset.
         digest: Digest of the dataset.
-        seed: Seed of networks, batches and noise.
-        steps: Gradient steps of the whole run.
         config: Every setting of the algorithm.
         obs_mean: Subtracted from each number of the flattened observation.
         obs_std: Divisor of each number of the flattened observation after that.
         versions: Versions of orlog, torch, numpy and python in training.
-        preset: Name of the preset or recipe that it was trained by; empty in older records.
         source: Source of its steps, settings and transforms.
         reward_scale: In training, `reward_scale * reward + reward_shift` stands for a reward.
         reward_shift: See `reward_scale`.
         standardize_observations: Whether `obs_mean` and `obs_std` are those of the dataset;
             if not, they are 0 and 1, which leaves observations as they are.
-        device: Device that trained: `cpu`, or `cuda:0`.
         online: How it acts in the environment; None for a run that learns from the dataset alone.
-        precision: Of the products between hidden layers in training; all else is in float32.
     """
 
     algorithm: str
@@ -143,14 +142,24 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     obs_mean: list[float]
     obs_std: list[Annotated[float, msgspec.Meta(gt=0)]]
     versions: dict[str, str]
-    preset: str = ""
     source: str = ""
     reward_scale: float = 1.0
     reward_shift: float = 0.0
     standardize_observations: bool = True
-    device: str = "cpu"
     online: OnlineRecord | None = None
     precision: Literal["float32", "bf16"] = "float32"
+
+    def options(self) -> TrainOptions:
+        """Return the options that make this run again; of older records all settings are among them."""
+        found = {name: getattr(self, name) for name in TrainOptions.__struct_fields__}
+        if self.settings is None:
+            of_run = {"steps": self.steps, "seed": self.seed}
+            found["settings"] = {
+                name: value
+                for name, value in self.config.items()
+                if name not in of_run or value not in (of_run[name], None)
+            }
+        return TrainOptions(**found)
 
 
 class Evaluation(

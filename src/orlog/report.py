@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.train import CURVE_EPISODES
+from orlog.algos.training.options import CURVE_EPISODES
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE

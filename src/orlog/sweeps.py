@@ -24,12 +24,13 @@ import msgspec
 from orlog.algos.algorithms import algorithm_name
 from orlog.algos.presets import recipe_for
 from orlog.algos.settings import make_config
+from orlog.algos.training.commands import is_at_home
 from orlog.algos.training.evaluating import scoring_protocol
+from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions
-from orlog.algos.training.train import CURVE_EPISODES, run_config
+from orlog.algos.training.train import run_config
 from orlog.code_version import run_sources
-from orlog.datasets.home.folders import version_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
@@ -71,7 +72,7 @@ __all__ = [
     "suite_datasets",
 ]
 
-EVALUATIONS = 5
+EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -85,14 +86,14 @@ class Group:
         dataset: What a worker loads: name and digest, or the path of a view.
         name: Name of the dataset.
         first: Identity of the job of the first seed.
-        trust_environment: Consent to arguments of the environment that come with the data.
+        options: What is asked for with the first seed.
     """
 
     algorithm: str
     dataset: str
     name: str
     first: JobIdentity
-    trust_environment: bool
+    options: TrainOptions
 
     def identity(self, seed: int) -> JobIdentity:
         """Return the identity of the job of a seed."""
@@ -262,15 +263,14 @@ def _add_group(
         fitting_form(algorithm, dataset)
         if steps is None:
             steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
-        first = identify(
-            algorithm,
-            dataset,
+        options = TrainOptions(
             seed=sweep.seeds[0],
             steps=steps,
-            episodes=episodes,
             evaluations=evaluations,
+            curve_episodes=min(CURVE_EPISODES, episodes),
             trust_environment=trust_environment,
         )
+        first = identify(algorithm, dataset, options, episodes=episodes)
     except (NotFoundError, SchemaError) as error:
         sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
         return
@@ -280,33 +280,22 @@ def _add_group(
             dataset=_reference(dataset),
             name=dataset.name,
             first=first,
-            trust_environment=trust_environment,
+            options=options,
         )
     )
 
 
 def _reference(dataset: Dataset) -> str:
     """Return what names a dataset on any machine, or the path of a view or of a folder elsewhere."""
-    if dataset.operation is not None or not _is_at_home(dataset):
+    if dataset.operation is not None or not is_at_home(dataset):
         return str(dataset.folder)
     return f"{dataset.name}@{dataset.digest}"
 
 
-def _is_at_home(dataset: Dataset) -> bool:
-    return dataset.folder.resolve() == version_folder(dataset.name, dataset.version).resolve()
-
-
 def identify(
-    algorithm: str,
-    dataset: Dataset,
-    *,
-    seed: int,
-    steps: int,
-    episodes: int,
-    evaluations: int = EVALUATIONS,
-    trust_environment: bool = False,
+    algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
 ) -> JobIdentity:
-    """Return all that decides the numbers of a run by the dataset's recipe.
+    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`.
 
     Raises:
         ValueError: no such algorithm.
@@ -317,8 +306,10 @@ def identify(
     kind = fitting_form(algorithm, dataset)
     check_goal_to_act_for(kind, dataset)
     recipe = recipe_for(algorithm, dataset)
+    seed, steps = options.seed, options.steps
+    assert steps is not None
     config = run_config(kind, recipe.settings, steps=steps, seed=seed)
-    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    protocol = scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     versions = code_versions()
     return JobIdentity(
         digest=dataset.digest,
@@ -330,8 +321,8 @@ def identify(
         standardize_observations=recipe.standardize_observations,
         seed=seed,
         steps=steps,
-        evaluations=evaluations,
-        curve_episodes=min(CURVE_EPISODES, episodes),
+        evaluations=options.evaluations,
+        curve_episodes=options.curve_episodes,
         protocol=protocol,
         code=run_sources(kind, config, protocol.environment_id),
         versions={name: versions[name] for name in ("numpy", "torch")},
@@ -501,21 +492,23 @@ def _train(job: _KeyedJob, folder: Path) -> None:
     """Train and evaluate a job in the folder of its result."""
     group, identity = job.group, job.identity
     dataset = load_dataset(group.dataset, build=True, download=True)
-    here = identify(
-        group.algorithm,
-        dataset,
-        seed=identity.seed,
-        steps=identity.steps,
-        episodes=identity.protocol.episodes,
-        evaluations=identity.evaluations,
-        trust_environment=group.trust_environment,
-    )
+    options = msgspec.structs.replace(group.options, seed=identity.seed)
+    episodes = identity.protocol.episodes
+    here = identify(group.algorithm, dataset, options, episodes=episodes)
     if here != identity:
         raise IntegrityError(
             f"{job}: this worker has another {_difference(identity, here)} than where the sweep was "
             "started; install the same orlog and the same packages on all machines."
         )
-    one = _as_job(group, identity, dataset.folder)
+    one = Job(
+        algorithm=group.algorithm,
+        dataset=dataset.folder,
+        folder=folder,
+        options=options,
+        episodes=episodes,
+        resume=True,
+        where="mmap",
+    )
     try:
         run_job(one)
         write_result(identity)
@@ -537,21 +530,6 @@ def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
         if ours != theirs:
             return field
     raise AssertionError("the identities are equal")
-
-
-def _as_job(group: Group, identity: JobIdentity, dataset: Path) -> Job:
-    return Job(
-        algorithm=group.algorithm,
-        dataset=dataset,
-        seed=identity.seed,
-        folder=result_folder(key_of(identity)),
-        steps=identity.steps,
-        episodes=identity.protocol.episodes,
-        evaluations=identity.evaluations,
-        trust_environment=group.trust_environment,
-        resume=True,
-        where="mmap",
-    )
 
 
 def _keep(key: str, files: dict[str, bytes]) -> None:

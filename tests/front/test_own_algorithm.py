@@ -18,10 +18,10 @@ from safetensors.numpy import load_file
 
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.networks import Scaling
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
 from tests.command_line import orlog as command
+from tests.training import train_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text("utf-8")

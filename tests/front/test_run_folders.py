@@ -14,7 +14,6 @@ import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
 from orlog.files import hold_folder
@@ -23,6 +22,7 @@ from orlog.reference_returns import references
 from orlog.run_folders import find_run_folders, group_runs
 from orlog.running import finetune as orlog_finetune
 from tests.command_line import orlog
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.train import train_run
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.aggregate import interquartile_mean
@@ -23,6 +22,7 @@ from orlog.reference_returns import references
 from orlog.results import find_runs, method_results
 from orlog.tune_curve import tune_curves
 from tests.command_line import Ended, orlog
+from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
 HOPPER, WALKER = "d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2"

@@ -13,8 +13,8 @@ import pytest
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
+from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import code_versions, read_run
-from orlog.algos.training.train import train_run
 from orlog.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError
@@ -28,6 +28,7 @@ from orlog.stored_results import (
     write_result,
 )
 from orlog.sweeps import identify
+from tests.training import train_run
 
 
 def identity(dataset: Dataset) -> JobIdentity:
@@ -144,7 +145,8 @@ def test_what_is_asked_for_gives_the_key_that_it_always_gave(
     mini: Dataset, algorithm: str, key: str
 ) -> None:
     frozen = msgspec.json.decode((FROZEN / "result.json").read_bytes())["job"]
-    found = identify(algorithm, mini, seed=3, steps=7, episodes=4, evaluations=2)
+    options = TrainOptions(seed=3, steps=7, evaluations=2, curve_episodes=4)
+    found = identify(algorithm, mini, options, episodes=4)
     assert found.protocol.episodes == 4
     # What depends on the machine and on the sources is fixed; all else is computed here.
     fixed = msgspec.convert(frozen, JobIdentity)

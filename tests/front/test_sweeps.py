@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
@@ -34,6 +33,7 @@ from orlog.stored_results import key_of, read_result, read_results
 from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
+from tests.training import train_run
 
 CHECKPOINT = "checkpoint.safetensors"
 

@@ -75,6 +75,41 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     _note_returns(found)
 
 
+@runs.command(
+    "show", epilog="Example: orlog runs show runs/iql/pointmaze/umaze-v1/seed-0 --command"
+)
+def show_run(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    command: Annotated[
+        bool, typer.Option("--command", help="Print the one command that makes this run again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the record of a run says, or the command that makes it again with every option.
+
+    Of a fine-tuned run it is the command that fine-tunes; the run before it is named in it.
+    """
+    import msgspec
+
+    from orlog.algos.training.commands import run_command
+    from orlog.algos.training.runs import read_run
+    from orlog.run_folders import setting_words
+
+    record = read_run(run)
+    line = run_command(run, record)
+    if as_json:
+        print_json({"folder": str(run), "command": line, "record": msgspec.to_builtins(record)})
+        return
+    if command:
+        console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
+        return
+    for name, value in msgspec.to_builtins(record).items():
+        if name not in ("obs_mean", "obs_std", "settings") and value is not None:
+            text = ", ".join(setting_words(value)) if isinstance(value, dict) else str(value)
+            console.print(printable(f"{name}: {text}"), soft_wrap=True, markup=False)
+    console.print(printable(f"command: {line}"), soft_wrap=True, markup=False)
+
+
 @runs.command("compare", epilog="Example: orlog runs compare runs/iql")
 def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
