@@ -44,6 +44,7 @@ __all__ = [
     "is_of_another_algorithm",
     "load_checkpoint",
     "save_checkpoint",
+    "verify_checkpoint",
 ]
 
 FORMAT = 2
@@ -418,6 +419,16 @@ def checkpoint_metadata(path: Path) -> dict[str, str]:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a readable checkpoint: {error}.") from error
     return metadata
+
+
+def verify_checkpoint(path: Path) -> dict[str, str]:
+    """Read all of a checkpoint, and return its metadata once they and its tensors are shown whole.
+
+    Raises:
+        CheckpointError: it cannot be read, or is damaged.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

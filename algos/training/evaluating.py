@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -29,6 +28,7 @@ from orlog.algos.training.runs import (
     load_state,
     one_thread,
     read_run,
+    write_evaluation,
 )
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -40,7 +40,6 @@ from orlog.errors import (
     SimulatorError,
     StorageError,
 )
-from orlog.manifests.documents import write_json
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Episodes, Policy, run_episodes
@@ -190,7 +189,7 @@ def evaluate_loaded(
     )
     path = run.folder / EVALUATION_FILE
     try:
-        write_json(path, msgspec.to_builtins(evaluation))
+        write_evaluation(run.folder, evaluation)
     except OSError as error:
         raise StorageError(
             f"{path}: cannot write: {error.strerror or error}; free some space, then run the same "

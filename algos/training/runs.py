@@ -17,7 +17,7 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -34,7 +34,9 @@ from orlog.algos.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
 from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.seals import Seal, read_sealed, write_sealed
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -61,23 +63,26 @@ __all__ = [
     "RunRecord",
     "as_path",
     "check_config",
+    "check_files",
     "code_versions",
     "has_checkpoint",
+    "is_of_sealing_orlog",
     "keep_checkpoint",
     "kept_checkpoints",
     "load_state",
     "one_thread",
     "read_evaluation",
     "read_run",
+    "read_sealed_evaluation",
     "run_folder",
     "save_state",
     "saved_step",
+    "write_evaluation",
 ]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
 RUN_FILE = "run.json"
-METRICS_FILE = "metrics.jsonl"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 EVALUATION_FILE = "evaluation.json"
 KEPT_FOLDER = "checkpoints"
@@ -347,19 +352,83 @@ def read_run(folder: PathLike) -> RunRecord:
 
 
 def read_evaluation(folder: PathLike) -> Evaluation:
-    """Return the last evaluation of a run.
+    """Return the last evaluation of a run, once it and the files beside it are shown unchanged.
+
+    The checkpoint is not read: `read_sealed_evaluation` compares it too.
 
     Raises:
-        ManifestError: `evaluation.json` is missing or malformed.
+        ManifestError: `evaluation.json` is missing or malformed; or it, the run's record, or the log
+            up to its step is not what was sealed.
         FormatVersionError: it was written by a newer orlog.
     """
+    return read_sealed_evaluation(folder, with_checkpoint=False)[0]
+
+
+def read_sealed_evaluation(
+    folder: PathLike, *, with_checkpoint: bool = True
+) -> tuple[Evaluation, Seal | None]:
+    """Return the last evaluation of a run and its seal; None if it was written before there were any.
+
+    Errors: `read_evaluation`.
+    """
     folder = as_path(folder)
-    return read_json_file(
-        folder / EVALUATION_FILE,
-        Evaluation,
-        version=("evaluation_version", 1),
-        repair=f"run again: orlog evaluate {folder}",
-    )
+    path = folder / EVALUATION_FILE
+    repair = f"run again: orlog evaluate {folder}"
+    found, seal = read_sealed(path, Evaluation, version=("evaluation_version", 1), repair=repair)
+    if seal is None:
+        if is_of_sealing_orlog(folder):
+            raise ManifestError(f"{path}: its seal is missing; {repair}.", file=str(path))
+        return found, None
+    sealed = {**seal.files}
+    if not with_checkpoint or _has_gone_on(folder, found.step):
+        sealed.pop(CHECKPOINT_FILE, None)
+    check_files(folder, sealed, _files_of(folder, found.step, sealed), EVALUATION_FILE)
+    return found, seal
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
+    """Write the last evaluation of a run, with a seal of itself and of the run's files."""
+    files = _files_of(folder, evaluation.step, (RUN_FILE, METRICS_FILE, CHECKPOINT_FILE))
+    if _has_gone_on(folder, evaluation.step):  # a process trains beside: it is another checkpoint
+        files.pop(CHECKPOINT_FILE, None)
+    write_sealed(folder / EVALUATION_FILE, msgspec.to_builtins(evaluation), files)
+
+
+def check_files(folder: Path, sealed: Mapping[str, str], found: Mapping[str, str], by: str) -> None:
+    """Refuse a folder where a file is not what another file of it has sealed.
+
+    Raises:
+        ManifestError: a file is missing, damaged or was edited.
+    """
+    for name, expected in sealed.items():
+        if found.get(name) != expected:
+            path = folder / name
+            is_there = path.exists()
+            raise ManifestError(
+                f"{path}: {'is not what it was' if is_there else 'is missing'}, so it is damaged or was "
+                f"edited: {by} beside it states the SHA-256 {expected[:12]}.., found "
+                f"{found.get(name, 'none')[:12]}..; {_REPAIR}.",
+                file=str(path),
+            )
+
+
+def is_of_sealing_orlog(folder: Path) -> bool:
+    """Whether a run was trained by an orlog that seals what it evaluates."""
+    return (folder / RUN_FILE).exists() and read_run(folder).settings is not None
+
+
+def _files_of(folder: Path, step: int, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of files of a run, of its log up to a step; without those not there."""
+    return {
+        name: metrics_sha256(folder, step) if name == METRICS_FILE else hash_file(folder / name)
+        for name in names
+        if (folder / name).is_file()
+    }
+
+
+def _has_gone_on(folder: Path, step: int) -> bool:
+    """Whether a run has been trained beyond a step, so that its checkpoint is another one."""
+    return has_checkpoint(folder) and saved_step(folder) != step
 
 
 def check_config(folder: PathLike, record: RunRecord, algorithm: AlgorithmLike) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "State",
     "find_run_folders",
     "group_runs",
+    "run_places",
     "setting_words",
     "varied_settings",
 ]
@@ -208,13 +209,22 @@ def find_run_folders(place: PathLike) -> list[RunSummary]:
     Raises:
         NotFoundError: there is none.
     """
+    return [_summary(folder) for folder in run_places(place)]
+
+
+def run_places(place: PathLike) -> list[Path]:
+    """Return the folders of the runs in a folder or below, in the order of their names.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     root = as_path(place)
     folders = {path.parent for name in (RUN_FILE, CHECKPOINT_FILE) for path in root.rglob(name)}
     if not folders:
         raise NotFoundError(
             f"{root}: no run is in this folder or below; name a folder that orlog train wrote."
         )
-    return [_summary(folder) for folder in sorted(folders, key=_in_order)]
+    return sorted(folders, key=_in_order)
 
 
 def _in_order(folder: Path) -> list[tuple[str, int]]:

@@ -28,7 +28,7 @@ from orlog.algos.training.commands import is_at_home
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
-from orlog.algos.training.runs import code_versions
+from orlog.algos.training.runs import code_versions, read_sealed_evaluation
 from orlog.algos.training.train import run_config
 from orlog.code_version import run_sources
 from orlog.datasets.loading import load_dataset
@@ -36,8 +36,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
+    FormatVersionError,
     IntegrityError,
-    ManifestError,
     NotFoundError,
     OrlogError,
     SchemaError,
@@ -53,7 +53,12 @@ from orlog.reproduce import (
     run_job,
     steps_to_reproduce,
 )
-from orlog.result_folders import RESULT_FILE, result_folder, results_folder
+from orlog.result_folders import (
+    DAMAGED_FOLDER,
+    RESULT_FILE,
+    result_folder,
+    results_folder,
+)
 from orlog.stored_results import (
     JobIdentity,
     StoredResult,
@@ -336,6 +341,7 @@ def run_sweep(
     executor: str | Executor = "processes",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_failure: Callable[[Failure], None] = lambda _failure: None,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Run every job of a sweep whose result is not there; failures are added to the sweep's.
 
@@ -347,6 +353,7 @@ def run_sweep(
         executor: Where they run.
         progress: Called with the number of jobs that are done and of those in all.
         on_failure: Called with each failure when it happens.
+        note: Called with a line on each damaged result, whose job is then run again.
 
     Raises:
         StorageError: the disk is full or cannot be written; what is done stays.
@@ -364,7 +371,7 @@ def run_sweep(
         for job in jobs:
             if full is not None:
                 return
-            if _read_whole(key_of(job.identity)) is not None:
+            if _read_whole(key_of(job.identity), note) is not None:
                 tell_done()
                 continue
             taken[index] = job
@@ -423,11 +430,12 @@ def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:
             yield _KeyedJob(group=group, identity=group.identity(seed), home=home)
 
 
-def _read_whole(key: str) -> StoredResult | None:
-    """Return a result; None if there is none or it cannot be read, which its job then sees to."""
+def _read_whole(key: str, note: Callable[[str], None] = lambda _text: None) -> StoredResult | None:
+    """Return a result; None if there is none or, after a note, if it is damaged: then it is made again."""
     try:
-        return read_result(key)
-    except OrlogError:
+        return read_result(key, with_checkpoint=True)
+    except OrlogError as error:
+        note(f"{clause(error)}; its job is run again.")
         return None
 
 
@@ -478,14 +486,33 @@ def run_keyed(job: _KeyedJob) -> _Ended:
 
 
 def _is_done(key: str) -> bool:
-    """Whether a result is there; a damaged one is removed, to be written anew from its run."""
+    """Whether a result is there. A damaged one is set aside, unless only its `result.json` is damaged."""
+    folder = result_folder(key)
     try:
-        return read_result(key) is not None
-    except ManifestError:
-        path = result_folder(key) / RESULT_FILE
-        with storage_errors(path):
-            path.unlink()
-        return False
+        return read_result(key, with_checkpoint=True) is not None
+    except FormatVersionError:
+        raise  # it is whole, and of a newer orlog
+    except OrlogError:
+        pass
+    try:
+        is_whole = read_sealed_evaluation(folder)[1] is not None
+    except OrlogError:
+        is_whole = False
+    if is_whole:  # what it was made from is what it was, so it is written again
+        with storage_errors(folder):
+            (folder / RESULT_FILE).unlink()
+    else:
+        _set_aside(folder)
+    return False
+
+
+def _set_aside(folder: Path) -> None:
+    """Move a damaged folder to `results/.damaged`, in place of one that was moved there before."""
+    place = results_folder() / DAMAGED_FOLDER / folder.name
+    with storage_errors(folder):
+        place.parent.mkdir(exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        folder.rename(place)
 
 
 def _train(job: _KeyedJob, folder: Path) -> None:
@@ -515,7 +542,7 @@ def _train(job: _KeyedJob, folder: Path) -> None:
     except (FileExistsError, IntegrityError, NotFoundError) as error:
         if not folder.is_dir() or str(folder) not in str(error):
             raise
-        shutil.rmtree(folder)  # a file that a run had begun there is damaged or missing
+        _set_aside(folder)  # a file that a run had begun there is damaged or missing
         run_job(one)
         write_result(identity)
 
@@ -543,6 +570,8 @@ def _keep(key: str, files: dict[str, bytes]) -> None:
     if files:
         with sole_access(folder), storage_errors(folder):
             if _read_whole(key) is None:
+                if (folder / RESULT_FILE).exists():
+                    _set_aside(folder)
                 folder.mkdir(exist_ok=True)
                 for name in sorted(files, key=RESULT_FILE.__eq__):
                     replace_file(folder / name, files[name])

@@ -14,8 +14,9 @@ import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import read_evaluation
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import StoppedError
+from orlog.errors import ManifestError, StoppedError
 from orlog.files import hold_folder
 from orlog.normalize.intervals import mean_interval
 from orlog.reference_returns import references
@@ -193,6 +194,68 @@ def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
     first = known.normalize(np.array([1.0, 2.0, 3.0, 11.0]))
     assert means[0] == pytest.approx(first.mean())
     assert (low[0], high[0]) == pytest.approx(mean_interval(first))
+
+
+@pytest.fixture
+def evaluated(mini: Dataset, tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "seed-0"
+    train(mini, folder, keep_checkpoints=True)
+    evaluate_run(folder, dataset=mini, episodes=2)
+    return folder
+
+
+FILES = ["evaluation.json", "metrics.jsonl", "run.json", "checkpoint.safetensors"]
+KEPT = "checkpoints/step-000000005.safetensors"
+
+
+@pytest.mark.parametrize("name", [*FILES, KEPT])
+def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
+    whole = orlog("runs", "verify", str(evaluated.parent))
+    assert whole.returncode == 0, whole.stdout
+    assert "1 verified in every file" in whole.stdout
+    path = evaluated / name
+    data = path.read_bytes()
+    at = data.rindex(b"1") if path.suffix != ".safetensors" else len(data) - 1
+    path.write_bytes(data[:at] + b"2" + data[at + 1 :])
+    found = orlog("runs", "verify", str(evaluated.parent), "--json")
+    assert found.returncode == 3
+    (run,) = json.loads(found.stdout)["runs"]
+    assert any(name in one for one in run["problems"])
+    (listed,) = find_run_folders(evaluated)
+    assert (listed.state == "unreadable") == (path.suffix != ".safetensors")
+    if path.suffix != ".safetensors":
+        assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
+
+
+def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    calls = iter([False] * 6 + [True] * 9)
+    with pytest.raises(StoppedError):
+        train(mini, folder, stop=lambda: next(calls))
+    evaluate_run(folder, dataset=mini, episodes=2)
+    train(mini, folder, resume=True)
+    assert read_evaluation(folder).step < 10
+    assert orlog("runs", "verify", str(folder)).returncode == 0
+    (evaluated,) = find_run_folders(folder)
+    assert evaluated.state == "finished"
+
+
+def test_an_evaluation_without_its_seal_is_refused_unless_the_run_is_older(
+    evaluated: Path,
+) -> None:
+    path = evaluated / "evaluation.json"
+    body = json.loads(path.read_text("utf-8"))
+    del body["seal"]
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError):
+        read_evaluation(evaluated)
+    frozen = Path(__file__).parent / "frozen" / "result"
+    assert read_evaluation(frozen).step == 2
+    found = orlog("runs", "verify", str(frozen), "--json")
+    (run,) = json.loads(found.stdout)["runs"]
+    # The folder of a result bears its key; this one does not.
+    assert [one for one in run["problems"] if "its key" not in one] == []
+    assert any("older orlog" in one for one in run["unverified"])
 
 
 def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:

@@ -110,6 +110,38 @@ def show_run(
     console.print(printable(f"command: {line}"), soft_wrap=True, markup=False)
 
 
+@runs.command("verify", epilog="Example: orlog runs verify runs/iql")
+def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+    """Compare the files of runs with the digests that they hold. Exit code 3 if something differs.
+
+    A checkpoint has a digest of itself and of run.json; an evaluation and a stored result have digests
+    of themselves, run.json, the checkpoint and the log. That finds damage and careless edits, but not
+    somebody who edits a file and computes the digests again. What no digest speaks of is listed.
+    """
+    from orlog.run_verification import verify_runs
+
+    found = verify_runs(folder)
+    damaged = [run for run in found if run.problems]
+    if as_json:
+        documents = [
+            {"folder": str(one.folder), "problems": one.problems, "unverified": one.unverified}
+            for one in found
+        ]
+        print_json({"folder": str(folder), "runs": documents})
+    else:
+        for run in found:
+            for problem in run.problems:
+                text = escape(printable(f"{run.folder}: {problem}"))
+                console.print(f"[red]damaged:[/red] {text}", soft_wrap=True)
+            for line in run.unverified:
+                _note(f"{run.folder}: unverified: {line}.")
+        whole = sum(not run.problems and not run.unverified for run in found)
+        outcome = f"{len(damaged)} damaged" if damaged else "none is damaged"
+        console.print(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
+    if damaged:
+        raise typer.Exit(3)
+
+
 @runs.command("compare", epilog="Example: orlog runs compare runs/iql")
 def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
