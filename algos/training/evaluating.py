@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name
 from orlog.algos.training.commands import resume_command
+from orlog.algos.training.generators import EVALUATING, seeded
 from orlog.algos.training.policy import make_from_record, make_policy, observation_width
 from orlog.algos.training.runs import (
     EVALUATION_FILE,
@@ -79,6 +80,7 @@ class LoadedRun:
         dataset: What it was trained on.
         step: Gradient steps that the policy had taken.
         policy: Returns the actions for a batch of observations of the environment.
+        kind: Class of the algorithm.
     """
 
     folder: Path
@@ -86,6 +88,7 @@ class LoadedRun:
     dataset: Dataset
     step: int
     policy: Policy
+    kind: type[Any]
 
 
 def evaluate_run(
@@ -142,6 +145,7 @@ def load_run(
         dataset=dataset,
         step=step,
         policy=make_policy(made, dataset, record),
+        kind=type(made),
     )
 
 
@@ -178,7 +182,7 @@ def evaluate_loaded(
 ) -> Evaluation:
     """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
     protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
-    with one_thread():
+    with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
         found = run_protocol(run.policy, protocol, progress)
     evaluation = Evaluation(
         step=run.step,

@@ -14,6 +14,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.commands import FINETUNED
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import find_run, scoring_protocol
+from orlog.algos.training.generators import TRAINING, seeded
 from orlog.algos.training.online import OnlineSource, check_explores
 from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form, make_from_record
@@ -156,7 +157,7 @@ def finetune_run(
         check_same_run(folder, record, hooks.note)
     packed = with_rewards(packed, old.reward_scale, old.reward_shift)
     packed = put_arrays(packed, device)
-    with one_thread():
+    with one_thread(), seeded(kind, old.seed, TRAINING):
         made = make_from_record(record, data, kind, device=device)
         rates = [group["lr"] for group in _groups(made)]
         load_state(made, run)

@@ -26,7 +26,13 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.algos.algorithms import ALGORITHMS, Algorithm, AlgorithmLike, algorithm_name
+from orlog.algos.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    AlgorithmLike,
+    algorithm_name,
+    is_own,
+)
 from orlog.algos.settings import check_for_any_form, complete_config
 from orlog.algos.training.checkpoint import (
     checkpoint_metadata,
@@ -218,7 +224,12 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
         metadata["sums"] = json.dumps(position.sums)
         metadata["seconds"] = repr(position.seconds)
     sync(folder / METRICS_FILE)
-    save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata=metadata)
+    save_checkpoint(
+        algorithm,
+        folder / CHECKPOINT_FILE,
+        metadata=metadata,
+        generators=is_own(type(algorithm)),
+    )
 
 
 def keep_checkpoint(folder: Path, step: int) -> None:

@@ -20,16 +20,18 @@ from orlog.algos.algorithms import (
     Algorithm,
     AlgorithmLike,
     algorithm_name,
+    is_own,
     takes_goals,
 )
 from orlog.algos.presets import Rewards, recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
 from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import check_state, first_not_finite
+from orlog.algos.training.checkpoint import check_state, first_difference, first_not_finite
 from orlog.algos.training.commands import resume_command, setting_text
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import settings_from_data
+from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
 from orlog.algos.training.loop import train
 from orlog.algos.training.memory import keep_freed_memory
 from orlog.algos.training.metrics import keep_metrics, log_metrics
@@ -213,8 +215,18 @@ def train_run(
         batch = check_explores(kind, config, dataset, packed, online)
         source = OnlineSource(kind, config, dataset, packed, record, acting, batch)
     with one_thread():
+        made = make_from_record(record, dataset, kind, device=device)
+        if is_own(kind) and not has_checkpoint(folder):
+            again = make_from_record(record, dataset, kind, device=device)
+            if drawn := first_difference(made, again):
+                note(
+                    f"{name}: made twice with one seed, {drawn} differs: it depends on something that "
+                    "the seed does not decide, so this run cannot be made again to the bit; seed each "
+                    "generator that the class makes with its argument seed."
+                )
+            del again
         Trainer(
-            algorithm=make_from_record(record, dataset, kind, device=device),
+            algorithm=made,
             source=source,
             dataset=dataset,
             folder=folder,
@@ -272,9 +284,10 @@ class Trainer:
     def run(self, *, resume: bool) -> None:
         """Train from the start, or from the folder's checkpoint if it has one; see `train_run`."""
         folder, record = self.folder, self.record
+        kind = type(self.algorithm)
         check_state(self.algorithm)
         keep_freed_memory()
-        with _sole_trainer(folder):
+        with _sole_trainer(folder), seeded(kind, record.seed, TRAINING):
             check_folder(folder, resume=resume)  # again: another process may have used it by now
             is_new = not (folder / RUN_FILE).exists()
             if not is_new:
@@ -331,9 +344,10 @@ class Trainer:
             return stop() or now - shown_at > PROGRESS_SECONDS or (due and source.may_save)
 
         def evaluated(environments: SyncVectorEnv, protocol: Protocol) -> dict[str, Any]:
-            found = run_episodes(
-                policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
-            )
+            with seeded(type(algorithm), record.seed, EVALUATING):  # training draws as without it
+                found = run_episodes(
+                    policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
+                )
             successes = {} if found.successes is None else {"successes": found.successes.tolist()}
             return {"returns": found.returns.tolist(), **successes}
 
