@@ -225,10 +225,10 @@ def first_difference(one: Any, other: Any) -> str:
     Among constants, generators of torch, NumPy and Python are compared.
     """
     (tensors, values), (others, plain) = _snapshot(one), _snapshot(other)
-    for name, value in vars(one).items():
-        there = vars(other).get(name)
+    for attribute, value in vars(one).items():
+        there = vars(other).get(attribute)
         if isinstance(value, _DRAWING) and _drawn_state(value) != _drawn_state(there):
-            return name
+            return str(attribute)
     for name in sorted({*tensors} | {*others}):
         first, second = tensors.get(name), others.get(name)
         if (
@@ -250,7 +250,7 @@ def _drawn_state(generator: Any) -> str:
         case np.random.Generator():
             state = generator.bit_generator.state
         case np.random.RandomState():
-            state = generator.get_state()[1].tolist()
+            state = generator.get_state(legacy=False)["state"]["key"].tolist()
         case random.Random():
             state = generator.getstate()
         case _:
