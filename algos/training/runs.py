@@ -70,6 +70,7 @@ __all__ = [
     "as_path",
     "check_config",
     "check_files",
+    "check_record",
     "code_versions",
     "has_checkpoint",
     "is_of_sealing_orlog",
@@ -264,12 +265,10 @@ def load_state(
 
     def check(metadata: dict[str, str]) -> None:
         nonlocal is_whole
-        if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
-            whose = f"another {RUN_FILE}, or that was edited"
-            if is_of_another_algorithm(algorithm, metadata):
-                name = read_run(folder).algorithm
-                whose = f"another {RUN_FILE}, of another algorithm than {name}"
-            raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
+        whose = ""
+        if is_of_another_algorithm(algorithm, metadata):
+            whose = f", of another algorithm than {read_run(folder).algorithm}"
+        check_record(folder, path, metadata, whose)
         is_whole = True
 
     try:
@@ -294,6 +293,19 @@ def load_state(
         raise CheckpointError(
             f"{path}: the checkpoint's metadata cannot be read: {error!r}; {_REPAIR}."
         ) from error
+
+
+def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: str = "") -> None:
+    """Refuse a checkpoint whose metadata name another `run.json` than that of its folder.
+
+    `whose` says more of the other one.
+
+    Raises:
+        CheckpointError: they do.
+    """
+    if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
+        whose = f"another {RUN_FILE}{whose or ', or that was edited'}"
+        raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
 
 
 def as_path(path: PathLike) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
@@ -22,6 +23,7 @@ from orlog.algos.training.runs import (
     PathLike,
     RunRecord,
     as_path,
+    check_record,
     read_evaluation,
     read_run,
     saved_step,
@@ -247,6 +249,9 @@ def _read(folder: Path) -> RunSummary:
     record = read_run(folder)
     lines = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
     saved = saved_step(folder)
+    if saved is not None:
+        last = folder / CHECKPOINT_FILE
+        check_record(folder, last, checkpoint_metadata(last))
     step = max([saved or 0, *(line["step"] for line in lines)])
     state: State = "stopped"
     if saved == record.steps:

@@ -14,12 +14,13 @@ from orlog.algos.training.runs import (
     ONLINE_FILE,
     RUN_FILE,
     PathLike,
+    check_record,
     has_checkpoint,
     kept_checkpoints,
     read_run,
     read_sealed_evaluation,
 )
-from orlog.errors import CheckpointError, OrlogError, clause
+from orlog.errors import OrlogError, clause
 from orlog.files import hash_file, is_held
 from orlog.result_folders import RESULT_FILE
 from orlog.run_folders import run_places
@@ -80,10 +81,7 @@ def _checkpoints(folder: Path) -> Iterator[str]:
     last = folder / CHECKPOINT_FILE
     for path in sorted({*kept_checkpoints(folder).values(), *([last] if last.exists() else [])}):
         metadata = verify_checkpoint(path)
-        if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
-            raise CheckpointError(
-                f"{path}: the checkpoint belongs to another {RUN_FILE}, or that was edited"
-            )
+        check_record(folder, path, metadata)
         steps, sha256 = folder / ONLINE_FILE, metadata.get("online_sha256")
         if path == last and sha256 and not (steps.is_file() and hash_file(steps) == sha256):
             yield f"{ONLINE_FILE}: it is compared when the run goes on"

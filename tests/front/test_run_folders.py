@@ -227,6 +227,18 @@ def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
         assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
 
 
+def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train(mini, tmp_path, seed=3)
+    path = tmp_path / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
+    (listed,) = find_run_folders(tmp_path)
+    assert listed.state == "unreadable"
+    assert "run.json" in listed.problem
+    assert orlog("runs", "verify", str(tmp_path)).returncode == 3
+
+
 def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     calls = iter([False] * 6 + [True] * 9)

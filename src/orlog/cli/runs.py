@@ -131,7 +131,8 @@ def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     else:
         for run in found:
             for problem in run.problems:
-                text = escape(printable(f"{run.folder}: {problem}"))
+                where = "" if str(run.folder) in problem else f"{run.folder}: "
+                text = escape(printable(f"{where}{problem}"))
                 console.print(f"[red]damaged:[/red] {text}", soft_wrap=True)
             for line in run.unverified:
                 _note(f"{run.folder}: unverified: {line}.")
