@@ -60,6 +60,9 @@ def read_sealed(
         if not isinstance(body, dict) or _SEAL not in body:
             return body
         seal = convert_json(body.pop(_SEAL), Seal)
+        outside = [name for name in seal.files if Path(name).name != name]
+        if outside:
+            raise ValueError(f"its seal names {outside[0]!r:.80}, which is no file beside it")
         if _digest(body, seal.files) != seal.sha256:
             raise ValueError(
                 "its content does not have the SHA-256 that it states: it is damaged or was edited"

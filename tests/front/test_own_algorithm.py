@@ -329,7 +329,7 @@ def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(
         assert whole.read_bytes() == cut.read_bytes()
     assert global_states() == before
     resumed = command("train", "--resume", "whole")
-    assert resumed.returncode == 1  # code that a record names is not run
+    assert resumed.returncode != 0  # code that a record names is not run
     assert "my_method.py:Raw" in resumed.stderr
     assert command("train", "--resume", "my_method.py:Raw", "whole").returncode == 0
 

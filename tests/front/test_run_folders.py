@@ -15,6 +15,7 @@ import pytest
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_evaluation
+from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
 from orlog.files import hold_folder
@@ -299,3 +300,9 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
     found = orlog("runs", "plot", str(tmp_path / "run"), *options)
     assert found.returncode == 1
     assert "no run has a learning curve of successes" in found.stderr
+
+
+def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "a.json", {"step": 1}, {"../b.json": "00"})
+    with pytest.raises(ManifestError, match=r"\.\./b\.json"):
+        read_sealed(tmp_path / "a.json", dict[str, int], version=("a", 1), repair="write it again")
