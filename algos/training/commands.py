@@ -25,7 +25,7 @@ FINETUNED = "runs/finetune"
 
 _DEFAULTS = TrainOptions()
 _ALWAYS = ("seed", "evaluations")
-_NOT_FINETUNED = ("seed", "preset", "precision", "keep_checkpoints")
+_NOT_FINETUNED = ("seed", "preset", "precision", "keep_checkpoints", "curve_episodes")
 
 
 def run_command(

@@ -23,7 +23,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-import orlog
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
@@ -33,7 +32,7 @@ from tests.algos.training.test_inputs_in_training import record, register
 from tests.algos.training.test_inputs_in_training import registered as registered
 from tests.front.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
-from tests.training import train_run
+from tests.training import finetune_run, train_run
 
 CONTEXT = multiprocessing.get_context("forkserver")
 KILLS = int(os.environ.get("ORLOG_KILLS", "2"))
@@ -128,7 +127,7 @@ def train(home: str, folder: Path, offline: Path | None, options: Mapping[str, A
     if offline is None:
         train_run(folder=folder, resume=True, **options)
     else:
-        orlog.finetune(offline, folder=folder, resume=True, **options)
+        finetune_run(offline, folder, resume=True, **options)
 
 
 @pytest.mark.parametrize(("data", "name"), CASES, ids=map("-".join, CASES), indirect=["data"])
