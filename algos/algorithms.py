@@ -351,6 +351,11 @@ def algorithm_name(algorithm: AlgorithmLike) -> str:
     return f"{Path(module).stem if module.endswith('.py') else module}:{name}"
 
 
+def is_own(algorithm: type[Any]) -> bool:
+    """Return whether an algorithm is one of a user's own, and not part of orlog."""
+    return algorithm.__module__.partition(".")[0] != _PACKAGE.partition(".")[0]
+
+
 def takes_goals(algorithm: type[Any]) -> bool:
     """Return whether an algorithm acts for goals."""
     return bool(getattr(algorithm, "GOALS", False))
@@ -384,10 +389,9 @@ class own_errors:  # noqa: N801 (a context manager; a generator would cost more 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if not isinstance(error, Exception) or isinstance(error, OrlogError | MemoryError):
             return
-        module = self._kind.__module__
-        if module.partition(".")[0] == _PACKAGE.partition(".")[0]:
+        if not is_own(self._kind):
             return
-        file = getattr(sys.modules.get(module), "__file__", None)
+        file = getattr(sys.modules.get(self._kind.__module__), "__file__", None)
         if file is not None:
             raise AlgorithmError(_why_failed(Path(file), error)) from error
 

@@ -7,7 +7,7 @@ import json
 import re
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,7 +110,14 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> str:
     return data.decode()
 
 
-def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str) -> Kind:
+def read_json_file(
+    path: Path,
+    kind: type[Kind],
+    *,
+    version: tuple[str, int],
+    repair: str,
+    opened: Callable[[Any], Any] = lambda body: body,
+) -> Kind:
     """Return the content of a small JSON file as a msgspec type.
 
     Args:
@@ -118,6 +125,7 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
         kind: Type that its content must fit exactly, the version included.
         version: Key that holds the version of the layout, and the newest that is known.
         repair: What to do about a file that is wrong, for the message.
+        opened: Returns what of the parsed JSON is to be converted; its ValueError refuses the file.
 
     Raises:
         ManifestError: the file is missing, too large or malformed.
@@ -131,7 +139,7 @@ def read_json_file(path: Path, kind: type[Kind], *, version: tuple[str, int], re
         ) from error
     refuse_newer(body, dict([version]), str(path))
     try:
-        return convert_json(body, kind)
+        return convert_json(opened(body), kind)
     except ValueError as error:
         raise ManifestError(f"{path}: {clause(error)}; {repair}.", file=str(path)) from error
 

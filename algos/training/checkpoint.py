@@ -10,7 +10,8 @@ optimizers with their groups, schedulers, generators of torch and numpy, plain v
 text, None, lists and dicts of them), and lists and dicts of all these.
 
 The file holds tensors, named `attribute/key`, and as metadata the plain values in JSON, the format
-version, the caller's own metadata, and a SHA-256 of everything. Equal states give equal bytes.
+version, the caller's own metadata, and a SHA-256 of everything. Of algorithms that are not orlog's, the
+plain values also hold the states of the global generators. Equal states give equal bytes.
 Format 1 had no plain values: whole numbers were tensors, and optimizers lacked their groups. It is
 still read.
 """
@@ -23,6 +24,7 @@ import functools
 import hashlib
 import json
 import os
+import random
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -35,18 +37,23 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from orlog.algos.training.generators import generator_states, set_generators
 from orlog.errors import AlgorithmError, CheckpointError, FormatVersionError
 
 __all__ = [
     "check_state",
     "checkpoint_metadata",
+    "first_difference",
     "first_not_finite",
     "is_of_another_algorithm",
     "load_checkpoint",
     "save_checkpoint",
+    "verify_checkpoint",
 ]
 
 FORMAT = 2
+_GENERATORS = "global generators"  # no attribute can have a name with a space
+_DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 KINDS = (
     nn.Module,
     Tensor,
@@ -92,17 +99,24 @@ def is_of_another_algorithm(algorithm: Any, metadata: dict[str, str]) -> bool:
     except (KeyError, ValueError, RecursionError):  # format 1 has none
         return False
     _, here = _snapshot(algorithm)
+    there.pop(_GENERATORS, None)
     return {name.partition("/")[0] for name in there} != {name.partition("/")[0] for name in here}
 
 
-def save_checkpoint(algorithm: Any, path: Path, *, metadata: dict[str, str]) -> None:
+def save_checkpoint(
+    algorithm: Any, path: Path, *, metadata: dict[str, str], generators: bool = False
+) -> None:
     """Write an algorithm's state; a file at `path` is replaced only once the new one is durable.
+
+    With `generators` it also holds the states of the global generators (`generators.py`).
 
     Raises:
         AlgorithmError: a checkpoint would lose an attribute of the algorithm.
         OSError: the file cannot be written; the old one at `path` stays.
     """
     tensors, values = _snapshot(algorithm)
+    if generators:
+        values[_GENERATORS] = generator_states(_device_of(algorithm))
     metadata = {
         **metadata,
         "checkpoint_format": str(FORMAT),
@@ -164,6 +178,7 @@ def load_checkpoint(
             ) from error
     else:
         values = _values_of_format_1(algorithm, tensors, fresh_values)
+    states = values.pop(_GENERATORS, None)
     optimizers = {
         part.name: part.value
         for part in _parts(algorithm)
@@ -194,9 +209,62 @@ def load_checkpoint(
             f"{path}: the checkpoint is of another configuration: {differ[0]} is "
             f"{_in_words(found.get(differ[0]))}, expected {_in_words(expected.get(differ[0]))}."
         )
+    if states is not None and not to_act:
+        try:
+            set_generators(states, _device_of(algorithm))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}.") from error
     for part in _parts(algorithm):
         _restore(part, tensors, values, moments.get(part.name, {}))
     return metadata
+
+
+def first_difference(one: Any, other: Any) -> str:
+    """Return the name of what differs first in the states of two algorithms; empty if nothing does.
+
+    Among constants, generators of torch, NumPy and Python are compared.
+    """
+    (tensors, values), (others, plain) = _snapshot(one), _snapshot(other)
+    for attribute, value in vars(one).items():
+        there = vars(other).get(attribute)
+        if isinstance(value, _DRAWING) and _drawn_state(value) != _drawn_state(there):
+            return str(attribute)
+    for name in sorted({*tensors} | {*others}):
+        first, second = tensors.get(name), others.get(name)
+        if (
+            first is None
+            or second is None
+            or _digest({name: first}, {}) != _digest({name: second}, {})
+        ):
+            return name
+    for name in sorted({*values} | {*plain}):
+        if json.dumps(values.get(name)) != json.dumps(plain.get(name)):
+            return name
+    return ""
+
+
+def _drawn_state(generator: Any) -> str:
+    match generator:
+        case torch.Generator():
+            state: object = generator.get_state().tolist()
+        case np.random.Generator():
+            state = generator.bit_generator.state
+        case np.random.RandomState():
+            state = generator.get_state(legacy=False)["state"]["key"].tolist()
+        case random.Random():
+            state = generator.getstate()
+        case _:
+            state = None
+    return str(state)
+
+
+def _device_of(algorithm: Any) -> torch.device:
+    """Return the GPU that holds some of an algorithm's state, or the CPU."""
+    for part in _parts(algorithm):
+        for _, leaf in _leaves(part):
+            if isinstance(leaf, Tensor) and leaf.device.type == "cuda":
+                return leaf.device
+    return torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -418,6 +486,16 @@ def checkpoint_metadata(path: Path) -> dict[str, str]:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a readable checkpoint: {error}.") from error
     return metadata
+
+
+def verify_checkpoint(path: Path) -> dict[str, str]:
+    """Read all of a checkpoint, and return its metadata once they and its tensors are shown whole.
+
+    Raises:
+        CheckpointError: it cannot be read, or is damaged.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

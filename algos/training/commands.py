@@ -1,59 +1,123 @@
-"""The command line that goes on with a run, from what its record says."""
+"""The command lines that make a run again and that go on with it, from what its record says."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from orlog.algos.algorithms import find_algorithm
-from orlog.algos.presets import recipe_for
-from orlog.algos.settings import make_config
-from orlog.algos.training.runs import VIEW_FILE, RunRecord, run_folder
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import VIEW_FILE, RunRecord
+from orlog.datasets.home.folders import version_folder
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["FINETUNED", "resume_command"]
+__all__ = [
+    "FINETUNED",
+    "is_at_home",
+    "option_words",
+    "resume_command",
+    "run_command",
+    "setting_text",
+]
 
 FINETUNED = "runs/finetune"
 """Where fine-tuned runs lie, unless another folder is given."""
 
+_DEFAULTS = TrainOptions()
+_ALWAYS = ("seed", "evaluations")
+_NOT_FINETUNED = ("seed", "preset", "precision", "keep_checkpoints", "curve_episodes")
 
-def resume_command(folder: Path, record: RunRecord, dataset: Dataset) -> str:
-    """Return the command that goes on with a run, or starts it again where it has no checkpoint."""
+
+def run_command(
+    folder: Path,
+    record: RunRecord,
+    *,
+    dataset: Dataset | None = None,
+    algorithm: str = "",
+    more: Sequence[str] = (),
+) -> str:
+    """Return the one command that makes a run again, with every option.
+
+    Args:
+        folder: Folder of the run.
+        record: Its record.
+        dataset: What it was trained on, if that is known: one that its recorded name does not find
+            is named by its folder.
+        algorithm: What names an algorithm that is not orlog's, if it is known.
+        more: Words to add.
+    """
+    options = record.options()
+    algorithm = algorithm or _word_of(record.algorithm)
     if record.online is not None and record.online.run:
         online = record.online
-        words = ["orlog", "finetune", online.run, "--steps", str(record.steps)]
+        words = ["orlog", "finetune", online.run, *option_words(options, leave_out=_NOT_FINETUNED)]
         words += ["--prior", "even" if online.prior is None else f"{online.prior:g}"]
         words += ["--random-steps", str(online.random_steps)]
         words += [] if online.noise is None else ["--noise", f"{online.noise:g}"]
-        usual = run_folder(FINETUNED, record.algorithm, dataset, record.seed)
+        words += ["--algorithm", algorithm] if ":" in record.algorithm else []
+        if dataset is not None and dataset.operation is None and not is_at_home(dataset):
+            words += ["--dataset", str(dataset.folder)]
     else:
-        view = folder / VIEW_FILE
-        name = str(view) if view.exists() else record.shown_dataset
-        words = ["orlog", "train", record.algorithm, name, "--seed", str(record.seed)]
-        words += _options(record, dataset)
-        usual = run_folder("runs", record.algorithm, dataset, record.seed)
-    words += [] if folder.resolve() == usual.resolve() else ["--out", str(folder)]
-    words += [] if record.device == "cpu" else ["--device", record.device]
-    return shlex.join([*words, "--resume"])
+        name = f"{record.dataset}@{record.version}"
+        if (folder / VIEW_FILE).exists():
+            name = str(folder / VIEW_FILE)
+        elif dataset is not None and not is_at_home(dataset):
+            name = str(dataset.folder)
+        words = ["orlog", "train", algorithm, name, *option_words(options)]
+    return shlex.join([*words, "--out", str(folder), *more])
 
 
-def _options(record: RunRecord, dataset: Dataset) -> list[str]:
-    """Return what differs from a run by the dataset's recipe."""
+def resume_command(
+    folder: Path, record: RunRecord, dataset: Dataset | None = None, algorithm: str = ""
+) -> str:
+    """Return the command that goes on with a run, or starts it again where it has no checkpoint.
+
+    Arguments are those of `run_command`.
+    """
+    fine_tuned = record.online is not None and record.online.run
+    is_elsewhere = dataset is not None and dataset.operation is None and not is_at_home(dataset)
+    if fine_tuned or is_elsewhere or record.settings is None:
+        return run_command(folder, record, dataset=dataset, algorithm=algorithm, more=["--resume"])
+    # Code that a record names is not run, and consent is not taken from a file.
+    own = [algorithm or _word_of(record.algorithm)] if ":" in record.algorithm else []
+    consent = ["--trust-environment"] if record.trust_environment else []
+    return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent])
+
+
+def option_words(options: TrainOptions, *, leave_out: Sequence[str] = ()) -> list[str]:
+    """Return options as words of a command; all but those that are left out or the default."""
     words = []
-    if record.preset and recipe_for(record.algorithm, dataset).preset != record.preset:
-        words += ["--preset", record.preset]
-    recipe = recipe_for(record.algorithm, dataset, preset=record.preset)
-    words += [] if record.steps == recipe.steps else ["--steps", str(record.steps)]
-    words += [] if record.precision == "float32" else ["--precision", record.precision]
-    if ":" not in record.algorithm:  # code that a record names is not run
-        kind = find_algorithm(record.algorithm, action_space=dataset.action_space)
-        of_run = {name: getattr(record, name) for name in kind.FROM_RUN}
-        config = make_config(kind, {**recipe.settings, **of_run})
-        usual = msgspec.json.decode(msgspec.json.encode(config))
-        for name, value in record.config.items():
-            if value != usual.get(name):
-                text = "none" if value is None else str(value)
-                words += ["--set", f"{name}={text.replace(' ', '')}"]
+    for name in TrainOptions.__struct_fields__:
+        value, flag = getattr(options, name), "--" + name.replace("_", "-")
+        if name in leave_out or (value == getattr(_DEFAULTS, name) and name not in _ALWAYS):
+            continue
+        if name == "settings":
+            words += [
+                word for key in value for word in ("--set", f"{key}={setting_text(value[key])}")
+            ]
+        else:
+            words += [flag] if value is True else [flag, str(value)]
     return words
+
+
+def setting_text(value: object) -> str:
+    """Return a setting as --set takes it."""
+    if isinstance(value, list | tuple):
+        text = ",".join(map(setting_text, value))
+        return text if len(value) > 1 else f"[{text}]"  # 64 alone would be a number
+    return "none" if value is None else str(value)
+
+
+def is_at_home(dataset: Dataset) -> bool:
+    """Whether a dataset lies where its name is looked for on this machine."""
+    versions = {dataset.version, dataset.manifest.version}  # that of a rebuild has its mark
+    folders = {version_folder(dataset.name, version).resolve() for version in versions}
+    return dataset.folder.resolve() in folders
+
+
+def _word_of(algorithm: str) -> str:
+    """Return what names an algorithm; a record has the name of a file of one's own without `.py`."""
+    module, colon, name = algorithm.rpartition(":")
+    if not colon or "." in module:
+        return algorithm
+    return f"{module}.py:{name}"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from orlog.algos.algorithms import AlgorithmLike, algorithm_name
 from orlog.algos.training.commands import resume_command
+from orlog.algos.training.generators import EVALUATING, seeded
 from orlog.algos.training.policy import make_from_record, make_policy, observation_width
 from orlog.algos.training.runs import (
     EVALUATION_FILE,
@@ -29,6 +29,7 @@ from orlog.algos.training.runs import (
     load_state,
     one_thread,
     read_run,
+    write_evaluation,
 )
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -40,7 +41,6 @@ from orlog.errors import (
     SimulatorError,
     StorageError,
 )
-from orlog.manifests.documents import write_json
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Episodes, Policy, run_episodes
@@ -50,6 +50,8 @@ __all__ = [
     "EPISODES",
     "FIRST_SEED",
     "LoadedRun",
+    "algorithm_of_run",
+    "dataset_of_run",
     "evaluate_loaded",
     "evaluate_run",
     "find_run",
@@ -78,6 +80,7 @@ class LoadedRun:
         dataset: What it was trained on.
         step: Gradient steps that the policy had taken.
         policy: Returns the actions for a batch of observations of the environment.
+        kind: Class of the algorithm.
     """
 
     folder: Path
@@ -85,6 +88,7 @@ class LoadedRun:
     dataset: Dataset
     step: int
     policy: Policy
+    kind: type[Any]
 
 
 def evaluate_run(
@@ -141,6 +145,7 @@ def load_run(
         dataset=dataset,
         step=step,
         policy=make_policy(made, dataset, record),
+        kind=type(made),
     )
 
 
@@ -152,7 +157,7 @@ def find_run(
     Arguments and errors are those of `evaluate_run`.
     """
     record = read_run(folder)
-    dataset = _find_dataset(folder, record) if dataset is None else load_dataset(dataset)
+    dataset = dataset_of_run(folder, record) if dataset is None else load_dataset(dataset)
     if not has_checkpoint(folder):
         command = resume_command(folder, record, dataset)
         raise NotFoundError(f"{folder}: the run has no checkpoint yet; run: {command}")
@@ -163,7 +168,7 @@ def find_run(
             expected=record.digest,
             found=dataset.digest,
         )
-    kind = _find_algorithm(folder, record, algorithm)
+    kind = algorithm_of_run(folder, record, algorithm)
     _check_statistics(folder, record, dataset)
     return record, dataset, kind
 
@@ -177,7 +182,7 @@ def evaluate_loaded(
 ) -> Evaluation:
     """Evaluate the policy of a loaded run and save the returns; see `evaluate_run`."""
     protocol = scoring_protocol(run.dataset, episodes, trust_environment=trust_environment)
-    with one_thread():
+    with one_thread(), seeded(run.kind, run.record.seed, EVALUATING):
         found = run_protocol(run.policy, protocol, progress)
     evaluation = Evaluation(
         step=run.step,
@@ -188,7 +193,7 @@ def evaluate_loaded(
     )
     path = run.folder / EVALUATION_FILE
     try:
-        write_json(path, msgspec.to_builtins(evaluation))
+        write_evaluation(run.folder, evaluation)
     except OSError as error:
         raise StorageError(
             f"{path}: cannot write: {error.strerror or error}; free some space, then run the same "
@@ -198,7 +203,7 @@ def evaluate_loaded(
     return evaluation
 
 
-def _find_algorithm(
+def algorithm_of_run(
     folder: Path, record: RunRecord, algorithm: AlgorithmLike | None
 ) -> AlgorithmLike:
     """Return the algorithm of a run; one that is not orlog's must be passed in."""
@@ -217,7 +222,7 @@ def _find_algorithm(
     return algorithm
 
 
-def _find_dataset(folder: Path, record: RunRecord) -> Dataset:
+def dataset_of_run(folder: Path, record: RunRecord) -> Dataset:
     """Return the dataset a run was trained on: the view it holds, or the version it names."""
     view = folder / VIEW_FILE
     if view.exists():

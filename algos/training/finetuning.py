@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.commands import FINETUNED
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import find_run, scoring_protocol
+from orlog.algos.training.generators import TRAINING, seeded
 from orlog.algos.training.online import OnlineSource, check_explores
+from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form, make_from_record
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
+    RUN_FILE,
     OnlineRecord,
     PathLike,
     RunRecord,
@@ -29,10 +32,10 @@ from orlog.algos.training.runs import (
     saved_step,
 )
 from orlog.algos.training.train import (
-    CURVE_EPISODES,
     SAVES,
+    Trainer,
     check_folder,
-    train_in_folder,
+    check_same_run,
     with_rewards,
 )
 from orlog.datasets.reading.dataset import Dataset
@@ -62,24 +65,16 @@ def find_finetuned(
 
 def finetune_run(
     run: PathLike,
-    folder: PathLike | None = None,
+    folder: PathLike | None,
+    options: TrainOptions,
+    hooks: Hooks | None = None,
     *,
-    steps: int,
-    settings: Mapping[str, object] | None = None,
     prior: float | None = 0.5,
     random_steps: int = 0,
     noise: float | None = None,
     resume: bool = False,
-    evaluations: int = 5,
-    curve_episodes: int = CURVE_EPISODES,
     dataset: Given | None = None,
     algorithm: AlgorithmLike | None = None,
-    device: str = "cpu",
-    trust_environment: bool = False,
-    progress: Callable[[int, int], None] = lambda _step, _steps: None,
-    log: Callable[[Mapping[str, Any]], None] = lambda _line: None,
-    begin: Callable[[], None] = lambda: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Path, RunRecord]:
     """Go on with a run in its environment; return the folder of the new run and its record.
 
@@ -89,25 +84,19 @@ def finetune_run(
     Args:
         run: Folder of the run to go on with.
         folder: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
-        steps: Updates, and as many steps in the environment.
-        settings: Settings that differ from the run's.
+        options: What is asked for, with `steps`: updates, and as many steps in the environment.
+            `settings` are those that differ from the run's, and `evaluations` come after the start.
+            Seed, preset and precision are those of the run, and no checkpoints are kept.
+        hooks: What it tells while it trains. Once `stop` returned true, the state is saved at the
+            next end of an episode.
         prior: Share of the dataset in each batch; None gives each step of the dataset and of the
             environment the same chance.
         random_steps: Steps in the environment before the first update, with uniform actions.
         noise: Standard deviation of Gaussian noise on the policy's actions, where the bounds of the
             action space count as -1 and 1; None explores as the algorithm does.
         resume: Continue from the new run's checkpoint, or from the start if it has none.
-        evaluations: Points of the learning curve after the start; 0 leaves out all evaluations.
-        curve_episodes: Episodes at each point of the learning curve.
         dataset: What the run was trained on, if its recorded name does not find it.
         algorithm: The algorithm, if it is not one of orlog's.
-        device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        progress: Called with steps done and steps in all.
-        log: Called with each line of the log, as `train_run` does.
-        begin: Called before the first step, when the folder has the run's record.
-        stop: Called after each step; once it returned true, the state is saved at the next end of an
-            episode and StoppedError is raised.
 
     Raises:
         NotFoundError: there is no run in the folder, or its dataset names no environment.
@@ -117,8 +106,10 @@ def finetune_run(
             learns from other batches than single transitions.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: a metric, a weight or an action is no longer finite.
-        StoppedError: `stop` returned true.
+        StoppedError: `hooks.stop` returned true.
     """
+    hooks, settings = hooks or Hooks(), options.settings or {}
+    steps, evaluations = options.steps or 0, options.evaluations
     if steps < 1 or random_steps < 0:
         raise ValueError(
             f"steps must be >= 1 and random_steps >= 0, found {steps} and {random_steps}."
@@ -127,7 +118,7 @@ def finetune_run(
         raise ValueError(f"prior must lie in [0, 1], found {prior}.")
     if noise is not None and not 0 <= noise < float("inf"):
         raise ValueError(f"noise must be finite and >= 0, found {noise}.")
-    device, run = find_device(device), as_path(run)
+    device, run = find_device(options.device), as_path(run)
     old, data, found = find_run(run, dataset=dataset, algorithm=algorithm)
     kind = fitting_form(found, data)
     online = OnlineRecord(
@@ -140,11 +131,21 @@ def finetune_run(
     )
     packed = read_arrays(data)
     batch = check_explores(kind, make_config(kind, old.config), data, packed, online)
-    protocol = scoring_protocol(data, max(1, curve_episodes), trust_environment=trust_environment)
+    protocol = scoring_protocol(
+        data, max(1, options.curve_episodes), trust_environment=options.trust_environment
+    )
+    plain = _config(kind, old, settings)
+    config = make_config(kind, plain)
     record = msgspec.structs.replace(
         old,
         steps=steps,
-        config=_config(kind, old, settings or {}),
+        config=plain,
+        settings={name: plain[name] for name in settings},
+        evaluations=evaluations,
+        curve_episodes=options.curve_episodes,
+        keep_checkpoints=False,
+        trust_environment=options.trust_environment,
+        log=options.log,
         versions={**code_versions(), **device_versions(device)},
         device=device,
         online=online,
@@ -152,30 +153,28 @@ def finetune_run(
     folder = run_folder(FINETUNED, old.algorithm, data, old.seed) if folder is None else folder
     folder = as_path(folder)
     check_folder(folder, resume=resume)
+    if (folder / RUN_FILE).exists():
+        check_same_run(folder, record, hooks.note)
     packed = with_rewards(packed, old.reward_scale, old.reward_shift)
     packed = put_arrays(packed, device)
-    config = make_config(kind, record.config)
-    with one_thread():
+    with one_thread(), seeded(kind, old.seed, TRAINING):
         made = make_from_record(record, data, kind, device=device)
         rates = [group["lr"] for group in _groups(made)]
         load_state(made, run)
-        if any(name.endswith("learning_rate") for name in settings or {}):
+        if any(name.endswith("learning_rate") for name in settings):
             for group, rate in zip(_groups(made), rates, strict=True):
                 group["lr"] = rate  # in place of that of the checkpoint
-        train_in_folder(
-            made,
-            OnlineSource(kind, config, data, packed, record, protocol, batch),
-            data,
-            folder,
-            record,
-            resume=resume,
-            saves=evaluations or SAVES,
+        Trainer(
+            algorithm=made,
+            source=OnlineSource(kind, config, data, packed, record, protocol, batch),
+            dataset=data,
+            folder=folder,
+            record=record,
             protocol=protocol if evaluations else None,
-            progress=progress,
-            log=log,
-            begin=begin,
-            stop=stop,
-        )
+            saves=evaluations or SAVES,
+            keep_checkpoints=False,
+            hooks=hooks,
+        ).run(resume=resume)
     return folder, record
 
 

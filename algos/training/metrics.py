@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orlog.algos.training.runs import METRICS_FILE, PathLike, as_path
 from orlog.errors import (
     IntegrityError,
     NotFoundError,
@@ -15,20 +16,24 @@ from orlog.errors import (
 from orlog.files import replace_file
 
 __all__ = [
+    "METRICS_FILE",
     "keep_metrics",
     "log_metrics",
+    "metrics_sha256",
     "read_metrics",
 ]
 
+METRICS_FILE = "metrics.jsonl"
 
-def read_metrics(folder: PathLike) -> list[dict[str, Any]]:
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the logged lines; a last line that a kill cut off is left out.
 
     Raises:
         NotFoundError: there is no log in the folder.
         IntegrityError: a line is malformed.
     """
-    path = as_path(folder) / METRICS_FILE
+    path = Path(folder).expanduser() / METRICS_FILE
     return [
         _parse_metrics(path, number, line) for number, line in enumerate(_metric_lines(path), 1)
     ]
@@ -56,6 +61,19 @@ def _parse_metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
             file=str(path),
         )
     return body
+
+
+def metrics_sha256(folder: Path, step: int) -> str:
+    """Return the hex SHA-256 of the lines up to a step, which stay as they are when a run goes on.
+
+    Errors: `read_metrics`.
+    """
+    path = folder / METRICS_FILE
+    digest = hashlib.sha256()
+    for number, line in enumerate(_metric_lines(path), 1):
+        if _parse_metrics(path, number, line)["step"] <= step:
+            digest.update(line)
+    return digest.hexdigest()
 
 
 def keep_metrics(folder: Path, step: int) -> list[dict[str, Any]]:

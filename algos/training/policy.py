@@ -35,6 +35,7 @@ from orlog.algos.algorithms import (
 )
 from orlog.algos.networks import Scaling
 from orlog.algos.settings import make_config
+from orlog.algos.training.generators import MAKING, seeded
 from orlog.algos.training.runs import RunRecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
@@ -191,7 +192,8 @@ def make_from_record(
     )
     config = make_config(kind, record.config)
     try:
-        return make_algorithm(kind, config, scaling, seed=record.seed, device=device)
+        with seeded(kind, record.seed, MAKING):
+            return make_algorithm(kind, config, scaling, seed=record.seed, device=device)
     except SchemaError as error:
         raise SchemaError(f"{dataset.name}: {error}") from error
 

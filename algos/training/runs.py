@@ -17,7 +17,7 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -26,7 +26,13 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.algos.algorithms import ALGORITHMS, Algorithm, AlgorithmLike, algorithm_name
+from orlog.algos.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    AlgorithmLike,
+    algorithm_name,
+    is_own,
+)
 from orlog.algos.settings import check_for_any_form, complete_config
 from orlog.algos.training.checkpoint import (
     checkpoint_metadata,
@@ -34,6 +40,9 @@ from orlog.algos.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.seals import Seal, read_sealed, write_sealed
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -60,23 +69,27 @@ __all__ = [
     "RunRecord",
     "as_path",
     "check_config",
+    "check_files",
+    "check_record",
     "code_versions",
     "has_checkpoint",
+    "is_of_sealing_orlog",
     "keep_checkpoint",
     "kept_checkpoints",
     "load_state",
     "one_thread",
     "read_evaluation",
     "read_run",
+    "read_sealed_evaluation",
     "run_folder",
     "save_state",
     "saved_step",
+    "write_evaluation",
 ]
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
 RUN_FILE = "run.json"
-METRICS_FILE = "metrics.jsonl"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 EVALUATION_FILE = "evaluation.json"
 KEPT_FOLDER = "checkpoints"
@@ -108,29 +121,27 @@ class OnlineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     noise: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
-class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What `run.json` holds; older ones lack the fields that have a default.
+
+    It has the options of the run (`TrainOptions`), with those that a recipe or the machine decides:
+    steps, preset, device and precision.
 
     Attributes:
         algorithm: Name of the algorithm; for one from elsewhere, module and class with a colon.
         dataset: Name of the dataset.
         version: Content version of the dataset.
         digest: Digest of the dataset.
-        seed: Seed of networks, batches and noise.
-        steps: Gradient steps of the whole run.
         config: Every setting of the algorithm.
         obs_mean: Subtracted from each number of the flattened observation.
         obs_std: Divisor of each number of the flattened observation after that.
         versions: Versions of orlog, torch, numpy and python in training.
-        preset: Name of the preset or recipe that it was trained by; empty in older records.
         source: Source of its steps, settings and transforms.
         reward_scale: In training, `reward_scale * reward + reward_shift` stands for a reward.
         reward_shift: See `reward_scale`.
         standardize_observations: Whether `obs_mean` and `obs_std` are those of the dataset;
             if not, they are 0 and 1, which leaves observations as they are.
-        device: Device that trained: `cpu`, or `cuda:0`.
         online: How it acts in the environment; None for a run that learns from the dataset alone.
-        precision: Of the products between hidden layers in training; all else is in float32.
     """
 
     algorithm: str
@@ -143,12 +154,10 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     obs_mean: list[float]
     obs_std: list[Annotated[float, msgspec.Meta(gt=0)]]
     versions: dict[str, str]
-    preset: str = ""
     source: str = ""
     reward_scale: float = 1.0
     reward_shift: float = 0.0
     standardize_observations: bool = True
-    device: str = "cpu"
     online: OnlineRecord | None = None
     precision: Literal["float32", "bf16"] = "float32"
 
@@ -156,6 +165,18 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def shown_dataset(self) -> str:
         """Name of the dataset for people; that of a rebuild has its version."""
         return f"{self.dataset}@{self.version}" if "+" in self.version else self.dataset
+
+    def options(self) -> TrainOptions:
+        """Return the options that make this run again; of older records all settings are among them."""
+        found = {name: getattr(self, name) for name in TrainOptions.__struct_fields__}
+        if self.settings is None:
+            of_run = {"steps": self.steps, "seed": self.seed}
+            found["settings"] = {
+                name: value
+                for name, value in self.config.items()
+                if name not in of_run or value not in (of_run[name], None)
+            }
+        return TrainOptions(**found)
 
 
 class Evaluation(
@@ -209,7 +230,12 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
         metadata["sums"] = json.dumps(position.sums)
         metadata["seconds"] = repr(position.seconds)
     sync(folder / METRICS_FILE)
-    save_checkpoint(algorithm, folder / CHECKPOINT_FILE, metadata=metadata)
+    save_checkpoint(
+        algorithm,
+        folder / CHECKPOINT_FILE,
+        metadata=metadata,
+        generators=is_own(type(algorithm)),
+    )
 
 
 def keep_checkpoint(folder: Path, step: int) -> None:
@@ -244,12 +270,10 @@ def load_state(
 
     def check(metadata: dict[str, str]) -> None:
         nonlocal is_whole
-        if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
-            whose = f"another {RUN_FILE}, or that was edited"
-            if is_of_another_algorithm(algorithm, metadata):
-                name = read_run(folder).algorithm
-                whose = f"another {RUN_FILE}, of another algorithm than {name}"
-            raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
+        whose = ""
+        if is_of_another_algorithm(algorithm, metadata):
+            whose = f", of another algorithm than {read_run(folder).algorithm}"
+        check_record(folder, path, metadata, whose)
         is_whole = True
 
     try:
@@ -274,6 +298,19 @@ def load_state(
         raise CheckpointError(
             f"{path}: the checkpoint's metadata cannot be read: {error!r}; {_REPAIR}."
         ) from error
+
+
+def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: str = "") -> None:
+    """Refuse a checkpoint whose metadata name another `run.json` than that of its folder.
+
+    `whose` says more of the other one.
+
+    Raises:
+        CheckpointError: they do.
+    """
+    if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
+        whose = f"another {RUN_FILE}{whose or ', or that was edited'}"
+        raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
 
 
 def as_path(path: PathLike) -> Path:
@@ -343,19 +380,83 @@ def read_run(folder: PathLike) -> RunRecord:
 
 
 def read_evaluation(folder: PathLike) -> Evaluation:
-    """Return the last evaluation of a run.
+    """Return the last evaluation of a run, once it and the files beside it are shown unchanged.
+
+    The checkpoint is not read: `read_sealed_evaluation` compares it too.
 
     Raises:
-        ManifestError: `evaluation.json` is missing or malformed.
+        ManifestError: `evaluation.json` is missing or malformed; or it, the run's record, or the log
+            up to its step is not what was sealed.
         FormatVersionError: it was written by a newer orlog.
     """
+    return read_sealed_evaluation(folder, with_checkpoint=False)[0]
+
+
+def read_sealed_evaluation(
+    folder: PathLike, *, with_checkpoint: bool = True
+) -> tuple[Evaluation, Seal | None]:
+    """Return the last evaluation of a run and its seal; None if it was written before there were any.
+
+    Errors: `read_evaluation`.
+    """
     folder = as_path(folder)
-    return read_json_file(
-        folder / EVALUATION_FILE,
-        Evaluation,
-        version=("evaluation_version", 1),
-        repair=f"run again: orlog evaluate {folder}",
-    )
+    path = folder / EVALUATION_FILE
+    repair = f"run again: orlog evaluate {folder}"
+    found, seal = read_sealed(path, Evaluation, version=("evaluation_version", 1), repair=repair)
+    if seal is None:
+        if is_of_sealing_orlog(folder):
+            raise ManifestError(f"{path}: its seal is missing; {repair}.", file=str(path))
+        return found, None
+    sealed = {**seal.files}
+    if not with_checkpoint or _has_gone_on(folder, found.step):
+        sealed.pop(CHECKPOINT_FILE, None)
+    check_files(folder, sealed, _files_of(folder, found.step, sealed), EVALUATION_FILE)
+    return found, seal
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
+    """Write the last evaluation of a run, with a seal of itself and of the run's files."""
+    files = _files_of(folder, evaluation.step, (RUN_FILE, METRICS_FILE, CHECKPOINT_FILE))
+    if _has_gone_on(folder, evaluation.step):  # a process trains beside: it is another checkpoint
+        files.pop(CHECKPOINT_FILE, None)
+    write_sealed(folder / EVALUATION_FILE, msgspec.to_builtins(evaluation), files)
+
+
+def check_files(folder: Path, sealed: Mapping[str, str], found: Mapping[str, str], by: str) -> None:
+    """Refuse a folder where a file is not what another file of it has sealed.
+
+    Raises:
+        ManifestError: a file is missing, damaged or was edited.
+    """
+    for name, expected in sealed.items():
+        if found.get(name) != expected:
+            path = folder / name
+            is_there = path.exists()
+            raise ManifestError(
+                f"{path}: {'is not what it was' if is_there else 'is missing'}, so it is damaged or was "
+                f"edited: {by} beside it states the SHA-256 {expected[:12]}.., found "
+                f"{found.get(name, 'none')[:12]}..; {_REPAIR}.",
+                file=str(path),
+            )
+
+
+def is_of_sealing_orlog(folder: Path) -> bool:
+    """Whether a run was trained by an orlog that seals what it evaluates."""
+    return (folder / RUN_FILE).exists() and read_run(folder).settings is not None
+
+
+def _files_of(folder: Path, step: int, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of files of a run, of its log up to a step; without those not there."""
+    return {
+        name: metrics_sha256(folder, step) if name == METRICS_FILE else hash_file(folder / name)
+        for name in names
+        if (folder / name).is_file()
+    }
+
+
+def _has_gone_on(folder: Path, step: int) -> bool:
+    """Whether a run has been trained beyond a step, so that its checkpoint is another one."""
+    return has_checkpoint(folder) and saved_step(folder) != step
 
 
 def check_config(folder: PathLike, record: RunRecord, algorithm: AlgorithmLike) -> None:

@@ -20,19 +20,23 @@ from orlog.algos.algorithms import (
     Algorithm,
     AlgorithmLike,
     algorithm_name,
+    is_own,
     takes_goals,
 )
 from orlog.algos.presets import Rewards, recipe_for
 from orlog.algos.relu_networks import Precision, has_fast_bf16, no_fast_bf16
 from orlog.algos.settings import make_config
-from orlog.algos.training.checkpoint import check_state, first_not_finite
+from orlog.algos.training.checkpoint import check_state, first_difference, first_not_finite
+from orlog.algos.training.commands import resume_command, setting_text
 from orlog.algos.training.devices import device_versions, find_device, put_arrays
 from orlog.algos.training.evaluating import FIRST_SEED, scoring_protocol, vector_environment
 from orlog.algos.training.from_data import settings_from_data
+from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
 from orlog.algos.training.loop import train
 from orlog.algos.training.memory import keep_freed_memory
 from orlog.algos.training.metrics import keep_metrics, log_metrics
 from orlog.algos.training.online import DataSource, OnlineSource, check_explores, online_record
+from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import (
     check_goal_to_act_for,
     fitting_form,
@@ -80,18 +84,15 @@ from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import run_episodes
 
 __all__ = [
-    "CURVE_EPISODES",
     "SAVES",
+    "Trainer",
     "check_folder",
+    "check_same_run",
     "reward_numbers",
     "run_config",
-    "train_in_folder",
     "train_run",
     "with_rewards",
 ]
-
-CURVE_EPISODES = 20
-
 
 SAVES = 5
 
@@ -106,25 +107,11 @@ def train_run(
     algorithm: AlgorithmLike,
     dataset: Given,
     folder: PathLike,
+    options: TrainOptions,
+    hooks: Hooks | None = None,
     *,
-    seed: int,
-    settings: Mapping[str, object] | None = None,
-    steps: int | None = None,
-    preset: str = "",
     resume: bool = False,
-    evaluations: int = 5,
-    curve_episodes: int = CURVE_EPISODES,
-    keep_checkpoints: bool = False,
-    trust_environment: bool = False,
-    device: str = "cpu",
-    precision: str = "float32",
     where: str = "ram",
-    progress: Callable[[int, int], None] = lambda _step, _steps: None,
-    log: Callable[[Mapping[str, Any]], None] = lambda _line: None,
-    begin: Callable[[], None] = lambda: None,
-    stop: Callable[[], bool] = lambda: False,
-    note: Callable[[str], None] = lambda _text: None,
-    tell: Callable[[str], None] = lambda _text: None,
 ) -> RunRecord:
     """Train with the dataset's recipe, save the last state, and return the run's record.
 
@@ -136,32 +123,10 @@ def train_run(
         algorithm: A name such as `iql`, a class, or the place of a class: `my_method.py:MyMethod`.
         dataset: What to learn from: a dataset, or the name or path of one.
         folder: Folder of the run; it must be new unless `resume` is set.
-        seed: Seed of networks, batches and noise.
-        settings: Settings that differ from the recipe's.
-        steps: Gradient steps; the recipe's by default.
-        preset: Whose recipe: one of `orlog.algos.presets.preset_names`, the first by default.
+        options: What is asked for; of a run that is resumed, the same again.
+        hooks: What it tells while it trains.
         resume: Continue from the folder's checkpoint, or from the start if it has none.
-        evaluations: How often, evenly spread over the run and at its end, a few episodes are run
-            for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
-            They are left out where the dataset names no environment, or it cannot be made here.
-        curve_episodes: Episodes at each point of the learning curve.
-        keep_checkpoints: Also keep the checkpoint of each of these points, in `checkpoints/`.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        device: Where it computes: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.
-        precision: `bf16` takes the products between hidden layers in bfloat16, where the device
-            computes these faster; elsewhere a note says that it trains in float32.
         where: `ram`, or `mmap` for files that several processes share (`orlog.load_arrays`).
-        progress: Called with steps done and steps in all: before the first step, then about twice a
-            second.
-        log: Called with each line of `metrics.jsonl` after it was written; a run that is resumed
-            first calls it with the lines that stand.
-        begin: Called before the first step, when the folder has the run's record. If it raises an
-            error, what a new run has written is removed.
-        stop: Called after each step; if it returns true, the state is saved and StoppedError is
-            raised.
-        note: Called with one line for each thing asked for that is left out, and why: evaluations,
-            bfloat16.
-        tell: Called with a line on each setting that is taken from the data.
 
     Raises:
         FileExistsError: the folder holds another run, or one that was not asked to resume.
@@ -174,18 +139,22 @@ def train_run(
         CheckpointError: the checkpoint to resume from is damaged or of another run.
         StorageError: the folder cannot be written; the last checkpoint is kept. Or another process
             is training in the folder (`orlog.files.BusyError`).
-        StoppedError: `stop` returned true.
+        StoppedError: `hooks.stop` returned true.
         DivergedError: a metric or a weight is no longer finite; the last checkpoint is kept.
     """
-    device = find_device(device)
-    in_precision = _precision_here(precision, device, note)
+    hooks = hooks or Hooks()
+    note, settings = hooks.note, options.settings or {}
+    seed, evaluations = options.seed, options.evaluations
+    curve_episodes, trust_environment = options.curve_episodes, options.trust_environment
+    device = find_device(options.device)
+    in_precision = _precision_here(options.precision, device, note)
     dataset, folder = load_dataset(dataset), as_path(folder)
     check_folder(folder, resume=resume)
     name = algorithm_name(algorithm)
-    recipe = recipe_for(name, dataset, preset=preset)
-    steps = recipe.steps if steps is None else steps
+    recipe = recipe_for(name, dataset, preset=options.preset)
+    steps = recipe.steps if options.steps is None else options.steps
     kind = fitting_form(algorithm, dataset)
-    config = run_config(kind, {**recipe.settings, **(settings or {})}, steps=steps, seed=seed)
+    config = run_config(kind, {**recipe.settings, **settings}, steps=steps, seed=seed)
     online = online_record(kind, config)
     protocol = acting = None
     if online is not None:
@@ -204,7 +173,8 @@ def train_run(
     packed = with_rewards(packed, scale, shift)
     config, taken = settings_from_data(kind, config, packed)
     for line in taken:
-        tell(line)
+        hooks.tell(line)
+    plain = msgspec.json.decode(msgspec.json.encode(config))
     record = RunRecord(
         algorithm=name,
         dataset=dataset.name,
@@ -212,7 +182,13 @@ def train_run(
         digest=dataset.digest,
         seed=seed,
         steps=steps,
-        config=msgspec.json.decode(msgspec.json.encode(config)),
+        config=plain,
+        settings={one: plain[one] for one in settings},
+        evaluations=evaluations,
+        curve_episodes=curve_episodes,
+        keep_checkpoints=options.keep_checkpoints,
+        trust_environment=trust_environment,
+        log=options.log,
         obs_mean=mean.tolist(),
         obs_std=std.tolist(),
         versions={**code_versions(), **device_versions(device)},
@@ -226,7 +202,10 @@ def train_run(
         online=online,
     )
     if (folder / RUN_FILE).exists():
-        _check_same_run(folder, record)
+        there = check_same_run(folder, record, note)
+        if has_checkpoint(folder):
+            # Its statistics hold, which may differ by rounding from those computed here.
+            record = msgspec.structs.replace(there, device=device)
     packed = put_arrays(packed, device)
     source: DataSource | OnlineSource
     if acting is None:
@@ -236,21 +215,27 @@ def train_run(
         batch = check_explores(kind, config, dataset, packed, online)
         source = OnlineSource(kind, config, dataset, packed, record, acting, batch)
     with one_thread():
-        train_in_folder(
-            make_from_record(record, dataset, kind, device=device),
-            source,
-            dataset,
-            folder,
-            record,
-            resume=resume,
-            saves=evaluations if protocol is not None else SAVES,
-            keep_checkpoints=keep_checkpoints,
+        made = make_from_record(record, dataset, kind, device=device)
+        if is_own(kind) and not has_checkpoint(folder):
+            again = make_from_record(record, dataset, kind, device=device)
+            if drawn := first_difference(made, again):
+                note(
+                    f"{name}: made twice with one seed, {drawn} differs: it depends on something that "
+                    "the seed does not decide, so this run cannot be made again to the bit; seed each "
+                    "generator that the class makes with its argument seed."
+                )
+            del again
+        Trainer(
+            algorithm=made,
+            source=source,
+            dataset=dataset,
+            folder=folder,
+            record=record,
             protocol=protocol,
-            progress=progress,
-            log=log,
-            begin=begin,
-            stop=stop,
-        )
+            saves=evaluations if protocol is not None else SAVES,
+            keep_checkpoints=options.keep_checkpoints,
+            hooks=hooks,
+        ).run(resume=resume)
     return record
 
 
@@ -270,60 +255,180 @@ def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, s
     return make_config(kind, chosen)
 
 
-def train_in_folder(
-    algorithm: Algorithm,
-    source: DataSource | OnlineSource,
-    dataset: Dataset,
-    folder: Path,
-    record: RunRecord,
-    *,
-    resume: bool,
-    saves: int,
-    keep_checkpoints: bool = False,
-    protocol: Protocol | None,
-    progress: Callable[[int, int], None],
-    log: Callable[[Mapping[str, Any]], None] = lambda _line: None,
-    begin: Callable[[], None] = lambda: None,
-    stop: Callable[[], bool],
-) -> None:
-    """Train an algorithm from the start, or from the folder's checkpoint if it has one.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """One run and all that it needs to be trained.
 
-    Arguments and errors are those of `train_run`; `saves` is how often the state is saved, and
-    without a `protocol` there are no evaluations.
+    Attributes:
+        algorithm: What is trained, as it is before the first step.
+        source: Gives the batches.
+        dataset: What it learns from.
+        folder: Folder of the run.
+        record: What `run.json` holds.
+        protocol: How it is evaluated for the learning curve; None without evaluations.
+        saves: How often the state is saved, evenly spread over the run and at its end.
+        keep_checkpoints: Whether each of these checkpoints is kept.
+        hooks: What it tells.
     """
-    check_state(algorithm)
-    keep_freed_memory()
-    with _sole_trainer(folder):
-        check_folder(folder, resume=resume)  # again: another process may have used it by now
-        is_new = not (folder / RUN_FILE).exists()
-        if not is_new:
-            _check_same_run(folder, record)
-        if has_checkpoint(folder):
-            position = _resume(algorithm, folder, log)
-            source.load(folder, position.online)
-        else:
-            position = Position()
-            _start(folder, record, dataset)
-        try:
-            begin()
-        except BaseException:
-            if is_new:
-                _take_back(folder)
-            raise
-        _train_and_log(
-            algorithm,
-            source,
-            dataset,
-            folder,
-            record,
-            position,
-            saves,
-            keep_checkpoints,
-            protocol,
-            progress,
-            log,
-            stop,
-        )
+
+    algorithm: Algorithm
+    source: DataSource | OnlineSource
+    dataset: Dataset
+    folder: Path
+    record: RunRecord
+    protocol: Protocol | None
+    saves: int
+    keep_checkpoints: bool
+    hooks: Hooks
+
+    def run(self, *, resume: bool) -> None:
+        """Train from the start, or from the folder's checkpoint if it has one; see `train_run`."""
+        folder, record = self.folder, self.record
+        kind = type(self.algorithm)
+        check_state(self.algorithm)
+        keep_freed_memory()
+        with _sole_trainer(folder), seeded(kind, record.seed, TRAINING):
+            check_folder(folder, resume=resume)  # again: another process may have used it by now
+            is_new = not (folder / RUN_FILE).exists()
+            if not is_new:
+                check_same_run(folder, record)
+            if has_checkpoint(folder):
+                position = _resume(self.algorithm, folder, self.hooks.log)
+                self.source.load(folder, position.online)
+                if self.keep_checkpoints and self._is_point(position.step):
+                    self._keep(position.step)  # the run may have ended before it was kept
+            else:
+                position = Position()
+                _start(folder, record, self.dataset)
+            try:
+                self.hooks.begin()
+            except BaseException:
+                if is_new:
+                    _take_back(folder)
+                raise
+            self._train_and_log(position)
+
+    @property
+    def _every(self) -> int:
+        """Steps from one line of the log to the next."""
+        return max(1, self.record.steps // 100)
+
+    def _is_point(self, step: int) -> bool:
+        """Whether the state is saved at a step as a point of the learning curve."""
+        steps, every, saves = self.record.steps, self._every, self.saves
+        if not (step % every == 0 or step == steps):
+            return False
+        return any(step - every < round(steps * one / saves) <= step for one in range(1, saves + 1))
+
+    def _keep(self, step: int) -> None:
+        with _write_errors(self.folder, step):
+            keep_checkpoint(self.folder, step)
+
+    def _train_and_log(self, position: Position) -> None:
+        algorithm, source, folder = self.algorithm, self.source, self.folder
+        dataset, record, protocol = self.dataset, self.record, self.protocol
+        progress, log, stop = self.hooks.progress, self.hooks.log, self.hooks.stop
+        every = self._every
+        policy = make_policy(algorithm, dataset, record, device=record.device)
+        first = finite_step = position.step
+        seconds = position.seconds
+        sums: dict[str, Tensor | float] = {**position.sums}
+        saved_step = first or None
+        saved_at = shown_at = time.monotonic()
+        is_due = False  # whether to save as soon as the source can be saved
+        is_to_keep = False  # whether what is saved next belongs to the learning curve
+
+        def pauses() -> bool:
+            now = time.monotonic()
+            due = is_due or now - saved_at > SAVE_SECONDS
+            return stop() or now - shown_at > PROGRESS_SECONDS or (due and source.may_save)
+
+        def evaluated(environments: SyncVectorEnv, protocol: Protocol) -> dict[str, Any]:
+            with seeded(type(algorithm), record.seed, EVALUATING):  # training draws as without it
+                found = run_episodes(
+                    policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
+                )
+            successes = {} if found.successes is None else {"successes": found.successes.tolist()}
+            return {"returns": found.returns.tolist(), **successes}
+
+        with contextlib.ExitStack() as stack:
+            environments = None
+            if protocol is not None:
+                environments = stack.enter_context(vector_environment(protocol))
+            batches = stack.enter_context(source.batches(algorithm, first))
+            progress(first, record.steps)
+            if (
+                source.begins_trained
+                and not first
+                and protocol is not None
+                and environments is not None
+            ):
+                line: dict[str, Any] = {"step": 0, "seconds": 0.0}
+                line |= evaluated(environments, protocol)
+                with _write_errors(folder, saved_step):
+                    log_metrics(folder, line)
+                log(line)
+            started = time.perf_counter()
+            try:
+                for step, metrics in train(
+                    algorithm,
+                    batches,
+                    first_step=first,
+                    last_step=record.steps,
+                    every=every,
+                    sums=sums,
+                    pauses=pauses,
+                    precision=record.precision,
+                ):
+                    seconds += time.perf_counter() - started
+                    is_logged = step % every == 0 or step == record.steps
+                    is_point = is_logged and self._is_point(step)
+                    stops = stop() and step < record.steps
+                    is_to_keep |= is_point and self.keep_checkpoints
+                    is_due |= is_point or stops or time.monotonic() - saved_at > SAVE_SECONDS
+                    saves_now = is_due and (source.may_save or step == record.steps)
+                    if saves_now or is_point:
+                        _check_finite(algorithm, sums, step)
+                    if is_logged:
+                        line = {"step": step, "seconds": round(seconds, 3), **metrics}
+                        line |= source.log((step - 1) // every * every, step)
+                        if is_point and protocol is not None and environments is not None:
+                            line |= evaluated(environments, protocol)
+                        # Logged before the state is saved: a resumed run drops lines after its
+                        # checkpoint, but cannot restore a missing one.
+                        with _write_errors(folder, saved_step):
+                            log_metrics(folder, line)
+                        log(line)
+                        finite_step = step
+                    if saves_now:
+                        with _write_errors(folder, saved_step):
+                            position = Position(
+                                step=step,
+                                sums=_floats(sums),
+                                seconds=seconds,
+                                online=source.save(folder),
+                            )
+                            save_state(algorithm, folder, position)
+                            if is_to_keep:
+                                keep_checkpoint(folder, step)
+                                is_to_keep = False
+                        saved_step, saved_at, is_due = step, time.monotonic(), False
+                    if stops and saves_now:
+                        raise StoppedError(
+                            f"{folder}: stopped at step {step:,} of {record.steps:,}, where a checkpoint "
+                            "was written; to continue, train again with --resume (resume=True in "
+                            "Python).",
+                            step=step,
+                        )
+                    progress(step, record.steps)
+                    shown_at = time.monotonic()
+                    started = time.perf_counter()
+            except DivergedError as error:
+                line = {"step": error.step, "seconds": round(seconds, 3), "diverged": error.metric}
+                with _write_errors(folder, saved_step):
+                    log_metrics(folder, line)
+                usual = _usual_rates(algorithm, record, dataset)
+                raise _diverged(folder, record, error, finite_step, saved_step, usual) from error
 
 
 def _precision_here(precision: str, device: str, note: Callable[[str], None]) -> Precision:
@@ -439,7 +544,8 @@ def _start(folder: Path, record: RunRecord, dataset: Dataset) -> None:
             (folder / VIEW_FILE).unlink(missing_ok=True)
             save_view(dataset, folder / VIEW_FILE)
         replace_file(folder / METRICS_FILE, b"")
-        body = msgspec.to_builtins(record)
+        body = {"algorithm": record.algorithm, "dataset": record.dataset}  # what a reader looks for
+        body |= msgspec.to_builtins(record)
         if record.online is None:
             del body["online"]
         write_json(folder / RUN_FILE, body)
@@ -465,123 +571,6 @@ def _resume(
     if logged and not position.sums:
         return dataclasses.replace(position, seconds=float(logged[-1].get("seconds", 0)))
     return position
-
-
-def _train_and_log(
-    algorithm: Algorithm,
-    source: DataSource | OnlineSource,
-    dataset: Dataset,
-    folder: Path,
-    record: RunRecord,
-    position: Position,
-    saves: int,
-    keep_checkpoints: bool,
-    protocol: Protocol | None,
-    progress: Callable[[int, int], None],
-    log: Callable[[Mapping[str, Any]], None],
-    stop: Callable[[], bool],
-) -> None:
-    every = max(1, record.steps // 100)
-    save_at = {round(record.steps * index / saves) for index in range(1, saves + 1)}
-    policy = make_policy(algorithm, dataset, record, device=record.device)
-    first = finite_step = position.step
-    seconds = position.seconds
-    sums: dict[str, Tensor | float] = {**position.sums}
-    saved_step = first or None
-    saved_at = shown_at = time.monotonic()
-    is_due = False  # whether to save as soon as the source can be saved
-    is_to_keep = False  # whether what is saved next belongs to the learning curve
-
-    def pauses() -> bool:
-        now = time.monotonic()
-        due = is_due or now - saved_at > SAVE_SECONDS
-        return stop() or now - shown_at > PROGRESS_SECONDS or (due and source.may_save)
-
-    def evaluated(environments: SyncVectorEnv, protocol: Protocol) -> dict[str, Any]:
-        found = run_episodes(
-            policy, environments, episodes=protocol.episodes, first_seed=FIRST_SEED
-        )
-        successes = {} if found.successes is None else {"successes": found.successes.tolist()}
-        return {"returns": found.returns.tolist(), **successes}
-
-    with contextlib.ExitStack() as stack:
-        environments = None
-        if protocol is not None:
-            environments = stack.enter_context(vector_environment(protocol))
-        batches = stack.enter_context(source.batches(algorithm, first))
-        progress(first, record.steps)
-        if (
-            source.begins_trained
-            and not first
-            and protocol is not None
-            and environments is not None
-        ):
-            line: dict[str, Any] = {"step": 0, "seconds": 0.0}
-            line |= evaluated(environments, protocol)
-            with _write_errors(folder, saved_step):
-                log_metrics(folder, line)
-            log(line)
-        started = time.perf_counter()
-        try:
-            for step, metrics in train(
-                algorithm,
-                batches,
-                first_step=first,
-                last_step=record.steps,
-                every=every,
-                sums=sums,
-                pauses=pauses,
-                precision=record.precision,
-            ):
-                seconds += time.perf_counter() - started
-                is_logged = step % every == 0 or step == record.steps
-                is_point = is_logged and any(step - every < at <= step for at in save_at)
-                stops = stop() and step < record.steps
-                is_to_keep |= is_point and keep_checkpoints
-                is_due |= is_point or stops or time.monotonic() - saved_at > SAVE_SECONDS
-                saves_now = is_due and (source.may_save or step == record.steps)
-                if saves_now or is_point:
-                    _check_finite(algorithm, sums, step)
-                if is_logged:
-                    line = {"step": step, "seconds": round(seconds, 3), **metrics}
-                    line |= source.log((step - 1) // every * every, step)
-                    if is_point and protocol is not None and environments is not None:
-                        line |= evaluated(environments, protocol)
-                    # Logged before the state is saved: a resumed run drops lines after its
-                    # checkpoint, but cannot restore a missing one.
-                    with _write_errors(folder, saved_step):
-                        log_metrics(folder, line)
-                    log(line)
-                    finite_step = step
-                if saves_now:
-                    with _write_errors(folder, saved_step):
-                        position = Position(
-                            step=step,
-                            sums=_floats(sums),
-                            seconds=seconds,
-                            online=source.save(folder),
-                        )
-                        save_state(algorithm, folder, position)
-                        if is_to_keep:
-                            keep_checkpoint(folder, step)
-                            is_to_keep = False
-                    saved_step, saved_at, is_due = step, time.monotonic(), False
-                if stops and saves_now:
-                    raise StoppedError(
-                        f"{folder}: stopped at step {step:,} of {record.steps:,}, where a checkpoint "
-                        "was written; to continue, train again with --resume (resume=True in "
-                        "Python).",
-                        step=step,
-                    )
-                progress(step, record.steps)
-                shown_at = time.monotonic()
-                started = time.perf_counter()
-        except DivergedError as error:
-            line = {"step": error.step, "seconds": round(seconds, 3), "diverged": error.metric}
-            with _write_errors(folder, saved_step):
-                log_metrics(folder, line)
-            usual = _usual_rates(algorithm, record, dataset)
-            raise _diverged(folder, record, error, finite_step, saved_step, usual) from error
 
 
 def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step: int) -> None:
@@ -659,32 +648,52 @@ def _write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
         ) from error
 
 
-def _check_same_run(folder: Path, record: RunRecord) -> None:
+MAY_DIFFER = frozenset(
+    {"dataset", "version", "preset", "source", "settings", "log", "trust_environment", "versions"}
+    | {"obs_mean", "obs_std"}
+)
+"""Fields that change no number of a run; its record keeps those that it began with."""
+_ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
+
+
+def check_same_run(
+    folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None
+) -> RunRecord:
+    """Return the record in a folder; refuse to continue it where it is of another run.
+
+    Raises:
+        FileExistsError: it is the record of another run.
+    """
     there = read_run(folder)
-    for name in (
-        "algorithm",
-        "digest",
-        "seed",
-        "steps",
-        "config",
-        "reward_scale",
-        "reward_shift",
-        "standardize_observations",
-        "online",
-        "precision",
-    ):
+    is_known = there.settings is not None  # older records do not say what was asked for
+    for name in RUNS_IN_WORDS:
+        found, wanted = getattr(there, name), getattr(record, name)
+        if name in _ASKED and not is_known:
+            continue
+        if name == "device":  # the numbers of its generators fit any device of the same kind
+            found, wanted = (one.partition(":")[0] for one in (found, wanted))
+        if found != wanted:
+            raise FileExistsError(_of_another_run(folder, there, record, name))
+    if not is_known:
+        note(
+            f"{folder / RUN_FILE} is of an older orlog and does not say evaluations or "
+            f"keep_checkpoints: it goes on with {record.evaluations} evaluations, "
+            f"{'keeping' if record.keep_checkpoints else 'not keeping'} checkpoints."
+        )
+    for name in ("version", "preset", *(["log"] if is_known else [])):
         found, wanted = getattr(there, name), getattr(record, name)
         if found != wanted:
-            raise FileExistsError(_of_another_run(folder, name, found, wanted))
-    # The numbers of its generators only fit a device of the same kind.
-    if there.device.partition(":")[0] != record.device.partition(":")[0]:
-        raise FileExistsError(
-            f"{folder} holds a run on the device {there.device}, not {record.device}; to continue it, "
-            f"give --device {there.device}, or choose another folder."
-        )
+            note(f"{folder}: began with {name} {found or 'none'}, and goes on with {wanted}.")
+    for package in sorted({*there.versions} & {*record.versions}):
+        if there.versions[package] != record.versions[package]:
+            note(
+                f"{folder}: began with {package} {there.versions[package]}, and goes on with "
+                f"{record.versions[package]}: it may not equal a run that was never stopped."
+            )
+    return there
 
 
-_RUNS_IN_WORDS = {
+RUNS_IN_WORDS = {
     "algorithm": ("a run of the algorithm {}, not {}", "train {}"),
     "digest": ("a run on the data {}, not {}", "name its dataset and version"),
     "seed": ("a run with the seed {}, not {}", "give --seed {}"),
@@ -698,26 +707,32 @@ _RUNS_IN_WORDS = {
     ),
     "online": ("a run that acts with {}, not {}", "give the options that it has"),
     "precision": ("a run with the precision {}, not {}", "give --precision {}"),
+    "device": ("a run on the device {}, not {}", "give --device {}"),
+    "evaluations": ("a run with {} evaluations, not {}", "give --evaluations {}"),
+    "curve_episodes": (
+        "a run with {} episodes at each evaluation, not {}",
+        "give --curve-episodes {}",
+    ),
+    "keep_checkpoints": ("a run where keep_checkpoints is {}, not {}", ""),
 }
 
 
-def _of_another_run(folder: Path, name: str, found: Any, wanted: Any) -> str:
+def _of_another_run(folder: Path, there: RunRecord, record: RunRecord, name: str) -> str:
     """Return why a run cannot be continued whose field `name` differs, and what to do."""
-    has, to_continue = _RUNS_IN_WORDS[name]
+    has, to_continue = RUNS_IN_WORDS[name]
+    found, wanted = getattr(there, name), getattr(record, name)
     if name == "online":
         found, wanted = (msgspec.to_builtins(one) or {} for one in (found, wanted))
     if name in ("config", "online"):
         names = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
         found, wanted = (
-            ", ".join(f"{key} {_setting(some.get(key))}" for key in names)
+            ", ".join(f"{key} {setting_text(some.get(key))}" for key in names)
             for some in (found, wanted)
         )
     has, to_continue = has.format(found, wanted), to_continue.format(found)
-    return f"{folder} holds {has}; to continue it, {to_continue}, or choose another folder."
-
-
-def _setting(value: object) -> str:
-    """Return a setting as --set takes it."""
-    if isinstance(value, list):
-        return ",".join(map(_setting, value))
-    return "none" if value is None else str(value)
+    if name == "keep_checkpoints":
+        to_continue = "give --keep-checkpoints" if found else "leave out --keep-checkpoints"
+    return (
+        f"{folder} holds {has}; to continue it, {to_continue}, or take all its options from its "
+        f"record: {resume_command(folder, there)}; or choose another folder."
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
-from orlog.algos.training.train import CURVE_EPISODES
+from orlog.algos.training.options import CURVE_EPISODES
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.manifests.names import counted

@@ -19,6 +19,7 @@ from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import complete_config, make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
 from orlog.algos.training.runs import (
     METRICS_FILE,
     Evaluation,
@@ -26,7 +27,7 @@ from orlog.algos.training.runs import (
     RunRecord,
     run_folder,
 )
-from orlog.algos.training.train import CURVE_EPISODES, train_run
+from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError, SchemaError
@@ -171,26 +172,31 @@ class Job:
     Attributes:
         algorithm: Name of the algorithm, or module and class of one from elsewhere.
         dataset: Folder of the dataset.
-        seed: Training seed.
         folder: Folder of the run, which must be new unless `resume` is set.
-        steps: Gradient steps.
+        options: What is asked for, with `steps`.
         episodes: Episodes of the evaluation.
-        evaluations: Points of the learning curve.
-        trust_environment: Consent to arguments of the environment that come with the data.
         resume: Continue from the folder's checkpoint, if it has one.
         where: Where the data are in memory, as `train_run` takes it.
     """
 
     algorithm: str
     dataset: Path
-    seed: int
     folder: Path
-    steps: int
+    options: TrainOptions
     episodes: int
-    evaluations: int
-    trust_environment: bool = False
     resume: bool = False
     where: str = "ram"
+
+    @property
+    def seed(self) -> int:
+        """Training seed."""
+        return self.options.seed
+
+    @property
+    def steps(self) -> int:
+        """Gradient steps."""
+        assert self.options.steps is not None
+        return self.options.steps
 
 
 class Executor(Protocol):
@@ -270,24 +276,13 @@ def run_jobs(
 def run_job(job: Job) -> Outcome:
     """Train and evaluate one job in its folder. Errors: `train_run` and `evaluate_run`."""
     dataset = load_dataset(job.dataset)
-    train_run(
-        job.algorithm,
-        dataset,
-        job.folder,
-        seed=job.seed,
-        steps=job.steps,
-        evaluations=job.evaluations,
-        curve_episodes=min(CURVE_EPISODES, job.episodes),
-        trust_environment=job.trust_environment,
-        resume=job.resume,
-        where=job.where,
-    )
+    train_run(job.algorithm, dataset, job.folder, job.options, resume=job.resume, where=job.where)
     return evaluate_run(
         job.folder,
         dataset=dataset,
         algorithm=job.algorithm,
         episodes=job.episodes,
-        trust_environment=job.trust_environment,
+        trust_environment=job.options.trust_environment,
     )
 
 
@@ -330,12 +325,15 @@ def make_jobs(
         Job(
             algorithm=algorithm,
             dataset=dataset.folder,
-            seed=seed,
             folder=run_folder(folder, algorithm, dataset, seed),
-            steps=steps,
+            options=TrainOptions(
+                seed=seed,
+                steps=steps,
+                evaluations=evaluations,
+                curve_episodes=min(CURVE_EPISODES, episodes),
+                trust_environment=trust_environment,
+            ),
             episodes=episodes,
-            evaluations=evaluations,
-            trust_environment=trust_environment,
             resume=resume,
         )
         for seed in seeds

@@ -9,9 +9,18 @@ from typing import NamedTuple
 
 from orlog.datasets.home.folders import datasets_folder
 
-__all__ = ["RESULT_FILE", "StoredSpace", "result_folder", "results_folder", "stored_space"]
+__all__ = [
+    "DAMAGED_FOLDER",
+    "RESULT_FILE",
+    "StoredSpace",
+    "result_folder",
+    "results_folder",
+    "stored_space",
+]
 
 RESULT_FILE = "result.json"
+DAMAGED_FOLDER = ".damaged"
+"""Holds the folders of damaged results whose jobs were run again."""
 
 
 def results_folder() -> Path:
@@ -34,7 +43,7 @@ class StoredSpace(NamedTuple):
 
 def stored_space() -> StoredSpace:
     """Return the space that the results of this home take."""
-    folders = [path for path in results_folder().glob("*") if path.is_dir()]
+    folders = [path for path in results_folder().glob("[!.]*") if path.is_dir()]
     finished = sum((folder / RESULT_FILE).is_file() for folder in folders)
     return StoredSpace(finished, len(folders) - finished, sum(map(_size, folders)))
 

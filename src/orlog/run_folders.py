@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
@@ -23,6 +24,7 @@ from orlog.algos.training.runs import (
     PathLike,
     RunRecord,
     as_path,
+    check_record,
     read_evaluation,
     read_run,
     saved_step,
@@ -40,6 +42,7 @@ __all__ = [
     "State",
     "find_run_folders",
     "group_runs",
+    "run_places",
     "setting_words",
     "varied_settings",
 ]
@@ -209,13 +212,22 @@ def find_run_folders(place: PathLike) -> list[RunSummary]:
     Raises:
         NotFoundError: there is none.
     """
+    return [_summary(folder) for folder in run_places(place)]
+
+
+def run_places(place: PathLike) -> list[Path]:
+    """Return the folders of the runs in a folder or below, in the order of their names.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     root = as_path(place)
     folders = {path.parent for name in (RUN_FILE, CHECKPOINT_FILE) for path in root.rglob(name)}
     if not folders:
         raise NotFoundError(
             f"{root}: no run is in this folder or below; name a folder that orlog train wrote."
         )
-    return [_summary(folder) for folder in sorted(folders, key=_in_order)]
+    return sorted(folders, key=_in_order)
 
 
 def _in_order(folder: Path) -> list[tuple[str, int]]:
@@ -238,6 +250,9 @@ def _read(folder: Path) -> RunSummary:
     record = read_run(folder)
     lines = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
     saved = saved_step(folder)
+    if saved is not None:
+        last = folder / CHECKPOINT_FILE
+        check_record(folder, last, checkpoint_metadata(last))
     step = max([saved or 0, *(line["step"] for line in lines)])
     state: State = "stopped"
     if saved == record.steps:

@@ -15,6 +15,7 @@ import numpy as np
 from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
 from orlog.algos.training.finetuning import find_finetuned, finetune_run
+from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
 from orlog.algos.training.runs import PathLike, RunRecord, as_path, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
@@ -174,6 +175,7 @@ def train(
     folder: PathLike | None = None,
     resume: bool = False,
     evaluations: int = 5,
+    curve_episodes: int = CURVE_EPISODES,
     keep_checkpoints: bool = False,
     trust_environment: bool = False,
     device: str = "cpu",
@@ -193,9 +195,10 @@ def train(
         preset: Whose settings: `authors`, `corl`, .. where published for the dataset, `none` for the
             algorithm's defaults. By default orlog's own recipe, else the authors'.
         folder: Folder of the run; `runs/ALGORITHM/NAME/seed-N` by default.
-        resume: Continue from the folder's checkpoint.
+        resume: Continue from the folder's checkpoint; the options must be those of its record.
         evaluations: Points of the learning curve. They are left out, with a warning, where the
             dataset names no environment or it cannot be made here; 0 needs none.
+        curve_episodes: Episodes at each of these points.
         keep_checkpoints: Also keep the checkpoint of each of these points, for
             `orlog.evaluate_off_policy`.
         trust_environment: Consent to arguments of the environment that come with the data.
@@ -218,26 +221,27 @@ def train(
     dataset = load_dataset(dataset)
     chosen = run_folder(RUNS, algorithm, dataset, seed) if folder is None else as_path(folder)
     with log_to(log, chosen, normalizer(dataset)) as copy_line:
-        record = train_run(
-            algorithm,
-            dataset,
-            chosen,
-            seed=seed,
-            settings=settings,
-            steps=steps,
-            preset=preset,
-            resume=resume,
-            evaluations=evaluations,
-            keep_checkpoints=keep_checkpoints,
-            trust_environment=trust_environment,
-            device=device,
-            precision=precision,
+        hooks = Hooks(
             progress=progress,
             log=copy_line,
             begin=copy_line.begin,
             stop=stop,
             note=lambda text: warnings.warn(text, stacklevel=5),  # at the caller of this function
         )
+        options = TrainOptions(
+            seed=seed,
+            settings=dict(settings or {}),
+            steps=steps,
+            preset=preset,
+            evaluations=evaluations,
+            curve_episodes=curve_episodes,
+            keep_checkpoints=keep_checkpoints,
+            trust_environment=trust_environment,
+            device=device,
+            precision=precision,
+            log=log,
+        )
+        record = train_run(algorithm, dataset, chosen, options, hooks, resume=resume)
     return Run(folder=chosen, record=record)
 
 
@@ -303,21 +307,21 @@ def finetune(
         _, record = finetune_run(
             old,
             new,
-            steps=steps,
-            settings=settings,
+            TrainOptions(
+                settings=dict(settings or {}),
+                steps=steps,
+                evaluations=evaluations,
+                trust_environment=trust_environment,
+                device=device,
+                log=log,
+            ),
+            Hooks(progress=progress, log=copy_line, begin=copy_line.begin, stop=stop),
             prior=prior,
             random_steps=random_steps,
             noise=noise,
             resume=resume,
-            evaluations=evaluations,
             dataset=data,
             algorithm=algorithm,
-            device=device,
-            trust_environment=trust_environment,
-            progress=progress,
-            log=copy_line,
-            begin=copy_line.begin,
-            stop=stop,
         )
     return Run(folder=new, record=record)
 

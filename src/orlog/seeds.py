@@ -11,12 +11,12 @@ import dataclasses
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import fitting_form
 from orlog.algos.training.runs import PathLike, as_path, run_folder
 from orlog.algos.training.stopping import StopRequest
@@ -62,10 +62,14 @@ class _Job:
     algorithm: str
     dataset: Path
     folder: Path
-    seed: int
-    options: dict[str, Any]
+    options: TrainOptions
+    resume: bool
+    where: str
     told: Path
-    log: str
+
+    @property
+    def seed(self) -> int:
+        return self.options.seed
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -99,13 +103,11 @@ def train_seeds(
     *,
     seeds: Sequence[int],
     processes: int,
-    settings: Mapping[str, object] | None = None,
+    options: TrainOptions,
     resume: bool = False,
-    log: str = "none",
     executor: str | Executor = "processes",
     show: Callable[[int, Status], None] = lambda _seed, _status: None,
     stop: Callable[[], bool] = lambda: False,
-    **options: Any,
 ) -> list[SeedOutcome]:
     """Train an algorithm with several seeds, and return how each ended, in the order of seeds.
 
@@ -117,20 +119,18 @@ def train_seeds(
         folder: Folder of the folders `seed-N`; `runs/ALGORITHM/NAME` by default.
         seeds: The seeds.
         processes: How many to train at a time; each uses one core.
-        settings: Settings that differ from the recipe's or preset's.
+        options: What is asked for; its seed does not count.
         resume: Continue those that were interrupted, and skip those that are finished.
-        log: Where to copy the logs: `none`, `tensorboard` or `wandb`.
         executor: Where they run.
         show: Called about twice a second with each running seed and what it does.
         stop: Called about twice a second; if it returns true, all save their state and stop.
-        options: More arguments of `train_run`: `steps`, `preset`, `evaluations`, `device` ..
 
     Raises:
         FileExistsError: a folder holds a run already, and `resume` is not set.
         SchemaError: the dataset's spaces do not fit the algorithm.
         ValueError: no such algorithm or executor.
     """
-    check_log(log)
+    check_log(options.log)
     dataset = load_dataset(dataset)
     fitting_form(algorithm, dataset)
     if folder is None:
@@ -152,10 +152,10 @@ def train_seeds(
                 algorithm=algorithm,
                 dataset=dataset.folder,
                 folder=one,
-                seed=seed,
-                options={"settings": settings, "resume": resume, "where": where, **options},
+                options=msgspec.structs.replace(options, seed=seed),
+                resume=resume,
+                where=where,
                 told=told,
-                log=log,
             )
             for seed, one in zip(seeds, folders, strict=True)
         ]
@@ -192,20 +192,24 @@ def _train(job: _Job) -> SeedOutcome:
     try:
         dataset = load_dataset(job.dataset)
         watching = watcher = Watcher(dataset, lambda status: _tell(job, status))
-        logging = log_to(job.log, job.folder, watcher.normalize)
+        logging = log_to(job.options.log, job.folder, watcher.normalize)
         with request.noted(), logging as copy_line:
-            train_run(
-                job.algorithm,
-                dataset,
-                job.folder,
-                seed=job.seed,
+            hooks = Hooks(
                 progress=watcher.progress,
                 log=in_turn(watcher.log, copy_line),
                 begin=copy_line.begin,
                 note=watcher.note,
                 tell=lambda line: watching.note(f"from the data: {line}"),
                 stop=stop,
-                **job.options,
+            )
+            train_run(
+                job.algorithm,
+                dataset,
+                job.folder,
+                job.options,
+                hooks,
+                resume=job.resume,
+                where=job.where,
             )
     except StoppedError as stopped:
         assert watcher is not None

@@ -2,7 +2,7 @@
 
     $ORLOG_HOME/results/KEY/
       run.json, metrics.jsonl, checkpoint.safetensors, evaluation.json     as in every run's folder
-      result.json    what went into the key, and what came of it; written last
+      result.json    what went into the key, what came of it, and a seal over all; written last
 
 KEY is the hex SHA-256 of the canonical JSON of `job` in result.json. A folder without result.json is a
 run that has begun: it goes on from its checkpoint. Whoever trains in it holds the lock of the folder.
@@ -12,24 +12,29 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from orlog.algos.settings import complete_config
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     EVALUATION_FILE,
     METRICS_FILE,
+    RUN_FILE,
     Evaluation,
     RunRecord,
+    check_files,
     read_evaluation,
     read_run,
 )
+from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.errors import ManifestError
 from orlog.files import hash_file, storage_errors
-from orlog.manifests.documents import canonical_json, read_json_file, write_json
+from orlog.manifests.documents import canonical_json
 from orlog.normalize.references import Protocol
 from orlog.result_folders import RESULT_FILE, result_folder, results_folder
 
@@ -37,6 +42,7 @@ __all__ = [
     "CurvePoint",
     "JobIdentity",
     "StoredResult",
+    "is_sealed",
     "key_of",
     "read_result",
     "read_results",
@@ -130,31 +136,72 @@ def key_of(job: JobIdentity) -> str:
     return hashlib.sha256(canonical_json(msgspec.to_builtins(job))).hexdigest()
 
 
-def read_result(key: str) -> StoredResult | None:
-    """Return a finished result; None if there is none.
+def read_result(
+    key: str, *, with_checkpoint: bool = False, folder: Path | None = None
+) -> StoredResult | None:
+    """Return a finished result, once it and the files beside it are shown unchanged; None without one.
+
+    A result that was written before results had seals is compared with what the files beside it give.
+
+    Args:
+        key: Key of its job.
+        with_checkpoint: Whether the checkpoint is read and compared too.
+        folder: Where it lies, if not among the results of this home.
 
     Raises:
-        ManifestError: `result.json` is malformed, or what it says of the job does not give its key,
-            or its returns are not those of `evaluation.json` beside it.
+        ManifestError: `result.json` or a file beside it is malformed, damaged or was edited, or what it
+            says of the job does not give its key.
         FormatVersionError: it was written by a newer orlog.
     """
-    path = result_folder(key) / RESULT_FILE
+    folder = folder or result_folder(key)
+    path = folder / RESULT_FILE
     if not path.is_file():
         return None
-    found = read_json_file(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
+    found, seal = read_sealed(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
     if not key == found.key == key_of(found.job):
         raise ManifestError(
             f"{path}: its key is not that of its job, so it was edited or moved; {_REPAIR}.",
             file=str(path),
         )
-    evaluated = path.with_name(EVALUATION_FILE)
-    if evaluated.is_file() and read_evaluation(evaluated.parent) != found.evaluation:
-        raise ManifestError(
-            f"{path}: its returns are not those of {EVALUATION_FILE} beside it, so one of them was "
-            f"edited; {_REPAIR}.",
-            file=str(path),
-        )
+    sealed = {**seal.files} if seal is not None else {CHECKPOINT_FILE: found.checkpoint_sha256}
+    if not with_checkpoint:
+        sealed.pop(CHECKPOINT_FILE, None)
+    check_files(folder, sealed, _hashes(folder, sealed), RESULT_FILE)
+    if seal is None:
+        _check_unsealed(folder, found)
     return found
+
+
+def _check_unsealed(folder: Path, found: StoredResult) -> None:
+    """Refuse a result without a seal that says something else than the files beside it."""
+    path = folder / RESULT_FILE
+    if found.record.settings is not None:
+        raise ManifestError(f"{path}: its seal is missing; {_REPAIR}.", file=str(path))
+    if not all((folder / name).is_file() for name in (RUN_FILE, METRICS_FILE, EVALUATION_FILE)):
+        return
+    config = complete_config(found.record.algorithm, found.record.config)
+    said = msgspec.structs.replace(
+        found, record=msgspec.structs.replace(found.record, config=config)
+    )
+    given = _result_of(folder, found.job, found.checkpoint_sha256, found.finished)
+    for name in StoredResult.__struct_fields__:
+        if getattr(said, name) != getattr(given, name):
+            raise ManifestError(
+                f"{path}: its {name} is not what the files beside it give, so one of them is damaged "
+                f"or was edited; {_REPAIR}.",
+                file=str(path),
+            )
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether the result in a folder carries digests; older ones do not. Errors: `read_result`."""
+    path = folder / RESULT_FILE
+    found = read_sealed(path, StoredResult, version=("result_version", 1), repair=_REPAIR)
+    return found[1] is not None
+
+
+def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: hash_file(folder / name) for name in names if (folder / name).is_file()}
 
 
 def read_results() -> Iterator[StoredResult]:
@@ -173,8 +220,21 @@ def write_result(job: JobIdentity) -> StoredResult:
         NotFoundError: the folder holds no run.
         IntegrityError: a file of the run is malformed, or its log does not end with its last step.
     """
-    key = key_of(job)
-    folder = result_folder(key)
+    folder = result_folder(key_of(job))
+    names = (RUN_FILE, METRICS_FILE, EVALUATION_FILE, CHECKPOINT_FILE)
+    files = _hashes(folder, names)
+    now = dt.datetime.now(dt.UTC)
+    finished = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    result = _result_of(folder, job, files.get(CHECKPOINT_FILE, ""), finished)
+    with storage_errors(folder):
+        write_sealed(folder / RESULT_FILE, msgspec.to_builtins(result), files)
+    return result
+
+
+def _result_of(
+    folder: Path, job: JobIdentity, checkpoint_sha256: str, finished: str
+) -> StoredResult:
+    """Return what the files of a run give. Errors: `write_result`."""
     lines = read_metrics(folder)
     if not lines or lines[-1]["step"] != job.steps:
         path = folder / METRICS_FILE
@@ -183,9 +243,8 @@ def write_result(job: JobIdentity) -> StoredResult:
             file=str(path),
         )
     seconds = float(lines[-1].get("seconds", 0))
-    now = dt.datetime.now(dt.UTC)
-    result = StoredResult(
-        key=key,
+    return StoredResult(
+        key=key_of(job),
         job=job,
         record=read_run(folder),
         evaluation=read_evaluation(folder),
@@ -196,9 +255,6 @@ def write_result(job: JobIdentity) -> StoredResult:
         ],
         seconds=seconds,
         updates_per_second=lines[-1]["step"] / seconds if seconds else 0.0,
-        checkpoint_sha256=hash_file(folder / CHECKPOINT_FILE),
-        finished=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        checkpoint_sha256=checkpoint_sha256,
+        finished=finished,
     )
-    with storage_errors(folder):
-        write_json(folder / RESULT_FILE, msgspec.to_builtins(result))
-    return result

@@ -25,7 +25,7 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.loading import load_dataset
-from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
+from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
 from orlog.files import replace_file, storage_errors
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
@@ -43,7 +43,7 @@ from orlog.reproduce import Result, judge, recorded_baseline
 from orlog.result_folders import result_folder
 from orlog.statistics_plots import COMPARISON_PLOTS
 from orlog.stored_references import recorded_references, stored_references
-from orlog.stored_results import JobIdentity, StoredResult, key_of, read_result
+from orlog.stored_results import JobIdentity, StoredResult, is_sealed, key_of, read_result
 from orlog.sweeps import Sweep
 
 __all__ = [
@@ -223,19 +223,29 @@ def verify_report(path: Path) -> Verification:
         raise ManifestError(f"{source}: {clause(error)}.", file=str(source)) from error
     problems += _differences("numbers", report.numbers, numbers)
     notes: list[str] = []
-    stored = 0
+    stored = unsealed = 0
     for one in report.evidence:
         problems += _unlike_orlog(one, notes)
         for result in one.results:
             if result.key != key_of(result.job):
                 continue  # which is among the problems already, and may be no name of a folder
-            here = read_result(result.key)
+            try:
+                here = read_result(result.key, with_checkpoint=True)
+            except (ManifestError, FormatVersionError) as error:
+                problems.append(f"{one.title}, seed {result.job.seed}: {error}")
+                continue
             stored += here is not None
+            unsealed += here is not None and not is_sealed(result_folder(result.key))
             if here is not None and here != result:
                 problems.append(
                     f"{one.title}, seed {result.job.seed}: what was stored under {result.key[:12]} "
                     "in the results of this home is something else."
                 )
+    if unsealed:
+        notes.append(
+            f"{unsealed} results of this home are of an older orlog and have no seal: they were compared "
+            "with the files beside them."
+        )
     if path.suffix == ".html":
         said = _read_page(path)
         again = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())

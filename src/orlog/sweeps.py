@@ -24,20 +24,21 @@ import msgspec
 from orlog.algos.algorithms import algorithm_name, known_as
 from orlog.algos.presets import recipe_for
 from orlog.algos.settings import make_config
+from orlog.algos.training.commands import is_at_home
 from orlog.algos.training.evaluating import scoring_protocol
+from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
-from orlog.algos.training.runs import code_versions
-from orlog.algos.training.train import CURVE_EPISODES, run_config
+from orlog.algos.training.runs import code_versions, read_sealed_evaluation
+from orlog.algos.training.train import run_config
 from orlog.code_version import run_sources
-from orlog.datasets.home.folders import version_folder
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
+    FormatVersionError,
     IntegrityError,
-    ManifestError,
     NotFoundError,
     OrlogError,
     SchemaError,
@@ -54,7 +55,12 @@ from orlog.reproduce import (
     run_job,
     steps_to_reproduce,
 )
-from orlog.result_folders import RESULT_FILE, result_folder, results_folder
+from orlog.result_folders import (
+    DAMAGED_FOLDER,
+    RESULT_FILE,
+    result_folder,
+    results_folder,
+)
 from orlog.stored_results import (
     JobIdentity,
     StoredResult,
@@ -73,7 +79,7 @@ __all__ = [
     "suite_datasets",
 ]
 
-EVALUATIONS = 5
+EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -87,14 +93,14 @@ class Group:
         dataset: What a worker loads: name and digest, or the path of a view.
         name: Name of the dataset.
         first: Identity of the job of the first seed.
-        trust_environment: Consent to arguments of the environment that come with the data.
+        options: What is asked for with the first seed.
     """
 
     algorithm: str
     dataset: str
     name: str
     first: JobIdentity
-    trust_environment: bool
+    options: TrainOptions
 
     def identity(self, seed: int) -> JobIdentity:
         """Return the identity of the job of a seed."""
@@ -266,15 +272,14 @@ def _add_group(
         fitting_form(algorithm, dataset)
         if steps is None:
             steps = steps_to_reproduce(algorithm, dataset.name, len(sweep.seeds))
-        first = identify(
-            algorithm,
-            dataset,
+        options = TrainOptions(
             seed=sweep.seeds[0],
             steps=steps,
-            episodes=episodes,
             evaluations=evaluations,
+            curve_episodes=min(CURVE_EPISODES, episodes),
             trust_environment=trust_environment,
         )
+        first = identify(algorithm, dataset, options, episodes=episodes)
     except (NotFoundError, SchemaError) as error:
         sweep.left_out.append(f"{algorithm} on {dataset.name} is left out: {error}")
         return
@@ -284,37 +289,24 @@ def _add_group(
             dataset=_reference(dataset),
             name=dataset.name,
             first=first,
-            trust_environment=trust_environment,
+            options=options,
         )
     )
 
 
 def _reference(dataset: Dataset) -> str:
     """Return what names a dataset on any machine, or the path of a view or of a folder elsewhere."""
-    if dataset.operation is not None or not _is_at_home(dataset):
+    if dataset.operation is not None or not is_at_home(dataset):
         return str(dataset.folder)
     # A worker elsewhere can build what its version names, and the identity holds the digest.
     pin = dataset.version if is_rebuild(dataset.manifest) else dataset.digest
     return f"{dataset.name}@{pin}"
 
 
-def _is_at_home(dataset: Dataset) -> bool:
-    versions = {dataset.version, dataset.manifest.version}
-    folders = {version_folder(dataset.name, version).resolve() for version in versions}
-    return dataset.folder.resolve() in folders
-
-
 def identify(
-    algorithm: str,
-    dataset: Dataset,
-    *,
-    seed: int,
-    steps: int,
-    episodes: int,
-    evaluations: int = EVALUATIONS,
-    trust_environment: bool = False,
+    algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
 ) -> JobIdentity:
-    """Return all that decides the numbers of a run by the dataset's recipe.
+    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`.
 
     Raises:
         ValueError: no such algorithm.
@@ -325,8 +317,10 @@ def identify(
     kind = fitting_form(algorithm, dataset)
     check_goal_to_act_for(kind, dataset)
     recipe = recipe_for(algorithm, dataset)
+    seed, steps = options.seed, options.steps
+    assert steps is not None
     config = run_config(kind, recipe.settings, steps=steps, seed=seed)
-    protocol = scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    protocol = scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
     versions = code_versions()
     return JobIdentity(
         digest=dataset.digest,
@@ -338,8 +332,8 @@ def identify(
         standardize_observations=recipe.standardize_observations,
         seed=seed,
         steps=steps,
-        evaluations=evaluations,
-        curve_episodes=min(CURVE_EPISODES, episodes),
+        evaluations=options.evaluations,
+        curve_episodes=options.curve_episodes,
         protocol=protocol,
         code=run_sources(kind, config, protocol.environment_id),
         versions={name: versions[name] for name in ("numpy", "torch")},
@@ -353,6 +347,7 @@ def run_sweep(
     executor: str | Executor = "processes",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     on_failure: Callable[[Failure], None] = lambda _failure: None,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Run every job of a sweep whose result is not there; failures are added to the sweep's.
 
@@ -364,6 +359,7 @@ def run_sweep(
         executor: Where they run.
         progress: Called with the number of jobs that are done and of those in all.
         on_failure: Called with each failure when it happens.
+        note: Called with a line on each damaged result, whose job is then run again.
 
     Raises:
         StorageError: the disk is full or cannot be written; what is done stays.
@@ -381,7 +377,7 @@ def run_sweep(
         for job in jobs:
             if full is not None:
                 return
-            if _read_whole(key_of(job.identity)) is not None:
+            if _read_whole(key_of(job.identity), note) is not None:
                 tell_done()
                 continue
             taken[index] = job
@@ -440,11 +436,12 @@ def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:
             yield _KeyedJob(group=group, identity=group.identity(seed), home=home)
 
 
-def _read_whole(key: str) -> StoredResult | None:
-    """Return a result; None if there is none or it cannot be read, which its job then sees to."""
+def _read_whole(key: str, note: Callable[[str], None] = lambda _text: None) -> StoredResult | None:
+    """Return a result; None if there is none or, after a note, if it is damaged: then it is made again."""
     try:
-        return read_result(key)
-    except OrlogError:
+        return read_result(key, with_checkpoint=True)
+    except OrlogError as error:
+        note(f"{clause(error)}; its job is run again.")
         return None
 
 
@@ -495,42 +492,63 @@ def run_keyed(job: _KeyedJob) -> _Ended:
 
 
 def _is_done(key: str) -> bool:
-    """Whether a result is there; a damaged one is removed, to be written anew from its run."""
+    """Whether a result is there. A damaged one is set aside, unless only its `result.json` is damaged."""
+    folder = result_folder(key)
     try:
-        return read_result(key) is not None
-    except ManifestError:
-        path = result_folder(key) / RESULT_FILE
-        with storage_errors(path):
-            path.unlink()
-        return False
+        return read_result(key, with_checkpoint=True) is not None
+    except FormatVersionError:
+        raise  # it is whole, and of a newer orlog
+    except OrlogError:
+        pass
+    try:
+        is_whole = read_sealed_evaluation(folder)[1] is not None
+    except OrlogError:
+        is_whole = False
+    if is_whole:  # what it was made from is what it was, so it is written again
+        with storage_errors(folder):
+            (folder / RESULT_FILE).unlink()
+    else:
+        _set_aside(folder)
+    return False
+
+
+def _set_aside(folder: Path) -> None:
+    """Move a damaged folder to `results/.damaged`, in place of one that was moved there before."""
+    place = results_folder() / DAMAGED_FOLDER / folder.name
+    with storage_errors(folder):
+        place.parent.mkdir(exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        folder.rename(place)
 
 
 def _train(job: _KeyedJob, folder: Path) -> None:
     """Train and evaluate a job in the folder of its result."""
     group, identity = job.group, job.identity
     dataset = load_dataset(group.dataset, build=True, download=True)
-    here = identify(
-        group.algorithm,
-        dataset,
-        seed=identity.seed,
-        steps=identity.steps,
-        episodes=identity.protocol.episodes,
-        evaluations=identity.evaluations,
-        trust_environment=group.trust_environment,
-    )
+    options = msgspec.structs.replace(group.options, seed=identity.seed)
+    episodes = identity.protocol.episodes
+    here = identify(group.algorithm, dataset, options, episodes=episodes)
     if here != identity:
         raise IntegrityError(
             f"{job}: this worker has another {_difference(identity, here)} than where the sweep was "
             "started; install the same orlog and the same packages on all machines."
         )
-    one = _as_job(group, identity, dataset.folder)
+    one = Job(
+        algorithm=group.algorithm,
+        dataset=dataset.folder,
+        folder=folder,
+        options=options,
+        episodes=episodes,
+        resume=True,
+        where="mmap",
+    )
     try:
         run_job(one)
         write_result(identity)
     except (FileExistsError, IntegrityError, NotFoundError) as error:
         if not folder.is_dir() or str(folder) not in str(error):
             raise
-        shutil.rmtree(folder)  # a file that a run had begun there is damaged or missing
+        _set_aside(folder)  # a file that a run had begun there is damaged or missing
         run_job(one)
         write_result(identity)
 
@@ -547,21 +565,6 @@ def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
     raise AssertionError("the identities are equal")
 
 
-def _as_job(group: Group, identity: JobIdentity, dataset: Path) -> Job:
-    return Job(
-        algorithm=group.algorithm,
-        dataset=dataset,
-        seed=identity.seed,
-        folder=result_folder(key_of(identity)),
-        steps=identity.steps,
-        episodes=identity.protocol.episodes,
-        evaluations=identity.evaluations,
-        trust_environment=group.trust_environment,
-        resume=True,
-        where="mmap",
-    )
-
-
 def _keep(key: str, files: dict[str, bytes]) -> None:
     """Write the files of a result that was made in another home, `result.json` last.
 
@@ -573,6 +576,8 @@ def _keep(key: str, files: dict[str, bytes]) -> None:
     if files:
         with sole_access(folder), storage_errors(folder):
             if _read_whole(key) is None:
+                if (folder / RESULT_FILE).exists():
+                    _set_aside(folder)
                 folder.mkdir(exist_ok=True)
                 for name in sorted(files, key=RESULT_FILE.__eq__):
                     replace_file(folder / name, files[name])

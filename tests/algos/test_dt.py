@@ -12,12 +12,12 @@ from scipy import stats
 
 from orlog.algos.dt import DT, DTConfig
 from orlog.algos.networks import Scaling
-from orlog.algos.training.train import train_run
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sequences import sequences
 from tests.algos import plain
 from tests.pendulum import pendulum
+from tests.training import train_run
 
 SMALL: dict[str, Any] = {
     "length": 3,

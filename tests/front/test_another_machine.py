@@ -19,13 +19,13 @@ from typer.testing import CliRunner, Result
 from orlog import quickstart, reproduce
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.runs import Evaluation, read_run
-from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.reference_returns import references_of
 from orlog.reproduce import Job, Outcome
+from tests.training import train_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("jobs_run_here")]
 

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 import orlog
 import orlog.reproduce
-from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
+from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, StoppedError
 from orlog.logs import check_log, log_to
 from tests.command_line import orlog
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 BLOCK = 32768

@@ -17,9 +17,9 @@ from orlog.algos.settings import check_for_any_form, make_config
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_run, run_folder
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError, StoppedError
+from tests.training import train_run
 
 # It takes several steps at once, which none of orlog's algorithms does, and integer actions.
 SOURCE = '''

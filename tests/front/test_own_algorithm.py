@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
+import random
 import re
 import shutil
 import sys
@@ -16,12 +18,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import orlog
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.networks import Scaling
-from orlog.algos.training.train import train_run
+from orlog.algos.training.checkpoint import checkpoint_metadata
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError
 from tests.command_line import orlog as command
+from tests.training import train_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "your-own-algorithm.md").read_text("utf-8")
@@ -224,3 +228,131 @@ def test_a_file_without_its_class_is_answered_with_the_classes_that_it_has(empty
     assert "cocoa" not in sys.modules
     with pytest.raises(ValueError, match=r"none\.py: no such file"):
         find_algorithm(str(empty / "none.py"))
+
+
+RAW = """
+import dataclasses
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawConfig:
+    batch_size: int = 8
+
+
+class Raw:
+    CONFIG, FROM_RUN = RawConfig, ()
+    OBSERVATIONS, ACTIONS = ("vector",), ("continuous",)
+    STATE, CONSTANTS = ("policy", "optimizer"), ("config",)
+
+    @staticmethod
+    def loader(config):
+        return "orlog.loaders.transitions:transitions", {"batch_size": config.batch_size}
+
+    def __init__(self, config, scaling, *, seed, device="cpu"):
+        self.config = config
+        self.policy = nn.Linear(len(scaling.obs_mean), len(scaling.action_low))
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), 1e-3 * random.uniform(1, 2))
+
+    def update(self, batch):
+        noise = torch.randn(batch.actions.shape) + np.random.normal() + random.random()
+        loss = (self.policy(batch.observations) - batch.actions - noise).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.detach()}
+
+    def act(self, observations):
+        actions = self.policy(observations)
+        return (actions + torch.randn(actions.shape)).clamp(-1, 1)
+
+
+class Elsewhere(Raw):
+    STATE = (*Raw.STATE, "chosen")
+
+    def __init__(self, config, scaling, *, seed, device="cpu"):
+        super().__init__(config, scaling, seed=seed, device=device)
+        self.chosen = float(np.random.default_rng().normal())
+"""
+
+
+def global_states() -> str:
+    numbers = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
+    return f"{torch.get_rng_state().tolist()} {numbers} {random.getstate()}"
+
+
+def test_a_class_that_seeds_nothing_gives_equal_checkpoints(mini: Dataset, empty: Path) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    words = ["train", "my_method.py:Raw", mini.name, "--seed", "0", "--steps", "12"]
+    words += ["--curve-episodes", "1"]
+    before = global_states()
+    saved = []
+    for out, evaluations in (("one", "2"), ("two", "2"), ("three", "0")):
+        found = command(*words, "--evaluations", evaluations, "--out", out)
+        assert found.returncode == 0, found.stderr
+        assert "differs" not in found.stderr
+        random.random()
+        torch.rand(1)
+        saved.append(load_file(f"{out}/checkpoint.safetensors"))
+    assert (
+        Path("one/checkpoint.safetensors").read_bytes()
+        == Path("two/checkpoint.safetensors").read_bytes()
+    )
+    for name, value in saved[0].items():  # evaluations draw from a stream of their own
+        np.testing.assert_array_equal(saved[2][name], value, err_msg=name)
+    returns = []
+    for out in ("one", "two"):
+        of_own = ["--algorithm", "my_method.py:Raw", "--episodes", "2", "--json"]
+        returns.append(json.loads(command("evaluate", out, *of_own).stdout)["returns"])
+    assert returns[0] == returns[1]
+    assert before != global_states()  # as drawn above, and not as seeded
+
+
+def test_a_stopped_run_of_a_class_that_seeds_nothing_goes_on_to_the_bit(
+    mini: Dataset, empty: Path
+) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    raw = find_algorithm("my_method.py:Raw")
+    options: dict[str, Any] = {"seed": 0, "steps": 12, "evaluations": 2, "curve_episodes": 1}
+    before = global_states()
+    train_run(raw, mini, "whole", **options)
+    for stop in (3, 6, 11):
+        calls = iter([False] * (stop - 1) + [True] * 99)
+        with pytest.raises(StoppedError):
+            train_run(raw, mini, f"cut-{stop}", **options, stop=functools.partial(next, calls))
+        train_run(raw, mini, f"cut-{stop}", **options, resume=True)
+        whole, cut = (Path(one) / "checkpoint.safetensors" for one in ("whole", f"cut-{stop}"))
+        assert whole.read_bytes() == cut.read_bytes()
+    assert global_states() == before
+    resumed = command("train", "--resume", "whole")
+    assert resumed.returncode != 0  # code that a record names is not run
+    assert "my_method.py:Raw" in resumed.stderr
+    assert command("train", "--resume", "my_method.py:Raw", "whole").returncode == 0
+
+
+def test_a_class_that_draws_elsewhere_is_named(mini: Dataset, empty: Path) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    with pytest.warns(UserWarning, match="chosen differs"):
+        orlog.train("my_method.py:Elsewhere", mini, folder="one", steps=1, evaluations=0)
+
+
+def test_a_checkpoint_of_an_own_class_without_generators_is_read(
+    mini: Dataset, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty / "my_method.py").write_text(RAW, "utf-8")
+    raw = find_algorithm("my_method.py:Raw")
+    options: dict[str, Any] = {"seed": 0, "steps": 12, "evaluations": 0}
+    calls = iter([False] * 5 + [True] * 99)
+    with monkeypatch.context() as patch:
+        patch.setattr("orlog.algos.training.runs.is_own", lambda _kind: False)
+        with pytest.raises(StoppedError):
+            train_run(raw, mini, "run", **options, stop=functools.partial(next, calls))
+    assert (
+        "global generators" not in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]
+    )
+    train_run(raw, mini, "run", **options, resume=True)
+    assert "global generators" in checkpoint_metadata(Path("run/checkpoint.safetensors"))["state"]

@@ -160,10 +160,7 @@ def test_what_cannot_be_loaded_is_refused_as_by_an_evaluation(tmp_path: Path) ->
     with pytest.raises(CheckpointError):
         orlog.load_policy(run)
     path.unlink()
-    again = (
-        r"has no checkpoint yet; run: orlog train bc lab/\S+ --seed 0 .*--steps \d+ .*"
-        rf"--out {re.escape(str(run.folder))} --resume"
-    )
+    again = f"has no checkpoint yet; run: orlog train --resume {re.escape(str(run.folder))}"
     with pytest.raises(NotFoundError, match=again) as caught:
         orlog.load_policy(run)
     words = shlex.split(str(caught.value).partition("run: orlog ")[2])

@@ -13,7 +13,6 @@ from orlog import reproduce
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import run_folder
-from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
@@ -28,6 +27,7 @@ from orlog.reference_returns import references_of
 from orlog.report import result_cells, write_report
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
 from tests.front.conftest import pool_in_this_process
+from tests.training import train_run
 
 
 def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:

@@ -14,9 +14,10 @@ import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.train import train_run
+from orlog.algos.training.runs import read_evaluation
+from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import StoppedError
+from orlog.errors import ManifestError, StoppedError
 from orlog.files import hold_folder
 from orlog.normalize.intervals import mean_interval
 from orlog.plots import new_figure
@@ -25,6 +26,7 @@ from orlog.run_folders import find_run_folders, group_runs
 from orlog.run_plots import curves_plot
 from orlog.running import finetune as orlog_finetune
 from tests.command_line import orlog
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 
@@ -197,6 +199,80 @@ def test_a_later_evaluation_counts_and_curves_are_means_over_seeds(
     assert (low[0], high[0]) == pytest.approx(mean_interval(first))
 
 
+@pytest.fixture
+def evaluated(mini: Dataset, tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "seed-0"
+    train(mini, folder, keep_checkpoints=True)
+    evaluate_run(folder, dataset=mini, episodes=2)
+    return folder
+
+
+FILES = ["evaluation.json", "metrics.jsonl", "run.json", "checkpoint.safetensors"]
+KEPT = "checkpoints/step-000000005.safetensors"
+
+
+@pytest.mark.parametrize("name", [*FILES, KEPT])
+def test_a_changed_digit_in_a_run_is_damage(evaluated: Path, name: str) -> None:
+    whole = orlog("runs", "verify", str(evaluated.parent))
+    assert whole.returncode == 0, whole.stdout
+    assert "1 verified in every file" in whole.stdout
+    path = evaluated / name
+    data = path.read_bytes()
+    at = data.rindex(b"1") if path.suffix != ".safetensors" else len(data) - 1
+    path.write_bytes(data[:at] + b"2" + data[at + 1 :])
+    found = orlog("runs", "verify", str(evaluated.parent), "--json")
+    assert found.returncode == 3
+    (run,) = json.loads(found.stdout)["runs"]
+    assert any(name in one for one in run["problems"])
+    (listed,) = find_run_folders(evaluated)
+    assert (listed.state == "unreadable") == (path.suffix != ".safetensors")
+    if path.suffix != ".safetensors":
+        assert orlog("compare", str(evaluated), str(evaluated)).returncode == 3
+
+
+def test_a_changed_digit_in_the_record_of_a_run_without_evaluation_is_damage(
+    mini: Dataset, tmp_path: Path
+) -> None:
+    train(mini, tmp_path, seed=3)
+    path = tmp_path / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 3', b'"seed": 4'))
+    (listed,) = find_run_folders(tmp_path)
+    assert listed.state == "unreadable"
+    assert "run.json" in listed.problem
+    assert orlog("runs", "verify", str(tmp_path)).returncode == 3
+
+
+def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    calls = iter([False] * 6 + [True] * 9)
+    with pytest.raises(StoppedError):
+        train(mini, folder, stop=lambda: next(calls))
+    evaluate_run(folder, dataset=mini, episodes=2)
+    train(mini, folder, resume=True)
+    assert read_evaluation(folder).step < 10
+    assert orlog("runs", "verify", str(folder)).returncode == 0
+    (evaluated,) = find_run_folders(folder)
+    assert evaluated.state == "finished"
+
+
+def test_an_evaluation_without_its_seal_is_refused_unless_the_run_is_older(
+    evaluated: Path,
+) -> None:
+    path = evaluated / "evaluation.json"
+    body = json.loads(path.read_text("utf-8"))
+    del body["seal"]
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError):
+        read_evaluation(evaluated)
+    frozen = Path(__file__).parent / "frozen" / "result"
+    assert read_evaluation(frozen).step == 2
+    found = orlog("runs", "verify", str(frozen), "--json")
+    (run,) = json.loads(found.stdout)["runs"]
+    # The folder of a result bears its key; this one does not.
+    assert [one for one in run["problems"] if "its key" not in one] == []
+    assert any("older orlog" in one for one in run["unverified"])
+
+
 def test_curves_are_drawn(some: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name, start in (("curves.png", b"\x89PNG"), ("curves.svg", b"<?xml")):
@@ -235,3 +311,9 @@ def test_a_folder_without_runs_or_curves_says_so(mini: Dataset, tmp_path: Path) 
     found = orlog("runs", "plot", str(tmp_path / "run"), *options)
     assert found.returncode == 1
     assert "no run has a learning curve of successes" in found.stderr
+
+
+def test_a_seal_that_names_files_elsewhere_is_refused(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "a.json", {"step": 1}, {"../b.json": "00"})
+    with pytest.raises(ManifestError, match=r"\.\./b\.json"):
+        read_sealed(tmp_path / "a.json", dict[str, int], version=("a", 1), repair="write it again")

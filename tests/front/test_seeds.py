@@ -19,13 +19,14 @@ import pytest
 from orlog import progress
 from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.train import train_run
+from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute
 from orlog.progress import Status, Watcher, status_lines
 from orlog.seeds import parse_seeds, train_seeds
 from tests.command_line import orlog
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 WORDS = ["--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "0"]
@@ -85,7 +86,9 @@ def test_an_error_that_is_nobodys_fault_is_shown_with_its_place(
         raise KeyError("surprise")
 
     monkeypatch.setattr(BC, "update", broken)
-    (only,) = train_seeds("bc", mini, tmp_path, seeds=[3], processes=1, evaluations=0)
+    (only,) = train_seeds(
+        "bc", mini, tmp_path, seeds=[3], processes=1, options=TrainOptions(evaluations=0)
+    )
     assert (only.seed, only.status.state) == (3, "failed")
     assert only.message == "KeyError: 'surprise'"
     assert "in broken" in only.details

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from orlog.algos.training.evaluating import evaluate_run
-from orlog.algos.training.train import train_run
+from orlog.algos.training.runs import Evaluation, write_evaluation
 from orlog.manifests.counterparts import benchmark_environment
-from orlog.manifests.documents import canonical_json
+from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.aggregate import interquartile_mean
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.tuning import method_digest
@@ -23,6 +23,7 @@ from orlog.reference_returns import references
 from orlog.results import find_runs, method_results
 from orlog.tune_curve import tune_curves
 from tests.command_line import Ended, orlog
+from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
 HOPPER, WALKER = "d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2"
@@ -58,7 +59,8 @@ def write_run(
     evaluation = json.loads((folder / "evaluation.json").read_text("utf-8"))
     evaluation["returns"] = [float(one) for one in returns]
     evaluation["protocol"] |= {"episodes": len(returns), **(protocol or {})}
-    (folder / "evaluation.json").write_text(json.dumps(evaluation), "utf-8")
+    del evaluation["seal"]
+    write_evaluation(folder, convert_json(evaluation, Evaluation))
     return folder
 
 

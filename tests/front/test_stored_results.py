@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,20 +16,24 @@ import pytest
 from orlog.algos.algorithms import find_algorithm
 from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
-from orlog.algos.training.runs import code_versions
-from orlog.algos.training.train import train_run
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import code_versions, read_run
 from orlog.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import ManifestError
+from orlog.errors import ManifestError, OrlogError
 from orlog.manifests.environments import make_environment
 from orlog.result_folders import result_folder
 from orlog.stored_results import (
     JobIdentity,
+    StoredResult,
     key_of,
     read_result,
     read_results,
     write_result,
 )
+from orlog.sweeps import identify
+from tests.levels import scaled
+from tests.training import train_run
 
 
 def identity(dataset: Dataset) -> JobIdentity:
@@ -75,7 +83,11 @@ def test_a_result_is_read_as_it_was_written_and_an_edited_job_is_refused(mini: D
     body = json.loads(path.read_text("utf-8"))
     lucky = {**body["evaluation"], "returns": [777.0]}
     path.write_text(json.dumps({**body, "evaluation": lucky}), "utf-8")
-    with pytest.raises(ManifestError, match=r"its returns are not those of evaluation\.json"):
+    with pytest.raises(ManifestError, match="it is damaged or was edited"):
+        read_result(key)
+    del body["seal"]
+    path.write_text(json.dumps(body), "utf-8")
+    with pytest.raises(ManifestError, match="its seal is missing"):
         read_result(key)
     path.write_text(json.dumps({**body, "job": {**body["job"], "steps": 3}}), "utf-8")
     with pytest.raises(ManifestError, match=r"its key is not that of its job, so it was edited"):
@@ -105,6 +117,115 @@ def test_a_key_depends_on_the_code_of_an_environment_of_our_own() -> None:
         found = run_sources(kind, make_config(kind, {}), env.spec.id)
     own = {name for name in found if name.startswith("orlog.datasets.")}
     assert own == {"orlog.datasets.environments.catch", "orlog.datasets.environments.drawing"}
+
+
+FROZEN = Path(__file__).parent / "frozen" / "result"
+"""A result as orlog 0.1 wrote it: bc on classic/pendulum-mixed-v1, before files had digests."""
+FROZEN_KEY = "91070ce76335f3468adeda3f0dd8970f21e53c0c41ec20cb4e966c6b547b5705"
+
+
+@pytest.fixture
+def frozen() -> Path:
+    """Return the folder of the frozen result in this home."""
+    folder = result_folder(FROZEN_KEY)
+    shutil.copytree(FROZEN, folder)
+    return folder
+
+
+def test_a_result_of_an_older_orlog_keeps_its_key_and_is_read(frozen: Path) -> None:
+    found = read_result(FROZEN_KEY)
+    assert found is not None
+    assert key_of(found.job) == FROZEN_KEY
+    assert list(read_results()) == [found]
+    assert found.record == read_run(frozen)
+    body = json.loads((frozen / "run.json").read_text("utf-8"))
+    said = msgspec.to_builtins(found.record)
+    assert {name: said[name] for name in body} == body
+
+
+def changed_digits(path: Path, most: int) -> Iterator[bytes]:
+    """Change one digit of a file at a time, where that changes a value, also in hashes; yield where."""
+    data = path.read_bytes()
+    places = [at for at, one in enumerate(data) if chr(one).isdigit()]
+    for at in places[:: max(1, len(places) // most)]:
+        other = b"1" if data[at : at + 1] != b"1" else b"2"
+        edited = data[:at] + other + data[at + 1 :]
+        # The 17th digit of a number may be another for the same number.
+        if path.suffix == ".jsonl" or json.loads(edited) != json.loads(data):
+            path.write_bytes(edited)
+            yield data[:at][-60:]
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def result(mini: Dataset) -> StoredResult:
+    job = identity(mini)
+    folder = result_folder(key_of(job))
+    small: dict[str, Any] = {"seed": 0, "steps": 2, "evaluations": 1, "curve_episodes": 1}
+    train_run("bc", mini, folder, **small)
+    evaluate_run(folder, dataset=mini, episodes=1)
+    return write_result(job)
+
+
+@pytest.mark.parametrize("name", ["result.json", "evaluation.json", "metrics.jsonl", "run.json"])
+def test_no_changed_digit_of_a_result_or_of_a_file_beside_it_is_read(
+    result: StoredResult, name: str
+) -> None:
+    path = result_folder(result.key) / name
+    for _ in changed_digits(path, scaled(200)):
+        with pytest.raises(OrlogError):
+            read_result(result.key)
+    assert read_result(result.key) == result
+    path.unlink()
+    if name == "result.json":
+        assert read_result(result.key) is None
+    else:
+        with pytest.raises(OrlogError):
+            read_result(result.key)
+
+
+def test_a_changed_checkpoint_of_a_result_is_found_where_it_is_asked_for(
+    result: StoredResult,
+) -> None:
+    path = result_folder(result.key) / "checkpoint.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert read_result(result.key) == result
+    with pytest.raises(ManifestError, match=r"checkpoint\.safetensors"):
+        read_result(result.key, with_checkpoint=True)
+
+
+@pytest.mark.parametrize("name", ["result.json", "evaluation.json"])
+def test_a_changed_digit_of_an_older_result_is_found_by_the_files_beside_it(
+    frozen: Path, name: str
+) -> None:
+    assert read_result(FROZEN_KEY, with_checkpoint=True) is not None
+    for before in changed_digits(frozen / name, scaled(1000)):
+        if re.search(rb'"finished": "[^"]*$', before):
+            continue  # of this nothing else speaks
+        with pytest.raises(OrlogError):
+            read_result(FROZEN_KEY, with_checkpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        ("bc", "71e1988322eccb87799c03de5e25c0796cee9132767868fcea43f0a79cb673d3"),
+        ("iql", "034bc8b0a6ee728ac02bdaa85b04911a3ce09fb728e67270b9a597dc402570e8"),
+    ],
+)
+def test_what_is_asked_for_gives_the_key_that_it_always_gave(
+    mini: Dataset, algorithm: str, key: str
+) -> None:
+    frozen = msgspec.json.decode((FROZEN / "result.json").read_bytes())["job"]
+    options = TrainOptions(seed=3, steps=7, evaluations=2, curve_episodes=4)
+    found = identify(algorithm, mini, options, episodes=4)
+    assert found.protocol.episodes == 4
+    # What depends on the machine and on the sources is fixed; all else is computed here.
+    fixed = msgspec.convert(frozen, JobIdentity)
+    of_here = ("digest", "protocol", "code", "versions")
+    found = msgspec.structs.replace(found, **{name: getattr(fixed, name) for name in of_here})
+    assert key_of(found) == key
 
 
 OWN = """

@@ -19,6 +19,7 @@ from orlog.normalize.comparison import compare_methods
 from orlog.page_pictures import compare_pictures
 from orlog.plots import learning_curves, line_colors, score_picture, to_svg
 from orlog.reproduce import Job
+from orlog.result_folders import result_folder
 from orlog.statistics_plots import aggregate_plot
 from orlog.stored_results import JobIdentity, key_of, read_results
 from orlog.sweep_report import evidence_of, verify_report, write_reports
@@ -142,6 +143,26 @@ def test_a_report_holds_what_its_numbers_come_from_and_edits_are_found(
         "its reference returns are not those of this orlog." in one
         for one in edited(other_references)
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["result.json", "evaluation.json", "metrics.jsonl", "run.json", "checkpoint.safetensors"],
+)
+def test_one_changed_digit_in_any_result_of_a_report_is_found(
+    small: Sweep, tmp_path: Path, name: str
+) -> None:
+    evidence = evidence_of(small)
+    page = write_reports(small, evidence, tmp_path, title="Small")
+    assert orlog("report", "verify", str(page)).returncode == 0
+    path = result_folder(evidence[0].results[1].key) / name
+    data = path.read_bytes()
+    at = data.rindex(b"1") if path.suffix != ".safetensors" else len(data) - 1
+    path.write_bytes(data[:at] + b"2" + data[at + 1 :])
+    found = orlog("report", "verify", str(page))
+    assert found.returncode == 3
+    assert "seed 1" in found.stdout
+    assert name in found.stdout
 
 
 def test_edits_of_runs_are_found_in_a_home_without_the_results(

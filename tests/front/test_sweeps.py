@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
@@ -34,6 +33,7 @@ from orlog.stored_results import key_of, read_result, read_results
 from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
+from tests.training import train_run
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -266,6 +266,34 @@ def test_a_damaged_or_edited_result_is_made_again(mini: Dataset) -> None:
         run_sweep(sweep)
         assert sweep.failures == []
         assert {one.key: (one.evaluation, one.curve) for one in read_results()} == expected
+
+
+@pytest.mark.usefixtures("jobs_run_here")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "evaluation.json", CHECKPOINT])
+def test_a_result_beside_which_a_digit_was_changed_is_made_again_and_kept(
+    mini: Dataset, name: str
+) -> None:
+    sweep = small(mini, seeds=1)
+    run_sweep(sweep)
+    (expected,) = read_results()
+    folder = result_folder(expected.key)
+    data = (folder / name).read_bytes()
+    at = data.rindex(b"1") if name != CHECKPOINT else len(data) - 1
+    edited = data[:at] + b"2" + data[at + 1 :]
+    (folder / name).write_bytes(edited)
+    notes: list[str] = []
+    again = small(mini, seeds=1)
+    run_sweep(again, note=notes.append)
+    assert again.failures == []
+    (note,) = notes
+    assert name in note
+    (found,) = read_results()
+    assert (found.evaluation, found.curve) == (expected.evaluation, expected.curve)
+    set_aside = results_folder() / ".damaged" / expected.key / name
+    assert set_aside.read_bytes() == edited
+    notes.clear()
+    run_sweep(small(mini, seeds=1), note=notes.append)
+    assert notes == []
 
 
 @pytest.mark.usefixtures("jobs_run_here")

@@ -69,24 +69,15 @@ def finetune(
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """
+    from orlog.algos.training.commands import resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
+    from orlog.algos.training.options import TrainOptions
+    from orlog.algos.training.runs import read_run
     from orlog.logs import check_log
 
     chosen = dict(read_setting(text) for text in settings or [])
     share = _share(prior)
     check_log(log)
-    command = ["orlog", "finetune", str(run), "--steps", str(steps)]
-    for text in settings or []:
-        command += ["--set", text]
-    command += ["--prior", prior, "--random-steps", str(random_steps)]
-    command += [] if noise is None else ["--noise", str(noise)]
-    command += [] if out is None else ["--out", str(out)]
-    command += ["--evaluations", str(evaluations)]
-    command += [] if dataset is None else ["--dataset", dataset]
-    command += [] if algorithm is None else ["--algorithm", algorithm]
-    command += [] if device == "cpu" else ["--device", device]
-    command += [] if log == "none" else ["--log", log]
-    command += ["--trust-environment"] if trust_environment else []
     old, data, folder = find_finetuned(run, out, dataset=dataset, algorithm=algorithm)
     with watched_run(
         f"{algorithm_title(old.algorithm)} seed {old.seed}",
@@ -94,23 +85,26 @@ def finetune(
         folder,
         log,
         resume=resume,
-        again=shlex.join([*command, "--resume"]),
-    ) as watching:
+        again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
+    ) as hooks:
         record = finetune_run(
             run,
             folder,
-            steps=steps,
-            settings=chosen,
+            TrainOptions(
+                settings=chosen,
+                steps=steps,
+                evaluations=evaluations,
+                trust_environment=trust_environment,
+                device=device,
+                log=log,
+            ),
+            hooks,
             prior=share,
             random_steps=random_steps,
             noise=noise,
             resume=resume,
-            evaluations=evaluations,
             dataset=data,
             algorithm=algorithm,
-            device=device,
-            trust_environment=trust_environment,
-            **watching,
         )[1]
     advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
     advice += "" if algorithm is None else f" --algorithm {shlex.quote(algorithm)}"

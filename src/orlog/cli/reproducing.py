@@ -294,10 +294,19 @@ def _sweep(
         _check_recordable(load_dataset(dataset), dataset)
     for line in sweep.left_out:
         errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+    damaged: list[str] = []
     try:
         with progress_bar("jobs", lines=True) as update_jobs:
-            run_sweep(sweep, workers=workers, executor=executor, progress=update_jobs)
+            run_sweep(
+                sweep,
+                workers=workers,
+                executor=executor,
+                progress=update_jobs,
+                note=damaged.append,
+            )
     finally:
+        for line in damaged:
+            errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
         for failure in sweep.failures:
             line = escape(printable(f"{failure.what}: {failure.message}"))
             errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)

@@ -76,6 +76,74 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     _note_returns(found)
 
 
+@runs.command(
+    "show", epilog="Example: orlog runs show runs/iql/pointmaze/umaze-v1/seed-0 --command"
+)
+def show_run(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    command: Annotated[
+        bool, typer.Option("--command", help="Print the one command that makes this run again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the record of a run says, or the command that makes it again with every option.
+
+    Of a fine-tuned run it is the command that fine-tunes; the run before it is named in it.
+    """
+    import msgspec
+
+    from orlog.algos.training.commands import run_command
+    from orlog.algos.training.runs import read_run
+    from orlog.run_folders import setting_words
+
+    record = read_run(run)
+    line = run_command(run, record)
+    if as_json:
+        print_json({"folder": str(run), "command": line, "record": msgspec.to_builtins(record)})
+        return
+    if command:
+        console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
+        return
+    for name, value in msgspec.to_builtins(record).items():
+        if name not in ("obs_mean", "obs_std", "settings") and value is not None:
+            text = ", ".join(setting_words(value)) if isinstance(value, dict) else str(value)
+            console.print(printable(f"{name}: {text}"), soft_wrap=True, markup=False)
+    console.print(printable(f"command: {line}"), soft_wrap=True, markup=False)
+
+
+@runs.command("verify", epilog="Example: orlog runs verify runs/iql")
+def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+    """Compare the files of runs with the digests that they hold. Exit code 3 if something differs.
+
+    A checkpoint has a digest of itself and of run.json; an evaluation and a stored result have digests
+    of themselves, run.json, the checkpoint and the log. That finds damage and careless edits, but not
+    somebody who edits a file and computes the digests again. What no digest speaks of is listed.
+    """
+    from orlog.run_verification import verify_runs
+
+    found = verify_runs(folder)
+    damaged = [run for run in found if run.problems]
+    if as_json:
+        documents = [
+            {"folder": str(one.folder), "problems": one.problems, "unverified": one.unverified}
+            for one in found
+        ]
+        print_json({"folder": str(folder), "runs": documents})
+    else:
+        for run in found:
+            for problem in run.problems:
+                where = "" if str(run.folder) in problem else f"{run.folder}: "
+                text = escape(printable(f"{where}{problem}"))
+                console.print(f"[red]damaged:[/red] {text}", soft_wrap=True)
+            for line in run.unverified:
+                _note(f"{run.folder}: unverified: {line}.")
+        whole = sum(not run.problems and not run.unverified for run in found)
+        outcome = f"{len(damaged)} damaged" if damaged else "none is damaged"
+        console.print(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
+    if damaged:
+        raise typer.Exit(3)
+
+
 @runs.command("compare", epilog="Example: orlog runs compare runs/iql")
 def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.

@@ -6,26 +6,31 @@ import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.cli.application import CORES, Algorithm, Device, Log, Name, TrustEnvironment, app
+from orlog.cli.application import CORES, Algorithm, Device, Log, TrustEnvironment, app
 from orlog.errors import StoppedError
 from orlog.terminal import console, errors, printable, table
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
+    from orlog.algos.training.options import Hooks, TrainOptions
     from orlog.datasets.reading.dataset import Dataset
     from orlog.seeds import SeedOutcome
 
 
 @app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --set expectile=0.8")
 def train(
+    context: typer.Context,
     algorithm: Algorithm,
-    name: Name,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0,
     seeds: Annotated[
         str,
@@ -63,11 +68,19 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the checkpoint in the folder.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue from the checkpoint in the folder; with the folder of a run in place of "
+            "the dataset, or alone, all options are those of its record.",
+        ),
     ] = False,
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve; 0 needs no environment.")
     ] = 5,
+    curve_episodes: Annotated[
+        int, typer.Option(min=1, help="Episodes at each of these points.")
+    ] = 20,
     keep_checkpoints: Annotated[
         bool,
         typer.Option(
@@ -89,14 +102,18 @@ def train(
 
     It prints which settings it uses and from where, and how they differ from what was published.
     Ctrl-C and SIGTERM save the state first and print the command that continues from there; with
-    --seeds it continues all that are not finished.
+    --seeds it continues all that are not finished. `orlog train --resume RUN` continues the run in a
+    folder with the options that its record has; an algorithm of your own is named before RUN, and
+    consent to the environment's arguments is given again.
 
     With --seeds, a seed that fails does not end the others; the exit code is then 1.
     """
     from orlog.algos.algorithms import algorithm_name
     from orlog.algos.presets import recipe_for
     from orlog.algos.settings import check_for_any_form
+    from orlog.algos.training.commands import option_words, setting_text
     from orlog.algos.training.devices import find_device
+    from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
     from orlog.logs import check_log
     from orlog.seeds import parse_seeds
@@ -105,48 +122,103 @@ def train(
     if several and seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
     chosen = dict(read_setting(text) for text in settings or [])
-    check_for_any_form(
-        algorithm, chosen
-    )  # a wrong setting is refused before the data are looked for
-    find_device(device)
-    check_log(log)
-    dataset = load_dataset(name)
-    recipe = recipe_for(algorithm_name(algorithm), dataset, preset=preset)
-    command = ["orlog", "train", algorithm, name]
-    command += ["--seeds", seeds] if several else ["--seed", str(seed)]
-    command += [] if processes == CORES else ["--processes", str(processes)]
-    for text in settings or []:
-        command += ["--set", text]
-    command += [] if steps is None else ["--steps", str(steps)]
-    command += [] if not preset else ["--preset", preset]
-    command += [] if out is None else ["--out", str(out)]
-    command += ["--evaluations", str(evaluations)]
-    command += ["--keep-checkpoints"] if keep_checkpoints else []
-    command += [] if device == "cpu" else ["--device", device]
-    command += [] if precision == "float32" else ["--precision", precision]
-    command += [] if log == "none" else ["--log", log]
-    command += ["--trust-environment"] if trust_environment else []
-    options: dict[str, Any] = {
-        "steps": steps,
-        "preset": preset,
-        "resume": resume,
-        "evaluations": evaluations,
-        "keep_checkpoints": keep_checkpoints,
-        "device": device,
-        "precision": precision,
-        "trust_environment": trust_environment,
-    }
-    again = shlex.join([*command, "--resume"])
+    options = TrainOptions(
+        seed=seed,
+        settings=chosen,
+        steps=steps,
+        preset=preset,
+        evaluations=evaluations,
+        curve_episodes=curve_episodes,
+        keep_checkpoints=keep_checkpoints,
+        trust_environment=trust_environment,
+        device=device,
+        precision=precision,
+        log=log,
+    )
+    run = _run_to_resume(algorithm, name) if resume else None
+    if run is None and name is None:
+        raise typer.BadParameter("name a dataset too; with --resume, the folder of a run will do.")
+    if run is not None and (several or out is not None):
+        raise typer.BadParameter(f"--seeds and --out cannot be given with the run {run}.")
+    if run is not None:
+        given = [one for one in TrainOptions.__struct_fields__ if _is_given(context, one)]
+        algorithm, dataset, options = _recorded(run, algorithm if name else "", options, given)
+        settings = [f"{key}={setting_text(one)}" for key, one in (options.settings or {}).items()]
+        out = run
+    else:
+        # What is wrong is said before the data are looked for.
+        check_for_any_form(algorithm, chosen)
+        find_device(device)
+        check_log(log)
+        dataset = load_dataset(name or "")
+    recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
     def introduce(steps: int, taken: Sequence[str] = ()) -> None:
         _introduce(algorithm, dataset, recipe, steps, settings or [], taken)
 
     if several:
         introduce(steps or recipe.steps)
-        options["log"] = log
-        _train_several(algorithm, dataset, out, several, processes, chosen, options, again)
+        words = ["orlog", "train", algorithm, name or "", "--seeds", seeds]
+        words += option_words(options, leave_out=("seed",))
+        words += [] if processes == CORES else ["--processes", str(processes)]
+        words += [] if out is None else ["--out", str(out)]
+        again = shlex.join([*words, "--resume"])
+        _train_several(algorithm, dataset, out, several, processes, options, resume, again)
     else:
-        _train_one(algorithm, dataset, out, seed, chosen, options, again, introduce, log)
+        _train_one(algorithm, dataset, out, options, resume, introduce)
+
+
+def _run_to_resume(first: str, second: str | None) -> Path | None:
+    """Return the folder of the run that the last argument names; None if it names a dataset."""
+    from orlog.algos.training.runs import RUN_FILE
+
+    place = Path(first if second is None else second).expanduser()
+    return place if second is None or (place / RUN_FILE).is_file() else None
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _recorded(
+    run: Path, algorithm: str, options: TrainOptions, given: Sequence[str]
+) -> tuple[str, Dataset, TrainOptions]:
+    """Return algorithm, dataset and options of a run by its record, with the options that were given.
+
+    `algorithm` is empty if none was given.
+    """
+    import msgspec
+
+    from orlog.algos.training.commands import resume_command, run_command
+    from orlog.algos.training.evaluating import algorithm_of_run, dataset_of_run
+    from orlog.algos.training.runs import read_run
+    from orlog.errors import NotFoundError, clause
+
+    record = read_run(run)
+    if record.online is not None and record.online.run:
+        raise ValueError(
+            f"{run} is a fine-tuned run; continue it with: "
+            f"{run_command(run, record, more=['--resume'])}"
+        )
+    if ":" in record.algorithm and not algorithm:  # code that a record names is not run
+        raise ValueError(
+            f"{run}: trained with {record.algorithm}, which is not part of orlog; name its file "
+            f"too: {resume_command(run, record)}"
+        )
+    algorithm_of_run(run, record, algorithm or None)
+    try:
+        dataset = dataset_of_run(run, record)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"{clause(error)}; or name its path in place of {record.dataset}@{record.version} in: "
+            f"{run_command(run, record, more=['--resume'])}"
+        ) from error
+    found = record.options()
+    changed = {one: getattr(options, one) for one in given if one != "settings"}
+    changed["trust_environment"] = options.trust_environment  # consent is not taken from a file
+    changed["settings"] = {**(found.settings or {}), **(options.settings or {})}
+    return algorithm or record.algorithm, dataset, msgspec.structs.replace(found, **changed)
 
 
 def _introduce(
@@ -188,9 +260,10 @@ def watched_run(
     log: str,
     *,
     resume: bool,
-    again: str,
+    again: Callable[[], str],
     introduce: Callable[[int], None] = lambda _steps: None,
-) -> Iterator[dict[str, Any]]:
+    tell: Callable[[str], None] = lambda _text: None,
+) -> Iterator[Hooks]:
     """Show a line of a run while it is trained, copy its log, and let signals stop it.
 
     Args:
@@ -199,15 +272,17 @@ def watched_run(
         folder: Folder of the run.
         log: Where to copy its log: `none`, `tensorboard` or `wandb`.
         resume: Whether it was asked to go on from a checkpoint; then it is said where it does.
-        again: The command that continues it, to print after a signal.
+        again: Returns the command that continues it, to print after a signal.
         introduce: Called with the number of steps before the first one.
+        tell: Called with a line on each setting that is taken from the data.
 
     Yields:
-        The arguments of `train_run` or `finetune_run` that do so.
+        The hooks of `train_run` or `finetune_run` that do so.
 
     Raises:
         typer.Exit: a signal stopped the run.
     """
+    from orlog.algos.training.options import Hooks
     from orlog.logs import in_turn, log_to
     from orlog.progress import Watcher, status_lines
 
@@ -232,14 +307,18 @@ def watched_run(
             watcher.progress(step, total)
 
         try:
-            yield {
-                "progress": show,
-                "log": in_turn(watcher.log, copy_line),
-                "begin": copy_line.begin,
-                "stop": lambda: request.signal != 0,
-            }
+            yield Hooks(
+                progress=show,
+                log=in_turn(watcher.log, copy_line),
+                begin=copy_line.begin,
+                stop=lambda: request.signal != 0,
+                note=_tell,
+                tell=tell,
+            )
         except StoppedError as stopped:
-            _tell(f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again}")
+            _tell(
+                f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
+            )
             raise typer.Exit(128 + request.signal) from stopped
 
 
@@ -247,44 +326,33 @@ def _train_one(
     algorithm: str,
     dataset: Dataset,
     out: Path | None,
-    seed: int,
-    chosen: dict[str, object],
-    options: dict[str, Any],
-    again: str,
+    options: TrainOptions,
+    resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
-    log: str,
 ) -> None:
-    from orlog.algos.training.runs import run_folder
+    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.runs import read_run, run_folder
     from orlog.algos.training.train import train_run
 
-    folder = out or run_folder("runs", algorithm, dataset, seed)
+    folder = out or run_folder("runs", algorithm, dataset, options.seed)
     taken: list[str] = []
     with watched_run(
-        f"{algorithm_title(algorithm)} seed {seed}",
+        f"{algorithm_title(algorithm)} seed {options.seed}",
         dataset,
         folder,
-        log,
-        resume=options["resume"],
-        again=again,
+        options.log,
+        resume=resume,
+        again=lambda: resume_command(folder, read_run(folder), dataset, algorithm),
         introduce=lambda total: introduce(total, taken),
-    ) as watching:
-        record = train_run(
-            algorithm,
-            dataset,
-            folder,
-            seed=seed,
-            settings=chosen,
-            note=_tell,
-            tell=taken.append,
-            **watching,
-            **options,
-        )
+        tell=taken.append,
+    ) as hooks:
+        record = train_run(algorithm, dataset, folder, options, hooks, resume=resume)
     advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
     if dataset.environment is None:
         advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
     else:
         advice += f" --algorithm {shlex.quote(algorithm)}" if ":" in algorithm else ""
-        advice += " --trust-environment" if options["trust_environment"] else ""
+        advice += " --trust-environment" if options.trust_environment else ""
     console.print(
         f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
     )
@@ -296,8 +364,8 @@ def _train_several(
     out: Path | None,
     seeds: Sequence[int],
     processes: int,
-    chosen: dict[str, object],
-    options: dict[str, Any],
+    options: TrainOptions,
+    resume: bool,
     again: str,
 ) -> None:
     from orlog.progress import Status, status_lines
@@ -320,10 +388,10 @@ def _train_several(
             out,
             seeds=seeds,
             processes=min(processes, len(seeds)),
-            settings=chosen,
+            options=options,
+            resume=resume,
             show=show,
             stop=lambda: request.signal != 0,
-            **options,
         )
     _print_outcomes(outcomes)
     unfinished = [one for one in outcomes if one.status.state != "finished"]

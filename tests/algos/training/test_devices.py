@@ -27,12 +27,12 @@ from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.devices import batches_on, find_device, put_arrays
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import NextActionBatch
 from orlog.loaders.transitions import transitions
+from tests.training import train_run
 
 MakeBatch: TypeAlias = Callable[..., NextActionBatch]
 

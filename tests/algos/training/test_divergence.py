@@ -17,11 +17,11 @@ from orlog.algos.training import runs
 from orlog.algos.training import train as training
 from orlog.algos.training.checkpoint import first_not_finite
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, DivergedError
 from orlog.loaders.batch import Batch
 from tests.command_line import orlog
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 
@@ -151,9 +151,9 @@ def test_a_checkpoint_of_another_algorithm_is_refused_in_one_line(
 ) -> None:
     run(mini, tmp_path / "bc")
     options = {"seed": 0, "steps": 4, "settings": SMALL, "evaluations": 0}
-    train_run("iql", mini, tmp_path / "iql", **options)  # type: ignore[arg-type]
+    train_run("iql", mini, tmp_path / "iql", **options)
     with pytest.raises(FileExistsError, match="a run of the algorithm bc, not iql; "):
-        train_run("iql", mini, tmp_path / "bc", resume=True, **options)  # type: ignore[arg-type]
+        train_run("iql", mini, tmp_path / "bc", resume=True, **options)
     name = "checkpoint.safetensors"
     (tmp_path / "iql" / name).write_bytes((tmp_path / "bc" / name).read_bytes())
     found = orlog("evaluate", str(tmp_path / "iql"))

@@ -15,12 +15,12 @@ import orlog
 from orlog.algos.gcbc import GCBC
 from orlog.algos.training.evaluating import evaluate_run, load_run
 from orlog.algos.training.policy import make_from_record, make_policy
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.states_and_goals import states_and_goals
+from tests.training import train_run
 
 EYE = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SMALL = {"hidden": [4], "batch_size": 8}

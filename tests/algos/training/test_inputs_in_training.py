@@ -15,13 +15,12 @@ from gymnasium import spaces
 
 import orlog
 from orlog.algos.bc import BC
-from orlog.algos.training.finetuning import finetune_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import ONLINE_FILE
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError, StoppedError
 from tests import command_line
+from tests.training import train_run
 
 SIZE = 12
 FRAMES = spaces.Box(0, 255, (SIZE, SIZE, 1), np.uint8)
@@ -257,7 +256,7 @@ def test_steps_with_frames_are_taken_and_kept_across_a_stop(name: str, tmp_path:
         if name == "rlpd":
             train_run(name, dataset, folder, seed=1, steps=14, **options, **more)
         else:
-            finetune_run(tmp_path / "offline", folder, steps=20, evaluations=0, **more)
+            orlog.finetune(tmp_path / "offline", folder=folder, steps=20, evaluations=0, **more)
 
     if name != "rlpd":
         train_run(name, dataset, tmp_path / "offline", seed=1, steps=2, **options)

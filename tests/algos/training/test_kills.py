@@ -24,16 +24,15 @@ import torch
 from safetensors.numpy import load_file
 
 from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
-from orlog.algos.training.finetuning import finetune_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import CHECKPOINT_FILE, ONLINE_FILE, RUN_FILE
-from orlog.algos.training.train import train_run
 from orlog.datasets.reading.dataset import Dataset
 from tests.algos import plain
 from tests.algos.training.test_inputs_in_training import record, register
 from tests.algos.training.test_inputs_in_training import registered as registered
 from tests.front.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
+from tests.training import finetune_run, train_run
 
 CONTEXT = multiprocessing.get_context("forkserver")
 KILLS = int(os.environ.get("ORLOG_KILLS", "2"))

@@ -15,10 +15,10 @@ from orlog.algos.bc import BC
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.policy import Spaces, make_from_record, make_policy
-from orlog.algos.training.train import train_run
 from orlog.errors import AlgorithmError, NotFoundError, SchemaError
 from orlog.normalize.rollouts import PolicyWithMemory
 from tests.pendulum import pendulum
+from tests.training import train_run
 
 SMALL: dict[str, Any] = {"seed": 0, "settings": {"hidden": [4], "batch_size": 8}}
 

@@ -20,12 +20,13 @@ from orlog.algos.iql import IQL
 from orlog.algos.presets import Rewards, recipe_for
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.runs import read_run
-from orlog.algos.training.train import reward_numbers, train_run, with_rewards
+from orlog.algos.training.train import reward_numbers, with_rewards
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.batch import Batch
 from tests.command_line import orlog as command
+from tests.training import train_run
 
 SMALL = {"hidden": [4], "batch_size": 8}
 LENGTHS = (7, 3, 5)

@@ -23,10 +23,18 @@ from orlog import terminal
 from orlog.algos.bc import BC
 from orlog.algos.iql import IQLConfig
 from orlog.algos.training import train as training
+from orlog.algos.training.commands import run_command
 from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import has_checkpoint, read_run, run_folder
-from orlog.algos.training.train import train_run
+from orlog.algos.training.options import TrainOptions
+from orlog.algos.training.runs import (
+    RunRecord,
+    has_checkpoint,
+    keep_checkpoint,
+    kept_checkpoints,
+    read_run,
+    run_folder,
+)
 from orlog.cli import app
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -40,12 +48,14 @@ from orlog.errors import (
 )
 from orlog.files import BusyError
 from orlog.loaders.batch import Batch
+from orlog.manifests.documents import write_json
 from orlog.reproduce import make_jobs
 from tests.algos import plain
+from tests.training import train_run
 
 TRAIN = """
 import json, sys, pathlib, orlog
-from orlog.algos.training.train import train_run
+from tests.training import train_run
 ds = orlog.load_dataset(sys.argv[1])
 train_run(sys.argv[2], ds, pathlib.Path(sys.argv[3]), seed=0, steps=200, evaluations=0,
           resume=len(sys.argv) > 5, settings=json.loads(sys.argv[4]))
@@ -270,7 +280,7 @@ def test_a_kill_right_after_resuming_loses_no_metrics(mini: Dataset, tmp_path: P
     code = (
         "import os, signal, sys\n"
         "from orlog.algos.bc import BC\n"
-        "from orlog.algos.training.train import train_run\n"
+        "from tests.training import train_run\n"
         "BC.update = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "import orlog, pathlib\n"
         "train_run('bc', orlog.load_dataset(sys.argv[1]), pathlib.Path(sys.argv[2]), seed=0, steps=40,\n"
@@ -552,12 +562,101 @@ def test_a_signal_saves_the_run_and_prints_the_command_that_goes_on(
     assert "stopped at step 150" in stopped.output
     command = next(line for line in stopped.output.splitlines() if "to continue, run: " in line)
     again = shlex.split(command.partition("run: ")[2])
-    assert again == ["orlog", "train", "bc", mini.name, "--seed", "0", *words[3:], "--resume"]
+    assert again == ["orlog", "train", "--resume", str(run_folder("runs", "bc", mini, 0))]
     resumed = invoke(*again[1:])
     assert resumed.exit_code == 0, resumed.output
     assert "resuming from step 150 of 200" in resumed.output
     assert "trained BC for 200 steps" in resumed.output
     assert read_metrics(run_folder("runs", "bc", mini, 0))[-1]["step"] == 200
+
+
+def test_every_field_of_a_record_is_compared_or_may_differ() -> None:
+    assert {*training.RUNS_IN_WORDS} | training.MAY_DIFFER == {*RunRecord.__struct_fields__}
+    assert not {*training.RUNS_IN_WORDS} & training.MAY_DIFFER
+
+
+RESUMED = ["--steps", "60", "--set", "hidden=[4]", "--set", "batch_size=8", "--evaluations", "6"]
+
+
+def test_a_killed_run_goes_on_with_all_options_of_its_record(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after kill -9, whose state is the same: between a checkpoint and the copy that is kept."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "bc", mini.name, *RESUMED, "--keep-checkpoints", "--curve-episodes", "1"]
+    assert invoke(*words, "--out", "whole").exit_code == 0
+
+    def killed(folder: Path, step: int) -> None:
+        if step >= 30:
+            raise KeyboardInterrupt
+        keep_checkpoint(folder, step)
+
+    monkeypatch.setattr(training, "keep_checkpoint", killed)
+    invoke(*words, "--out", "cut")
+    assert [*kept_checkpoints("cut")] == [10, 20]
+    monkeypatch.setattr(training, "keep_checkpoint", keep_checkpoint)
+    done = invoke("train", "--resume", "cut")
+    assert done.exit_code == 0, done.output
+    assert "resuming from step 30 of 60" in done.output
+    evaluated = [one["step"] for one in read_metrics("cut") if "returns" in one]
+    assert evaluated == [*kept_checkpoints("cut")] == [10, 20, 30, 40, 50, 60]
+    assert Path("cut/run.json").read_bytes() == Path("whole/run.json").read_bytes()
+    for step, path in kept_checkpoints("whole").items():
+        assert kept_checkpoints("cut")[step].read_bytes() == path.read_bytes()
+    # The command of its record makes it again, from an empty folder.
+    command = shlex.split(invoke("runs", "show", "cut", "--command").output)
+    assert command[:3] == ["orlog", "train", "bc"]
+    assert command[-2:] == ["--out", "cut"]
+    assert invoke(*command[1:-1], "again").exit_code == 0
+    for name in ("run.json", "checkpoint.safetensors"):
+        assert Path("again", name).read_bytes() == Path("whole", name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--evaluations", "5"], "6 evaluations, not 5"),
+        (["--curve-episodes", "2"], "1 episodes at each evaluation, not 2"),
+        (["--keep-checkpoints"], "keep_checkpoints is False, not True"),
+        (["--set", "hidden=[8]"], "hidden [4], not hidden [8]"),
+        (["--seed", "1"], "seed 0, not 1"),
+        (["--preset", "none"], "learning_rate"),
+        (["--seed", "0", "--steps", "60"], ""),
+    ],
+)
+def test_a_resumed_run_says_what_differs_from_its_record(
+    mini: Dataset, tmp_path: Path, given: list[str], said: str
+) -> None:
+    words = ["train", "bc", mini.name, *RESUMED, "--curve-episodes", "1", "--out", str(tmp_path)]
+    assert invoke(*words).exit_code == 0
+    record = (tmp_path / "run.json").read_bytes()
+    found = invoke("train", str(tmp_path), "--resume", *given)
+    assert found.exit_code == (1 if said else 0), found.output
+    assert said in (found.output if found.exception is None else str(found.exception))
+    assert (tmp_path / "run.json").read_bytes() == record
+
+
+def test_the_record_of_an_older_run_is_resumed_with_what_is_asked_for(
+    mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {name for name in TrainOptions.__struct_fields__ if hasattr(TrainOptions(), name)}
+    older = asked - {"seed", "steps", "preset", "device", "precision"}
+
+    def written(path: Path, body: dict[str, Any]) -> None:
+        write_json(path, {name: one for name, one in body.items() if name not in older})
+
+    notes: list[str] = []
+    options: dict[str, Any] = {"seed": 0, "steps": 20, "settings": SMALL, "evaluations": 2}
+    options |= {"curve_episodes": 1, "keep_checkpoints": True, "note": notes.append}
+    monkeypatch.setattr(training, "write_json", written)
+    with pytest.raises(StoppedError):
+        train_run("bc", mini, tmp_path, stop=stop_after(12), **options)
+    record = read_run(tmp_path)
+    assert (record.settings, record.evaluations, record.keep_checkpoints) == (None, 5, False)
+    assert "hidden=[4]" in run_command(tmp_path, record)
+    train_run("bc", mini, tmp_path, resume=True, **options)
+    assert [one["step"] for one in read_metrics(tmp_path) if "returns" in one] == [10, 20]
+    assert any("older" in note for note in notes)
 
 
 def test_progress_is_said_in_lines_where_there_is_no_terminal(

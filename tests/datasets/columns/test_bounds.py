@@ -17,7 +17,6 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import orlog
-from orlog.algos.training.train import train_run
 from orlog.cli import app
 from orlog.datasets.columns import bounds as bounds_module
 from orlog.datasets.columns.bounds import Bounds, bounds_of, count_outside, lies_inside
@@ -29,6 +28,7 @@ from orlog.loaders.arrays.arrays import read_arrays
 from orlog.loaders.arrays.packs import open_pack
 from orlog.loaders.streaming import stream_transitions
 from orlog.manifests.manifest import Outside, read_manifest
+from tests.training import train_run
 
 NAME = "lab/arm-v1"
 STATE = spaces.Dict(

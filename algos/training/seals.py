@@ -1,0 +1,76 @@
+"""Seals: JSON files that hold a SHA-256 of themselves and of the files beside them.
+
+    {"step": 600, "returns": [..], "seal": {"files": {"run.json": "3fa9..", ..}, "sha256": "77c0.."}}
+
+`sha256` is that of the canonical JSON of all else in the document, `seal.files` included. A seal finds
+damage and careless edits. It is no signature: whoever computes it again can state anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from orlog.manifests.documents import canonical_json, convert_json, read_json_file, write_json
+
+__all__ = ["Seal", "read_sealed", "write_sealed"]
+
+Kind = TypeVar("Kind")
+
+_SEAL = "seal"
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a file says of itself and of the files beside it.
+
+    Attributes:
+        files: Hex SHA-256 of each file beside it, by name.
+        sha256: Hex SHA-256 of the document's canonical JSON without this field.
+    """
+
+    files: dict[str, str]
+    sha256: str
+
+
+def write_sealed(path: Path, body: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Write a JSON document with its seal; `files` are the hex SHA-256 of files beside it by name."""
+    seal = {"files": dict(files), "sha256": _digest(body, files)}
+    write_json(path, {**body, _SEAL: seal})
+
+
+def read_sealed(
+    path: Path, kind: type[Kind], *, version: tuple[str, int], repair: str
+) -> tuple[Kind, Seal | None]:
+    """Return the content of a sealed file, and its seal; None if it was written before there were any.
+
+    Arguments are those of `read_json_file`.
+
+    Raises:
+        ManifestError: the file is missing or malformed, or it is not what was sealed.
+        FormatVersionError: it was written by a newer orlog.
+    """
+    seal: Seal | None = None
+
+    def opened(body: Any) -> Any:
+        nonlocal seal
+        if not isinstance(body, dict) or _SEAL not in body:
+            return body
+        seal = convert_json(body.pop(_SEAL), Seal)
+        outside = [name for name in seal.files if Path(name).name != name]
+        if outside:
+            raise ValueError(f"its seal names {outside[0]!r:.80}, which is no file beside it")
+        if _digest(body, seal.files) != seal.sha256:
+            raise ValueError(
+                "its content does not have the SHA-256 that it states: it is damaged or was edited"
+            )
+        return body
+
+    return read_json_file(path, kind, version=version, repair=repair, opened=opened), seal
+
+
+def _digest(body: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    return hashlib.sha256(canonical_json({**body, _SEAL: {"files": dict(files)}})).hexdigest()
