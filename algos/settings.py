@@ -30,6 +30,7 @@ __all__ = [
 _AT_LEAST_1 = (
     "batch_size",
     "steps",
+    "fits",
     "sampled_actions",
     "policy_interval",
     "target_interval",
