@@ -4,15 +4,21 @@ Kumar, Zhou, Tucker and Levine 2020, https://arxiv.org/abs/2006.04779; van Hasse
 2015, https://arxiv.org/abs/1509.06461.
 
     L(theta) = conservative_weight E[ log sum_b exp Q(s, b) - Q(s, a) ]                (equation 4)
-               + E[ huber( r + discount (1 - termination) Q_target(s', b') - Q(s, a) ) ]
-               b' = argmax_b Q(s', b),   huber(u) = u^2 / 2 if |u| < 1, else |u| - 1 / 2
+               + E[ loss( r + discount (1 - termination) Q_target(s', b') - Q(s, a) ) ]
+               b' = argmax_b Q(s', b),   square(u) = u^2 / 2,
+               huber(u) = u^2 / 2 if |u| < 1, else |u| - 1 / 2
 
 The policy takes the action of the largest value. The target network is a copy of the network, made
 after the first update and then after every `target_interval` updates. Truncations bootstrap,
 terminations do not.
 
+The square loss makes values means. Huber's makes them nearly medians wherever errors are far above 1: a
+termination that happens less than half of the time then hardly counts, and the policy may choose it
+(docs/algorithms.md has a state where it does, and scores of both losses).
+
 Defaults are d3rlpy's (takuseno/d3rlpy 2.8.1, `DiscreteCQLConfig`): Adam at 6.25e-5, batches of 32, a
-conservative weight of 1, targets every 8,000 updates, two hidden layers of 256.
+conservative weight of 1, targets every 8,000 updates, two hidden layers of 256; but for its loss, which
+is Huber's. The preset `d3rlpy` has that too.
 
 Published settings for Atari, on stacks of four frames with the Nature convolutions, `hidden=[512]`,
 and rewards clipped to [-1, 1]: the authors (aviralkumar2907/CQL, `atari/`) take a weight of 1 with a
@@ -21,10 +27,11 @@ tenth of the data and of 4 with a hundredth, Adam at 5e-5 with `adam_epsilon=0.0
 discrete_cql.py`) takes the same, as `target_interval=2000`.
 
 What differs from the paper and from the authors' code for Atari:
-- Values are their means. The authors learn 200 quantiles of the return (QR-DQN).
+- Values are means of the return, of which the authors learn 200 quantiles (QR-DQN).
 - The next action is that of the network, its value that of the target network (double DQN).
 
 What differs from d3rlpy:
+- The loss is the square by default; `bellman_loss=huber` is d3rlpy's.
 - One network of values, as its default has; d3rlpy can have several.
 - Observations are standardized over the dataset by default; d3rlpy leaves them.
 - All transitions of the dataset are used.
@@ -35,7 +42,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -59,7 +66,7 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
-__all__ = ["CQLDiscrete", "CQLDiscreteConfig", "conservative_gap"]
+__all__ = ["CQLDiscrete", "CQLDiscreteConfig", "bellman_loss", "conservative_gap"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,12 +85,17 @@ class CQLDiscreteConfig:
     """Weight of the next step's value, in (0, 1]."""
     conservative_weight: float = 1.0
     """Factor of the conservative term, >= 0; 0 is double DQN."""
+    bellman_loss: Literal["square", "huber"] = "square"
+    """Loss of values: `square`, with which they are means, or d3rlpy's `huber`."""
     target_interval: int = 8000
     """Updates between two copies into the target network."""
     encoder: EncoderKind = "nature"
     """Convolutions for frames: `nature` or `impala`."""
     random_shift: int = 0
     """Pixels by which frames are moved at random in training, at most; 0 leaves them."""
+
+    RECORDED_BEFORE: ClassVar[dict[str, object]] = {"bellman_loss": "huber"}
+    """What runs and baselines did whose records do not name the setting."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -94,6 +106,17 @@ def conservative_gap(
 ) -> Float[Tensor, ""]:
     """Return log sum_b exp Q(s, b) minus the value of the data's action (equation 4)."""
     return (torch.logsumexp(values, -1) - data_values).mean()
+
+
+def bellman_loss(
+    values: Float[Tensor, " batch"],
+    targets: Float[Tensor, " batch"],
+    kind: Literal["square", "huber"],
+) -> Float[Tensor, ""]:
+    """Return the mean of the square or of Huber's loss; errors below 1 have the same one in both."""
+    if kind == "huber":
+        return torch.nn.functional.huber_loss(values, targets)
+    return (values - targets).square().mean() / 2
 
 
 class CQLDiscrete:
@@ -149,10 +172,10 @@ class CQLDiscrete:
             )
         values = self.critic(self.encoder(observations))
         data_values = chosen_values(values, actions)
-        bellman_loss = torch.nn.functional.huber_loss(data_values, targets)
+        loss_of_values = bellman_loss(data_values, targets, config.bellman_loss)
         gap = conservative_gap(values, data_values)
         self.optimizer.zero_grad()
-        loss = bellman_loss + config.conservative_weight * gap
+        loss = loss_of_values + config.conservative_weight * gap
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.optimizer.step()
 
@@ -161,7 +184,7 @@ class CQLDiscrete:
             update_target(self.target_critic, self.critic, 1.0)
         self.step += 1
         return {
-            "critic/bellman_loss": bellman_loss.detach(),
+            "critic/bellman_loss": loss_of_values.detach(),
             "critic/gap": gap.detach(),
             "critic/mean": data_values.detach().mean(),
         }

@@ -64,7 +64,9 @@ class FQESettings:
     target_rate: float = 0.01
     """Fraction by which the target network moves towards Q in each step, in (0, 1]."""
     steps: int = 20_000
-    """Gradient steps."""
+    """Gradient steps of each fit."""
+    fits: int = 5
+    """Fits, each with a seed of its own and, if there are several, a resample of the episodes."""
     encoder: EncoderKind = "nature"
     """Convolutions for frames: `nature` or `impala`."""
 

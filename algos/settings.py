@@ -30,6 +30,7 @@ __all__ = [
 _AT_LEAST_1 = (
     "batch_size",
     "steps",
+    "fits",
     "sampled_actions",
     "policy_interval",
     "target_interval",
@@ -148,12 +149,13 @@ def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object])
 def complete_config(algorithm: str, recorded: Mapping[str, object]) -> dict[str, Any]:
     """Return recorded settings, and at their defaults those that the algorithm has had only since.
 
-    A setting that is added to an algorithm does by default what was done before. Settings of
-    algorithms that are not orlog's stay as they are.
+    A setting that is added to an algorithm does by default what was done before, or its configuration
+    says in `RECORDED_BEFORE` what that was. Settings of algorithms that are not orlog's stay as they are.
     """
     for form in algorithm_forms(algorithm) if algorithm in ALGORITHMS else []:
+        before = getattr(form.CONFIG, "RECORDED_BEFORE", {})
         try:
-            config = make_config(form, recorded)
+            config = make_config(form, {**before, **recorded})
         except ValueError:
             continue
         completed: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))

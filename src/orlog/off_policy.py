@@ -13,15 +13,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
-from gymnasium import spaces
-from jaxtyping import Bool, Float64
-from torch import Tensor, nn
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
-from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
-from orlog.algos.fitted_q_evaluation import EvaluatedQ, FQESettings, TargetPolicy, fit_q
-from orlog.algos.networks import Critics, Scaling, TwinCritic
+from orlog.algos.fitted_q_evaluation import FQESettings
 from orlog.algos.training.evaluating import find_run, run_protocol, scoring_protocol
 from orlog.algos.training.policy import make_from_record, make_policy
 from orlog.algos.training.runs import (
@@ -32,24 +26,21 @@ from orlog.algos.training.runs import (
     load_state,
     one_thread,
 )
+from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
-from orlog.loaders.arrays.arrays import Arrays
-from orlog.loaders.arrays.places import load_arrays
-from orlog.loaders.transitions import transitions
 from orlog.normalize import off_policy
 from orlog.normalize.intervals import percentile_interval
 from orlog.normalize.off_policy import Terms
 from orlog.normalize.references import Protocol
+from orlog.policy_values import PolicyValues, fit_policy, read_logged
 from orlog.running import Run
 
 __all__ = ["ESTIMATORS", "Estimate", "EvaluatedPolicy", "OffPolicyResult", "evaluate_off_policy"]
 
-LOG_PROBS = "infos/action_log_probs"
 EPISODES = 20
 RESAMPLES = 1000
-_ROWS = 4096  # observations that pass a network at a time
 
 ESTIMATORS = {
     "fqe": "fitted Q evaluation",
@@ -60,12 +51,11 @@ ESTIMATORS = {
     "wdr": "weighted doubly robust",
 }
 """The estimators, in the order in which they are shown."""
-_WEIGHTED = ("wis", "pdwis", "dr", "wdr")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its 95 % interval, from a bootstrap over episodes.
+    """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits.
 
     Attributes:
         value: The number.
@@ -90,6 +80,9 @@ class EvaluatedPolicy:
         mean_return: Measured mean undiscounted return of the same episodes.
         effective_episodes: How many equally weighted episodes the weights are worth; None without
             importance sampling.
+        beyond_truncations: How much of `fqe`, `dr` and `wdr` at most stands for steps after
+            truncations, which nothing recorded can correct: the mean over episodes of
+            discount^H V(s_H), with H the length of a truncated episode.
     """
 
     run: Path
@@ -100,6 +93,7 @@ class EvaluatedPolicy:
     value: Estimate | None
     mean_return: float | None
     effective_episodes: float | None
+    beyond_truncations: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +101,10 @@ class OffPolicyResult:
     """What `evaluate_off_policy` found.
 
     Attributes:
-        dataset: Name of the dataset.
+        dataset: Name of the dataset that the runs were trained on.
         digest: Its digest.
+        on: Name of the other dataset that values were taken from; None if it is the same.
+        on_digest: Its digest.
         discount: Weight of the next step in all values.
         settings: Settings of fitted Q evaluation.
         policies: The checkpoints.
@@ -122,6 +118,8 @@ class OffPolicyResult:
 
     dataset: str
     digest: str
+    on: str | None
+    on_digest: str | None
     discount: float
     settings: FQESettings
     policies: list[EvaluatedPolicy]
@@ -143,6 +141,7 @@ def evaluate_off_policy(
     runs: Run | PathLike | Sequence[Run | PathLike],
     *,
     dataset: Given | None = None,
+    on: Given | None = None,
     algorithm: AlgorithmLike | None = None,
     discount: float | None = None,
     episodes: int = EPISODES,
@@ -151,7 +150,7 @@ def evaluate_off_policy(
     trust_environment: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> OffPolicyResult:
-    """Estimate the values of a run's checkpoints from its dataset, and compare them with the truth.
+    """Estimate the values of a run's checkpoints from recorded data, and compare them with the truth.
 
     Checkpoints are those that were kept in training (`keep_checkpoints`), or else the last one of each
     run. Policies act as in `orlog.evaluate`, without noise.
@@ -159,6 +158,9 @@ def evaluate_off_policy(
     Args:
         runs: A run or its folder, or several that were trained on the same dataset.
         dataset: What they were trained on, if its recorded name does not find it.
+        on: Another dataset of the same spaces, or a split, that has no episode in common with it. Q
+            is fitted to what the runs were trained on; first observations, weights and corrections
+            are those of this one.
         algorithm: The algorithm of the runs, if it is not one of orlog's.
         discount: Weight of the next step, in (0, 1]; that of the algorithm by default, 0.99 if it has
             none.
@@ -169,13 +171,13 @@ def evaluate_off_policy(
         progress: Called with steps of fitted Q evaluation done and in all.
 
     Raises:
-        ValueError: runs of several datasets or discounts, a run that is named twice, or a discount or
-            setting out of range.
+        ValueError: runs of several datasets or discounts, a run that is named twice, a discount or
+            setting out of range, or episodes of `on` that runs were trained on.
         NotFoundError: there is no run or no checkpoint, or its dataset is not here.
         IntegrityError: the dataset is not the one that the runs were trained on.
         CheckpointError: a checkpoint is damaged or belongs to another run.
         SchemaError: actions are neither a Box nor Discrete, policies act for goals or remember
-            episodes, or recorded log-probabilities are not such.
+            episodes, recorded log-probabilities are not such, or spaces of `on` are others.
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: fitted Q evaluation has diverged.
     """
@@ -189,6 +191,8 @@ def evaluate_off_policy(
         )
     found = [find_run(folder, dataset=dataset, algorithm=algorithm) for folder in folders]
     data = _same_dataset(folders, found)
+    other = None if on is None else _other_dataset(load_dataset(on), data)
+    judged_on = other or data
     gamma = _discount(folders, [record for record, _, _ in found], discount)
     checkpoints = [
         (folder, record, kind, step, path)
@@ -197,32 +201,39 @@ def evaluate_off_policy(
     ]
     what = (
         f"values are means of returns discounted by {gamma:g} for each step; estimates are over the "
-        "first observations of the dataset, measured ones over the resets of the environment."
+        f"first observations of {judged_on.name}, measured ones over the resets of the environment."
     )
     notes = [what]
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
         notes += _notes_on_ends(protocol, gamma)
-    arrays = load_arrays(data)
-    steps = _rewards_and_ends(arrays)
     left_out: dict[str, str] = {}
-    log_probs = _recorded_log_probs(data, left_out)
-    terms: list[dict[str, Terms]] = []
+    judged = read_logged(judged_on, left_out)
+    fitted = judged if other is None else read_logged(data, {})
+    values: list[PolicyValues] = []
     truths, policies = [], []
-    total = settings.steps * len(checkpoints)
+    of_each = settings.steps * settings.fits
     with one_thread():
         for index, (folder, record, kind, step, path) in enumerate(checkpoints):
             made = make_from_record(record, data, kind)
             load_state(made, folder, to_act=True, path=path)
             _check_policy(folder, made, data)
-            evaluation = _Evaluation(made, arrays, *steps, gamma, settings, seed)
 
-            def show(now: int, done: int = index * settings.steps) -> None:
-                progress(done + now, total)
+            def show(now: int, done: int = index * of_each) -> None:
+                progress(done + now, of_each * len(checkpoints))
 
-            evaluation.fit(show)
-            of_this, effective = evaluation.terms(record, log_probs, left_out)
-            terms.append(of_this)
+            of_this = fit_policy(
+                made,
+                record,
+                fitted,
+                judged,
+                discount=gamma,
+                settings=settings,
+                seed=seed,
+                left_out=left_out,
+                progress=show,
+            )
+            values.append(of_this)
             returns = None
             if protocol is not None:
                 played = run_protocol(make_policy(made, data, record), protocol, discount=gamma)
@@ -237,177 +248,24 @@ def evaluate_off_policy(
                     estimates={},
                     value=None,
                     mean_return=returns,
-                    effective_episodes=effective,
+                    effective_episodes=of_this.effective_episodes,
+                    beyond_truncations=of_this.beyond_truncations,
                 )
             )
-    return _result(data, gamma, settings, policies, terms, truths, left_out, notes, protocol, seed)
-
-
-class _Evaluation:
-    """One policy and the steps of its dataset."""
-
-    def __init__(
-        self,
-        algorithm: Any,
-        arrays: Arrays,
-        rewards: np.ndarray,
-        ended: np.ndarray,
-        discount: float,
-        settings: FQESettings,
-        seed: int,
-    ) -> None:
-        self._algorithm = algorithm
-        self._arrays, self._discount, self._settings, self._seed = arrays, discount, settings, seed
-        self._scaling: Scaling = self._algorithm.scaling
-        self._is_discrete = isinstance(self._scaling.action_space, spaces.Discrete)
-        self._policy: TargetPolicy = algorithm.act
-        if self._is_discrete:
-            self._policy = _probabilities(algorithm, self._scaling)
-        self._lengths = arrays.lengths
-        self._rewards, self._ended = rewards, ended
-        unit = float(np.sqrt(np.square(self._rewards).mean())) or 1.0
-        self._q = EvaluatedQ(settings, self._scaling, seed=seed, unit=unit)
-
-    def fit(self, progress: Callable[[int], None]) -> None:
-        batches = transitions(self._arrays, batch_size=self._settings.batch_size, seed=self._seed)
-        fit_q(
-            self._q,
-            batches,
-            self._policy,
-            self._settings,
-            discount=self._discount,
-            value_range=off_policy.value_range(self._rewards, self._discount),
-            progress=progress,
-        )
-
-    def terms(
-        self, record: RunRecord, log_probs: np.ndarray | None, left_out: dict[str, str]
-    ) -> tuple[dict[str, Terms], float | None]:
-        """Return the terms of each estimator, and how many episodes the weights are worth."""
-        first = self._arrays.first_rows
-        starts = self._of_rows(first, lambda seen, _: self._q.state_values(seen, self._policy))
-        found = {"fqe": off_policy.mean_terms(starts)}
-        reason = _why_no_critic(self._algorithm, record, self._discount)
-        if reason:
-            left_out.setdefault("critic", reason)
-        else:
-            values = self._of_rows(
-                first,
-                lambda seen, _: _critic_values(self._algorithm, seen, self._algorithm.act(seen)),
-            )
-            found["critic"] = off_policy.mean_terms(values / record.reward_scale)
-        if log_probs is None:
-            return found, None
-        if not self._is_discrete:
-            for name in _WEIGHTED:
-                left_out.setdefault(
-                    name,
-                    "the policies act without noise, so that in a Box they have one action for each "
-                    "observation and no density to weigh others by.",
-                )
-            return found, None
-        weighted, effective = self._weighted(log_probs)
-        return found | weighted, effective
-
-    def _weighted(self, log_probs: np.ndarray) -> tuple[dict[str, Terms], float]:
-        steps = self._arrays.step_rows()
-        chances = self._of_rows(
-            steps,
-            lambda seen, actions: chosen_values(
-                self._policy(seen), actions_to_indices(self._scaling, actions)
-            ),
-        )
-        with np.errstate(divide="ignore"):
-            ratios = off_policy.padded(np.log(chances) - log_probs, self._lengths)
-        rewards = off_policy.padded(self._rewards, self._lengths)
-        q_values = off_policy.padded(self._of_rows(steps, self._q.values), self._lengths)
-        every = np.arange(len(self._arrays.rows))
-        values = self._of_rows(every, lambda seen, _: self._q.state_values(seen, self._policy))
-        last = np.cumsum(self._lengths) - 1
-        values[self._arrays.final_rows] *= ~self._ended[last]
-        state_values = off_policy.padded(values, self._lengths + 1)
-        logged = (ratios, rewards)
-        valued = (*logged, q_values, state_values, self._discount)
-        found = {
-            "wis": off_policy.weighted_importance_sampling(*logged, self._discount),
-            "pdwis": off_policy.weighted_per_decision_importance_sampling(*logged, self._discount),
-            "dr": off_policy.doubly_robust(*valued),
-            "wdr": off_policy.weighted_doubly_robust(*valued),
-        }
-        return found, off_policy.effective_sample_size(ratios)
-
-    def _of_rows(self, rows: np.ndarray, function: Callable[[Any, Tensor], Tensor]) -> np.ndarray:
-        """Return a function's numbers for the observations and actions of some rows."""
-        found = np.empty(len(rows))
-        for start in range(0, len(rows), _ROWS):
-            chosen = torch.from_numpy(rows[start : start + _ROWS])
-            with torch.no_grad():
-                numbers = function(self._arrays.observations(chosen), self._arrays.actions(chosen))
-            found[start : start + _ROWS] = numbers.numpy()
-        return found
-
-
-def _rewards_and_ends(
-    arrays: Arrays,
-) -> tuple[Float64[np.ndarray, " steps"], Bool[np.ndarray, " steps"]]:
-    """Return the rewards of all steps, and whether the episode terminated there."""
-    rows = torch.from_numpy(arrays.step_rows())
-    rewards, ended = (
-        arrays.rows[:, arrays.columns[name]][rows].reshape(-1).numpy()
-        for name in ("rewards", "terminations")
+    evaluated, quality = _compared(policies, values, truths, left_out, seed)
+    return OffPolicyResult(
+        dataset=data.name,
+        digest=data.digest,
+        on=None if other is None else other.name,
+        on_digest=None if other is None else other.digest,
+        discount=gamma,
+        settings=settings,
+        policies=evaluated,
+        quality=quality,
+        left_out=left_out,
+        notes=[*notes, *_notes_on_estimates(evaluated, settings, other)],
+        protocol=protocol,
     )
-    return rewards.astype(np.float64), ended > 0
-
-
-def _probabilities(algorithm: Algorithm, scaling: Scaling) -> TargetPolicy:
-    """Return the probabilities of actions of a policy that acts without noise: 1 for one, else 0."""
-    count = action_count(scaling)
-
-    def policy(observations: Any) -> Tensor:
-        indices = actions_to_indices(scaling, algorithm.act(observations))
-        return nn.functional.one_hot(indices, count).to(torch.float32)
-
-    return policy
-
-
-def _why_no_critic(algorithm: Any, record: RunRecord, discount: float) -> str:
-    """Return why the trained critic gives no value; empty if it does."""
-    trained_with = getattr(algorithm.config, "discount", None)
-    if _critic(algorithm) is None:
-        return f"{record.algorithm} trains no critic."
-    if trained_with is None:
-        return f"{record.algorithm} has no setting discount, so that of its critic is not known."
-    if trained_with != discount:
-        return f"the critic was trained with the discount {trained_with:g}."
-    if record.reward_shift:
-        return (
-            f"the critic was trained on rewards shifted by {record.reward_shift:g}, which cannot be "
-            "taken back where episodes end."
-        )
-    return ""
-
-
-def _critic(algorithm: Any) -> nn.Module | None:
-    """Return the trained critic of one of orlog's algorithms, if it has one."""
-    critic = getattr(algorithm, "critic", getattr(algorithm, "critics", None))
-    known = isinstance(critic, TwinCritic | Critics | nn.Sequential | nn.ModuleList)
-    return critic if known and hasattr(algorithm, "encoder") else None
-
-
-def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor:
-    """Return the least Q(s, a) of the critics of an algorithm."""
-    scaling: Scaling = algorithm.scaling
-    features = algorithm.encoder(observations)
-    critic = _critic(algorithm)
-    assert critic is not None
-    values: Tensor
-    if isinstance(critic, TwinCritic | Critics):
-        values = critic(features, scaling.actions_to_unit(actions)).amin(0)
-        return values
-    networks = list(critic) if isinstance(critic, nn.ModuleList) else [critic]
-    indices = actions_to_indices(scaling, actions)
-    values = torch.stack([chosen_values(one(features), indices) for one in networks]).amin(0)
-    return values
 
 
 def _check_named_once(folders: Sequence[Path]) -> None:
@@ -440,6 +298,38 @@ def _same_dataset(
                 f"{data.name} {data.digest[:19]}; evaluate runs of one dataset at a time."
             )
     return first
+
+
+def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
+    """Return the dataset to take values from.
+
+    Raises:
+        ValueError: it has episodes of the one that runs were trained on.
+        SchemaError: it has other spaces.
+    """
+    for what in ("observation_space", "action_space"):
+        expected, found = getattr(trained_on, what), getattr(other, what)
+        if found != expected:
+            raise SchemaError(
+                f"{other.name}: {what} is {found}, expected {expected} as in {trained_on.name}, which "
+                "the runs were trained on."
+            )
+    known, named = (_stored_episodes(one) for one in (trained_on, other))
+    if shared := len(known & named):
+        raise ValueError(
+            f"{shared:,} of {len(named):,} episodes of {other.name} are among those of "
+            f"{trained_on.name} that the runs were trained on; name others: train on one part of "
+            "split_dataset and estimate on the other."
+        )
+    return other
+
+
+def _stored_episodes(dataset: Dataset) -> set[tuple[str, int]]:
+    """Return digest and place of each episode in the stored version that holds it."""
+    found = dataset.selection()
+    digests = [one.digest for one in found.versions]
+    places = zip(found.source.tolist(), found.index.tolist(), strict=True)
+    return {(digests[source], index) for source, index in places}
 
 
 def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: float | None) -> float:
@@ -513,55 +403,41 @@ def _notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
     return [note]
 
 
-def _recorded_log_probs(dataset: Dataset, left_out: dict[str, str]) -> np.ndarray | None:
-    """Return the log-probabilities of the actions, `[steps]`; None if they were not recorded.
-
-    Raises:
-        SchemaError: they are not one number for each step, or no log-probabilities.
-    """
-    if LOG_PROBS not in dataset.columns:
-        for name in _WEIGHTED:
-            left_out[name] = (
-                f"{dataset.name} has no column {LOG_PROBS} (record it with action_log_probs=True)."
-            )
-        return None
-    found = np.asarray(dataset.column(LOG_PROBS), np.float64)
-    where = f"{dataset.name}: {LOG_PROBS}"
-    if found.shape != (dataset.total_steps,):
-        raise SchemaError(
-            f"{where} has the shape {list(found.shape)}, expected one number for each of "
-            f"{dataset.total_steps:,} steps; select the columns without it (ds.select_columns)."
+def _notes_on_estimates(
+    policies: Sequence[EvaluatedPolicy], settings: FQESettings, other: Dataset | None
+) -> list[str]:
+    """Return what intervals hold and what they leave out."""
+    spread = "the spread of the fits, each to a resample of the episodes"
+    if settings.fits == 1:
+        spread = "nothing of how else Q could have been fitted, since there is one fit"
+    notes = [
+        f"intervals are at 95 %, from a bootstrap over episodes; that of fqe has {spread}.",
+        "no interval shows an error that all fits share, nor how else a critic could have been trained.",
+    ]
+    if any("dr" in one.estimates for one in policies) and other is None:
+        notes.append(
+            "dr and wdr correct fqe's Q with the episodes that it was fitted to, so their intervals are "
+            "too narrow; name other episodes with --on (on= in Python)."
         )
-    wrong = ~np.isfinite(found)
-    if isinstance(dataset.action_space, spaces.Discrete):
-        wrong |= found > 1e-6
-    if wrong.any():
-        step = int(wrong.argmax())
-        raise SchemaError(
-            f"{where} is {found[step]:g} at step {step:,}, which is no logarithm of a probability that "
-            "an action was taken with; record it again, or select the columns without it "
-            "(ds.select_columns)."
+    beyond = [one.beyond_truncations for one in policies]
+    if any(beyond):
+        notes.append(
+            "of fqe, dr and wdr, discount^H times the final value of truncated episodes (H steps), "
+            f"{min(beyond):.3g} to {max(beyond):.3g} on average over episodes, stands for steps that were "
+            "not recorded: no reward corrects it."
         )
-    return found
+    return notes
 
 
-def _result(
-    dataset: Dataset,
-    discount: float,
-    settings: FQESettings,
+def _compared(
     policies: Sequence[EvaluatedPolicy],
-    terms: Sequence[dict[str, Terms]],
+    values: Sequence[PolicyValues],
     truths: Sequence[Terms],
     left_out: dict[str, str],
-    notes: list[str],
-    protocol: Protocol | None,
     seed: int,
-) -> OffPolicyResult:
+) -> tuple[list[EvaluatedPolicy], dict[str, dict[str, Estimate]]]:
     """Return estimates, intervals and quality; the same resamples of episodes serve all policies."""
-    notes.append(
-        "intervals are at 95 %, from a bootstrap over episodes: those of fqe and critic do not know how "
-        "else the networks might have been fitted."
-    )
+    terms = [one.terms for one in values]
     rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
     names = [name for name in ESTIMATORS if any(name in one for one in terms)]
     keys = [(index, name) for index, one in enumerate(terms) for name in names if name in one]
@@ -575,6 +451,10 @@ def _result(
         )
     )
     measured = off_policy.resampled_values(truths, rng, resamples=RESAMPLES) if truths else None
+    by_fit = np.stack([one.fits for one in values])
+    errors = off_policy.spread_of_fits(by_fit, rng, resamples=RESAMPLES)
+    for index, more in enumerate(errors):
+        draws[index, "fqe"] = draws[index, "fqe"] + more
     evaluated = []
     for index, policy in enumerate(policies):
         estimates = {}
@@ -589,25 +469,13 @@ def _result(
         evaluated.append(dataclasses.replace(policy, estimates=estimates, value=truth))
     quality = {}
     if measured is not None:
-        values = np.array([one.value for one in truths])
+        true_values = np.array([one.value for one in truths])
         for name in names:
             if all(name in one.estimates for one in evaluated):
                 found = np.array([one.estimates[name].value for one in evaluated])
                 of_name = np.stack([draws[index, name] for index in range(len(evaluated))])
-                quality[name] = _quality(found, of_name, values, measured)
-    if any("dr" in one.estimates for one in evaluated):
-        notes.append("dr and wdr correct fqe's Q with the episodes that it was fitted to.")
-    return OffPolicyResult(
-        dataset=dataset.name,
-        digest=dataset.digest,
-        discount=discount,
-        settings=settings,
-        policies=evaluated,
-        quality=quality,
-        left_out=left_out,
-        notes=notes,
-        protocol=protocol,
-    )
+                quality[name] = _quality(found, of_name, true_values, measured)
+    return evaluated, quality
 
 
 def _why_no_number(name: str, terms: Terms, step: int) -> str:

@@ -250,7 +250,9 @@ def difference_from_recorded(kind: type[Any], name: str) -> float:
     """Return by how much parameters differ from a recorded reference's after the same updates."""
     recorded = np.load(RECORDED / f"{name}.npz")
     is_discrete = "discrete" in kind.ACTIONS
-    algorithm = kind(kind.CONFIG(**settings(recorded)), DISCRETE if is_discrete else UNIT, seed=1)
+    before = getattr(kind.CONFIG, "RECORDED_BEFORE", {})
+    config = kind.CONFIG(**{**before, **settings(recorded)})
+    algorithm = kind(config, DISCRETE if is_discrete else UNIT, seed=1)
     load(algorithm, recorded)
     batches = recorded_discrete_batches if is_discrete else recorded_batches
     for batch in batches(recorded):
@@ -275,6 +277,7 @@ FRAMES_CQL: dict[str, Any] = {
     "learning_rate": 1e-3,
     "adam_epsilon": 3e-4,
     "conservative_weight": 0.7,
+    "bellman_loss": "huber",
     "target_interval": 3,
     "discount": 0.9,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -17,7 +17,7 @@ from orlog.algos.cql_discrete import CQLDiscrete, CQLDiscreteConfig, conservativ
 from orlog.algos.discrete import actions_from_indices, actions_to_indices, chosen_values
 from orlog.algos.iql_discrete import IQLDiscrete, IQLDiscreteConfig
 from orlog.algos.networks import Scaling
-from orlog.algos.settings import make_config
+from orlog.algos.settings import complete_config, make_config
 from orlog.loaders.batch import StructuredBatch
 from tests.algos import plain
 
@@ -112,9 +112,11 @@ class PlainCQL:
         def loss() -> float:
             q = plain.network(self.critic, one["s"])
             error = np.abs(of(q, one["a"]) - y)
-            huber = np.where(error < 1, 0.5 * error**2, error - 0.5)
+            losses = 0.5 * error**2
+            if config.bellman_loss == "huber":
+                losses = np.where(error < 1, losses, error - 0.5)
             gap = np.log(np.exp(q).sum(-1)) - of(q, one["a"])
-            return float(np.mean(huber) + config.conservative_weight * np.mean(gap))
+            return float(np.mean(losses) + config.conservative_weight * np.mean(gap))
 
         self.optimizer.step(loss)
         if self.count % config.target_interval == 0:
@@ -174,10 +176,16 @@ def test_updates_of_bc_equal_a_plain_implementation(discrete: Scaling) -> None:
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("weight", [0.0, 2.0])
-def test_updates_of_cql_equal_a_plain_implementation(discrete: Scaling, weight: float) -> None:
+@pytest.mark.parametrize(("weight", "loss"), [(0.0, "square"), (2.0, "square"), (2.0, "huber")])
+def test_updates_of_cql_equal_a_plain_implementation(
+    discrete: Scaling, weight: float, loss: Literal["square", "huber"]
+) -> None:
     config = CQLDiscreteConfig(
-        **SMALL, learning_rate=0.01, target_interval=3, conservative_weight=weight
+        **SMALL,
+        learning_rate=0.01,
+        target_interval=3,
+        conservative_weight=weight,
+        bellman_loss=loss,
     )
     algorithm = CQLDiscrete(config, plain.doubles(discrete), seed=3)
     expected = PlainCQL(algorithm)
@@ -264,6 +272,53 @@ def test_values_of_the_data_decide(discrete: Scaling, name: str) -> None:
     chosen = algorithm.act(torch.randn(200, 3, generator=torch.Generator().manual_seed(1)))
     share = (chosen == FIRST + (1 if name == "bc" else 2)).float().mean()
     assert share > 0.9
+
+
+def one_state_values(config: CQLDiscreteConfig, scaling: Scaling) -> list[float]:
+    """Return what it learns in one state: actions with other rewards and chances of a termination."""
+    rewards, chances = torch.tensor([1.5, 0.9]), torch.tensor([0.3, 0.02])
+    algorithm, drawn = CQLDiscrete(config, scaling, seed=0), torch.Generator().manual_seed(0)
+    here, rows = torch.ones(config.batch_size, 3), config.batch_size
+    for _ in range(600):
+        actions = torch.randint(2, (rows,), generator=drawn)
+        ended = torch.rand(rows, generator=drawn) < chances[actions]
+        algorithm.update(
+            StructuredBatch(
+                observations=here,
+                actions=actions,
+                rewards=rewards[actions],
+                next_observations=here,
+                terminations=ended.float(),
+                truncations=torch.zeros(rows),
+                discounts=torch.ones(rows),
+            )
+        )
+    values: list[float] = algorithm.critic(algorithm.encoder(here[:1]))[0].tolist()
+    return values
+
+
+def test_cql_learns_what_terminations_cost(scaling: Scaling) -> None:
+    none = torch.zeros(0)
+    two = dataclasses.replace(
+        scaling, action_low=none, action_high=none, action_space=gymnasium.spaces.Discrete(2)
+    )
+    fast: dict[str, Any] = {"hidden": (16,), "learning_rate": 0.03, "batch_size": 256}
+    weightless = CQLDiscreteConfig(**fast, target_interval=5, conservative_weight=0.0)
+    # The second action is worth 0.9 / (1 - 0.99 * 0.98), and the first 1.5 + 0.99 * 0.7 times that.
+    best = 0.9 / (1 - 0.99 * 0.98)
+    found = one_state_values(weightless, two)
+    assert found == pytest.approx([1.5 + 0.99 * 0.7 * best, best], rel=0.05)
+    first, second = one_state_values(CQLDiscreteConfig(**fast, target_interval=5), two)
+    assert first < second < best
+    first, second = one_state_values(dataclasses.replace(weightless, bellman_loss="huber"), two)
+    assert second > 1.5 * best  # as if there were no terminations
+
+
+def test_records_of_cql_that_name_no_loss_had_hubers() -> None:
+    recorded = {"hidden": [64], "target_interval": 100}
+    assert complete_config("cql", recorded)["bellman_loss"] == "huber"
+    named = {**recorded, "bellman_loss": "square"}
+    assert complete_config("cql", named)["bellman_loss"] == "square"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,11 +19,12 @@ from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.off_policy import _check_policy, _why_no_critic
+from orlog.off_policy import _check_policy
+from orlog.policy_values import why_no_critic
 from tests.command_line import orlog as command
 
 SMALL = {"hidden": [4], "batch_size": 8}
-QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10)
+QUICK = FQESettings(hidden=(4,), batch_size=8, steps=10, fits=2)
 DISCOUNT = 0.99
 
 
@@ -118,7 +121,18 @@ def test_the_default_keeps_the_last_checkpoint_alone(data: Dataset) -> None:
 
 def test_the_command_prints_tables_or_json(data: Dataset) -> None:
     run = trained(data, "bc")
-    asked = ["ope", str(run.folder), "--episodes", "2", "--fqe-steps", "5", "--discount", "0.9"]
+    asked = [
+        "ope",
+        str(run.folder),
+        "--episodes",
+        "2",
+        "--fqe-steps",
+        "5",
+        "--fqe-fits",
+        "2",
+        "--discount",
+        "0.9",
+    ]
     done = command(*asked)
     assert done.returncode == 0, done.stderr
     shown = done.stdout
@@ -169,6 +183,104 @@ def test_the_value_of_the_trained_critic_is_its_own(data: Dataset) -> None:
     assert found.policies[1].estimates["critic"].value == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_a_critic_whose_loss_is_no_expectation_is_left_out(data: Dataset) -> None:
+    run = trained(data, preset="d3rlpy")
+    assert run.record.config["bellman_loss"] == "huber"
+    found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
+    assert "critic" not in found.policies[0].estimates
+    assert "Huber" in found.left_out["critic"]
+
+
+def test_what_is_fitted_and_what_corrects_it_share_no_episode(
+    data: Dataset, tmp_path: Path
+) -> None:
+    train, validation = orlog.split_dataset(data, [0.5, 0.5], seed=0)
+    validation.save(tmp_path / "validation.json")
+    run = trained(train, "bc", keep_checkpoints=False)
+    found = orlog.evaluate_off_policy(run, on=validation, episodes=0, settings=QUICK)
+    assert found.digest == train.digest
+    assert (found.on, found.on_digest) == (validation.name, validation.digest)
+    assert not any("that it was fitted to" in note for note in found.notes)
+
+    policy = orlog.load_policy(run)
+    weights, returns = [], []
+    for episode in validation:
+        follows = (policy(episode.observations[:-1]) == episode.actions).all()
+        weights.append(follows / np.exp(episode.infos["action_log_probs"].sum()))
+        returns.append((episode.rewards * DISCOUNT ** np.arange(len(episode.rewards))).sum())
+    estimates = found.policies[0].estimates
+    if any(weights):
+        assert estimates["wis"].value == pytest.approx(np.average(returns, weights=weights))
+    else:
+        assert "wis" in found.left_out
+
+    fewer = orlog.evaluate_off_policy(run, on=validation[:2], episodes=0, settings=QUICK)
+    assert fewer.policies[0].estimates["fqe"].value != estimates["fqe"].value
+    asked = ["ope", str(run.folder), "--episodes", "0", "--fqe-steps", "5", "--json"]
+    body = json.loads(command(*asked, "--on", "validation.json").stdout)
+    assert body["on_digest"] == validation.digest
+    with pytest.raises(ValueError, match="that the runs were trained on"):
+        orlog.evaluate_off_policy(run, on=data, episodes=0, settings=QUICK)
+    with orlog.record(gymnasium.make("Pendulum-v1"), "lab/box-v1") as env:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match="observation_space"):
+        orlog.evaluate_off_policy(run, on="lab/box-v1", episodes=0, settings=QUICK)
+
+
+@pytest.mark.usefixtures("empty")
+def test_the_interval_of_fqe_has_the_spread_of_its_fits() -> None:
+    with orlog.record(gymnasium.make("FrozenLake-v1"), "lab/lake-v1") as env:  # one start
+        for episode in range(6):
+            seen, _ = env.reset(seed=episode)
+            done = False
+            while not done:
+                seen, _, ended, cut, _ = env.step((seen + episode) % 4)
+                done = ended or cut
+    run = trained(orlog.load_dataset("lab/lake-v1"), "bc", evaluations=0)
+    one, several = (
+        orlog.evaluate_off_policy(run, episodes=0, settings=dataclasses.replace(QUICK, fits=fits))
+        for fits in (1, 3)
+    )
+    assert one.policies[0].estimates["fqe"].interval is None
+    low, high = several.policies[0].estimates["fqe"].interval or (0.0, 0.0)
+    assert low < several.policies[0].estimates["fqe"].value < high
+
+
+class OnePlace(gymnasium.Env[Any, Any]):
+    """Episodes of three steps that are truncated, or terminate."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(1), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, truncates: bool) -> None:
+        self.truncates, self.count = truncates, 0
+
+    def reset(self, **_: Any) -> tuple[int, dict[str, Any]]:
+        self.count = 0
+        return 0, {}
+
+    def step(self, _action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        last = self.count == 3
+        return 0, 1.0, last and not self.truncates, last and self.truncates, {}
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("truncates", [True, False])
+def test_what_stands_for_steps_after_truncations_is_stated(truncates: bool) -> None:
+    with orlog.record(OnePlace(truncates), "lab/place-v1") as env:
+        for _ in range(12):
+            if env.unwrapped.count % 3 == 0:  # type: ignore[attr-defined]
+                env.reset()
+            env.step(0)
+    run = trained(orlog.load_dataset("lab/place-v1"), "bc", evaluations=0)
+    found = orlog.evaluate_off_policy(run, episodes=0, settings=QUICK)
+    policy = found.policies[0]
+    expected = DISCOUNT**3 * policy.estimates["fqe"].value if truncates else 0
+    assert policy.beyond_truncations == pytest.approx(expected)
+    assert any("truncated episodes" in note for note in found.notes) == truncates
+
+
 @pytest.mark.usefixtures("empty")
 def test_weights_that_are_too_large_for_a_number_are_said_to_be() -> None:
     unlikely = cartpole("lab/unlikely-v1", factor=1000.0)
@@ -183,7 +295,7 @@ def test_the_critic_of_an_algorithm_without_a_discount_is_left_out() -> None:
     critic = TwinCritic(4, 2, (8,), generator=make_generator(0, 0))
     own = SimpleNamespace(critic=critic, encoder=None, config=SimpleNamespace(gamma=0.99))
     record = SimpleNamespace(algorithm="mine:Mine", reward_shift=0.0)
-    found = _why_no_critic(own, record, 0.99)  # type: ignore[arg-type]
+    found = why_no_critic(own, record, 0.99)  # type: ignore[arg-type]
     assert found == "mine:Mine has no setting discount, so that of its critic is not known."
 
 

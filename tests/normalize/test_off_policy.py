@@ -15,6 +15,7 @@ from orlog.normalize.off_policy import (
     rank_correlation,
     regret,
     resampled_values,
+    spread_of_fits,
     value_range,
     weighted_doubly_robust,
     weighted_importance_sampling,
@@ -46,6 +47,16 @@ def values_of(
     state_values = table[np.arange(HORIZON + 1), logged.states] * (1 + error)
     state_values[:, 1:] *= ~lake.ends[logged.states[:, 1:]]
     return q_values, state_values
+
+
+def test_errors_of_a_mean_of_fits_follow_students_t() -> None:
+    values = np.array([[1.0, 2.0, 4.0, 5.0, 3.0]])
+    both = np.concatenate([values, values + 10.0])
+    found = spread_of_fits(both, np.random.default_rng(0), resamples=40_000)
+    expected = stats.t.ppf(0.975, 4) * values.std(ddof=1) * np.sqrt(1 + 1 / 5)
+    assert np.quantile(found[0], [0.025, 0.975]) == pytest.approx([-expected, expected], rel=0.05)
+    assert found[1] == pytest.approx(found[0])  # what fits have in common does not change the order
+    assert not spread_of_fits(values[:, :1], np.random.default_rng(0)).any()
 
 
 def test_weights_too_large_for_a_number_give_no_finite_estimate_and_no_warning() -> None:

@@ -30,6 +30,13 @@ def ope(
         str | None,
         typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Path or name of other data, such as a split: first observations, weights and "
+            "corrections are theirs, while Q is fitted to what the runs were trained on."
+        ),
+    ] = None,
     algorithm: AlgorithmOfRun = None,
     discount: Annotated[
         float | None,
@@ -39,13 +46,16 @@ def ope(
         int, typer.Option(min=0, help="Episodes of each checkpoint; 0 needs no environment.")
     ] = 20,
     fqe_steps: Annotated[
-        int, typer.Option(min=1, help="Steps of fitted Q evaluation for each checkpoint.")
+        int, typer.Option(min=1, help="Steps of each fit of fitted Q evaluation.")
     ] = 20_000,
+    fqe_fits: Annotated[
+        int, typer.Option(min=1, help="Fits for each checkpoint, whose spread is in the interval.")
+    ] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
     trust_environment: TrustEnvironment = False,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate from the dataset what checkpoints are worth, and compare that with their true values.
+    """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
 
     It takes the checkpoints that orlog train kept with --keep-checkpoints, or else the last one of each
     run. Estimators: fitted Q evaluation; the trained critic, where there is one; and where the
@@ -62,10 +72,11 @@ def ope(
         result = evaluate_off_policy(
             runs,
             dataset=dataset,
+            on=on,
             algorithm=algorithm,
             discount=discount,
             episodes=episodes,
-            settings=FQESettings(steps=fqe_steps),
+            settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
             seed=seed,
             trust_environment=trust_environment,
             progress=update,
@@ -107,6 +118,8 @@ def _policy_rows(policy: EvaluatedPolicy, several: bool) -> list[list[str]]:
         rows.append([name, f"{one.value:.4g}", _interval(one), error])
     if policy.effective_episodes is not None:
         rows.append(["effective episodes", f"{policy.effective_episodes:.1f}", "", ""])
+    if policy.beyond_truncations:
+        rows.append(["beyond truncations", f"{policy.beyond_truncations:.4g}", "", ""])
     return [[label if index == 0 else "", *row] for index, row in enumerate(rows)]
 
 

@@ -25,6 +25,7 @@ from tests.algos import plain
 
 UPDATES, ROWS, BATCH = 100, 64, 16
 CQL_SETTINGS: dict[str, Any] = {
+    "bellman_loss": "huber",
     "hidden": [8, 8],
     "learning_rate": 1e-3,
     "adam_epsilon": 3e-4,
