@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 __all__ = [
+    "ERROR",
     "INTERVAL_ERROR",
     "MARGIN",
     "POWER",
@@ -34,7 +35,9 @@ __all__ = [
     "look_counts",
     "noticed_difference",
     "pairs_used",
+    "seeds_to_exclude",
     "seeds_to_settle",
+    "unseen_share",
 ]
 
 MARGIN = 5.0
@@ -309,6 +312,19 @@ def noticed_difference(
     level = math.floor(ERROR / looks * number) / number
     unit = math.sqrt(1 / new + 1 / others) * float(recorded.std(ddof=1))
     return unit * _noncentrality(_t(1 - level / 2, others - 1).item(), others - 1, POWER + 0.02)
+
+
+def unseen_share(seeds: int, *, looks: int = 1) -> float:
+    """Return the largest share of seeds that may do what none of so many did, a bound at 95 %.
+
+    It is the exact form of the rule of three, by which the bound is about 3 / seeds.
+    """
+    return 1.0 - math.pow(ERROR / looks, 1 / seeds)
+
+
+def seeds_to_exclude(share: float) -> int:
+    """Return how many seeds that all do well exclude that a larger share of seeds fails."""
+    return next(seeds for seeds in itertools.count(1) if unseen_share(seeds) <= share)
 
 
 def _noncentrality(bound: float, freedom: int, power: float) -> float:

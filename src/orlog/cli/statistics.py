@@ -153,7 +153,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             method,
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
-            *([ranks[method].text(".2f")] if ranks else []),
+            *([str(ranks[method])] if ranks else []),
         ]
         for method in comparison.ranking()
     ]
@@ -171,7 +171,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             [
                 first,
                 *(
-                    "" if first == second else comparison.improvement[first, second].text(".2f")
+                    "" if first == second else str(comparison.improvement[first, second])
                     for second in methods
                 ),
             ]
