@@ -598,7 +598,7 @@ def _notes(
     notes = []
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
-    else:
+    elif not _other_training(record, baseline):
         if record.digest != baseline.digest:
             notes.append(
                 f"the data are not those of the baseline ({record.digest[:19]} here, "

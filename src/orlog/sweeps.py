@@ -249,10 +249,13 @@ def load_or_make(
 
     try:
         return load_dataset(name)
-    except NotFoundError:
+    except NotFoundError as missing:
         if name.partition("@")[0] in catalogue():
             return load_dataset(build_dataset(name, workers=processes, progress=progress))
-        return load_dataset(name, download=True, progress=progress)
+        try:
+            return load_dataset(name, download=True, progress=progress)
+        except NotFoundError as error:
+            raise missing from error  # it names those that are spelled alike
 
 
 def _add_group(

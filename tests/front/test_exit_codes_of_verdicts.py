@@ -84,6 +84,7 @@ def test_each_verdict_has_an_exit_code(
     assert again.returncode == 4
     (result,) = json.loads(again.stdout)["results"]
     assert (result["verdict"], result["not_compared"]) == (None, "steps=3, recorded with 2")
+    assert result["notes"] == []
 
 
 def _with_a_defect(*_: object, **__: object) -> None:
@@ -93,7 +94,9 @@ def _with_a_defect(*_: object, **__: object) -> None:
 def test_errors_and_damage_are_no_verdicts(
     ran: Callable[..., Ended], mini: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert orlog("reproduce", "bc", "no/such-v1").returncode == 2
+    unknown = orlog("reproduce", "bc", "pointmaze/umaze-nini-v1")
+    assert unknown.returncode == 2
+    assert f"did you mean {mini.name}" in unknown.stderr
     assert orlog("reproduce", "no-algorithm", mini.name).returncode == 2
     assert ran("--largest-share", "0.3").returncode == 2
     monkeypatch.setattr("orlog.reproduce.reproduce", _with_a_defect)
