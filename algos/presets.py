@@ -524,9 +524,17 @@ _MOUNTAINCAR_SOURCE = (
 _MOUNTAINCAR: dict[str, Recipe] = {
     "iql": dataclasses.replace(
         _CLASSIC["iql"],
-        settings={**_CLASSIC["iql"].settings, "discount": 0.999, "expectile": 0.9},
+        steps=8_000,
+        settings={
+            **_CLASSIC["iql"].settings,
+            "discount": 0.999,
+            "expectile": 0.9,
+            "inverse_temperature": 10.0,
+        },
         source=_MOUNTAINCAR_SOURCE
-        + "an expectile of 0.9; returns brought to a range of 100, as on other small control tasks",
+        + "expectile and inverse temperature of the authors' AntMaze configuration, and 8,000 steps, the "
+        "best of 3 settings with seeds that are not reported; returns brought to a range of 100, as on other "
+        "small control tasks",
     ),
     "td3bc": Recipe(
         steps=12_000,

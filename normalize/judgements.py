@@ -131,6 +131,8 @@ def judge(
         low, high = _unpaired_interval(new, recorded, looks)
         low[grouped], high[grouped] = np.nan, np.nan
     same = (low > -margin) & (high < margin)
+    if 0 < pairs < count:  # the new seeds without a pair count as well: they may have failed
+        same &= inside
     share = np.ones(len(new))
     doubtful = ~inside & ~same
     if doubtful.any() and can_reject(count, others, looks):

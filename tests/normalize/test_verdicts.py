@@ -158,6 +158,12 @@ def test_of_same_the_pairs_alone_count_as_seeds_that_were_looked_at() -> None:
     assert verdict.unseen_share == pytest.approx(1 - 0.05 ** (1 / 4))
 
 
+def test_new_seeds_without_a_pair_that_fail_are_not_passed_over() -> None:
+    pairs, recorded = seeds(50.1, 52.2, 48.1, 51.2), seeds(*EIGHT)
+    verdict = compare(pairs | seeds(50, -10, -10, first=90), recorded)
+    assert (verdict.word, verdict.pairs) == ("unsettled", 4)
+
+
 @pytest.mark.parametrize("seeds_that_do_well", [1, 3, 8, 29, 300])
 def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(
     seeds_that_do_well: int,
