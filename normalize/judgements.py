@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Collection
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -324,9 +325,16 @@ def unseen_share(seeds: int, *, looks: int = 1) -> float:
     return 1.0 - math.pow(ERROR / looks, 1 / seeds)
 
 
-def seeds_to_exclude(share: float) -> int:
-    """Return how many seeds that all do well exclude that a larger share of seeds fails."""
-    return next(seeds for seeds in itertools.count(1) if unseen_share(seeds) <= share)
+def seeds_to_exclude(share: float, recorded: Collection[int] = ()) -> int:
+    """Return how many seeds, from 0, that all do well exclude that a larger share of seeds fails.
+
+    Those that *same* looks at count: where seeds are paired with recorded ones, the pairs.
+    """
+    for count in itertools.count(1):
+        pairs = pairs_used(sum(seed < count for seed in recorded), count)
+        if unseen_share(pairs or count) <= share:
+            return count
+    raise AssertionError("some number of seeds excludes any share")
 
 
 def _noncentrality(bound: float, freedom: int, power: float) -> float:

@@ -122,6 +122,9 @@ def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_tr
     assert not (tmp_path / "runs").exists()
     assert ran("--record").returncode == 0
     assert ran("--require-same", "--largest-share", "0.8").returncode == 0
+    more = ran("--require-same", "--largest-share", "0.7", "--seeds", "3")
+    assert more.returncode == 2
+    assert "takes 5 seeds, and 3 are asked for, of which 2 have a recorded one" in more.stderr
 
 
 def test_a_dataset_that_is_not_here_is_built_as_in_sweeps(home: Path, tmp_path: Path) -> None:

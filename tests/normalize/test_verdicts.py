@@ -175,6 +175,10 @@ def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(
     assert seeds_to_exclude(share + 1e-9) == seeds_that_do_well
 
 
+def test_where_the_recording_has_fewer_seeds_most_new_ones_must_be_without_a_pair() -> None:
+    assert [seeds_to_exclude(share, range(8)) for share in (0.4, 0.32, 0.3)] == [6, 8, 17]
+
+
 def test_a_collapse_that_no_recorded_seed_shows_is_called_same_as_often_as_no_new_seed_shows_it() -> (
     None
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +92,7 @@ def reproduce(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="With --require-same: largest share of seeds that may fail unseen; 0.3 takes 9 seeds.",
+            help="With --require-same: largest share of seeds that may fail unseen; 0.4 takes 6 seeds.",
         ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100,
@@ -130,8 +130,9 @@ def reproduce(
     nor the same. Of several, the first of 3, 2, 1 and 4 counts.
     """
     wanted = _seeds(seeds)
-    most = len(wanted) if not sequential else max_seeds
-    _check_largest_share(largest_share, most, require_same=require_same)
+    if largest_share is not None and not require_same:
+        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+    _check_largest_share(largest_share, wanted if not sequential else range(max_seeds or 10**6))
     where = chosen_executor(executor, address, executor_option)
     if suite is None and datasets is None and algorithms is None:
         if algorithm is None or name is None:
@@ -147,6 +148,7 @@ def reproduce(
                 sequential=sequential,
                 max_seeds=max_seeds,
                 require_same=require_same,
+                largest_share=largest_share,
                 episodes=episodes,
                 steps=steps,
                 evaluations=evaluations,
@@ -205,20 +207,22 @@ def _is_same(result: Result, largest_share: float | None) -> bool:
     return largest_share is None or (verdict.unseen_share or 0.0) <= largest_share
 
 
-def _check_largest_share(share: float | None, seeds: int | None, *, require_same: bool) -> None:
-    """Refuse a share before any training if so many seeds can never show it."""
-    from orlog.normalize.judgements import seeds_to_exclude
+def _check_largest_share(
+    share: float | None, seeds: Sequence[int], recorded: Sequence[int] = ()
+) -> None:
+    """Refuse a share before any training if these seeds can never show it."""
+    from orlog.normalize.judgements import pairs_used, seeds_to_exclude, unseen_share
 
     if share is None:
         return
-    if not require_same:
-        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
     if not 0 < share < 1:
         raise typer.BadParameter(f"--largest-share {share:g} is not between 0 and 1.")
-    needed = seeds_to_exclude(share)
-    if seeds is not None and seeds < needed:
+    pairs = pairs_used(len({*seeds} & {*recorded}), len(seeds))
+    if unseen_share(pairs or len(seeds)) > share:
+        needed = seeds_to_exclude(share, recorded)
+        counted = f", of which {pairs} have a recorded one to pair with and count" if pairs else ""
         raise typer.BadParameter(
-            f"--largest-share {share:g} takes {needed} seeds, and {seeds} are asked for; "
+            f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{counted}; "
             f"add --seeds {needed}."
         )
 
@@ -245,6 +249,7 @@ def _one(
     sequential: bool,
     max_seeds: int | None,
     require_same: bool,
+    largest_share: float | None,
     episodes: int,
     steps: int | None,
     evaluations: int,
@@ -274,8 +279,10 @@ def _one(
         _check_recordable(dataset, name)
     if require_same:
         check_comparable(algorithm, dataset, steps)
+    baseline = read_baseline(algorithm, dataset.name)
+    if baseline is not None and not sequential:
+        _check_largest_share(largest_share, seeds, [*map(int, baseline.returns)])
     if sequential and max_seeds is None:
-        baseline = read_baseline(algorithm, dataset.name)
         max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
     def tell(so_far: Result) -> None:
