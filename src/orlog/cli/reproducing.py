@@ -215,8 +215,8 @@ def _check_largest_share(
 
     if share is None:
         return
-    if not 0 < share < 1:
-        raise typer.BadParameter(f"--largest-share {share:g} is not between 0 and 1.")
+    if not 0.001 <= share < 1:
+        raise typer.BadParameter(f"--largest-share {share:g} is not between 0.001 and 1.")
     pairs = pairs_used(len({*seeds} & {*recorded}), len(seeds))
     if unseen_share(pairs or len(seeds)) > share:
         needed = seeds_to_exclude(share, recorded)
