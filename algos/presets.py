@@ -700,20 +700,6 @@ _UMAZE_STITCH: dict[str, Recipe] = {
     ),
 }
 
-_OWN_GOALS: dict[str, Recipe] = {
-    "qrl": dataclasses.replace(
-        _STITCH["qrl"],
-        settings={
-            **_STITCH["qrl"].settings,
-            "cloning_weight": 0.1,
-            "policy_goals": [0.0, 1.0, 0.0],
-        },
-        source=_QUICK
-        + "; a cloning weight of 0.1 and goals of the same episode alone, as in OGBench's settings for its "
-        "data to navigate; 64 numbers in a representation",
-    ),
-}
-
 _NAVIGATE: dict[str, Recipe] = {
     name: dataclasses.replace(
         recipe,
@@ -766,7 +752,6 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             _STITCH,
         ),
         (("pointmaze/umaze-stitch-v1",), _UMAZE_STITCH),
-        (("pointmaze/umaze-stitch-v1", "pointmaze/medium-stitch-v1"), _OWN_GOALS),
         (("ogbench-local/pointmaze-medium-navigate-v1",), _NAVIGATE),
         (("ogbench-local/cube-single-play-v1",), _CUBE),
         (
