@@ -11,6 +11,9 @@ policy solves the task or does not, with the noise of 100 episodes). Seeds in co
     noticed                   the algorithms differ by what the verdict names as the difference that
                               would have been noticed: 80 % should be called not consistent.
     settled                   what a verdict says would settle it, tried: 80 % should be settled.
+    collapsed                 some of the new seeds lose many points, as no recorded one does. No test
+                              of few seeds can bound how often that is called same: where none of the
+                              new seeds happens to collapse, nothing shows it.
 
     python -m benchmarks.verdicts
 """
@@ -27,6 +30,8 @@ from orlog.normalize.judgements import MARGIN, Judgement, judge, look_counts, no
 DRAWS = 20_000
 SIZES = ((2, 5), (2, 8), (3, 3), (3, 5), (3, 8), (5, 8), (8, 8))
 PAIRED = ((2, 8), (3, 8), (5, 8), (8, 8))
+COLLAPSES = ((0.1, 60.0), (0.1, 40.0), (0.2, 60.0), (0.2, 40.0), (0.3, 60.0))
+PAIRS_APART = 0.3  # points: IQL with the vector instructions of an older processor, docs/scores.md
 EPISODE_NOISE = 1.4  # points, of the mean of 100 episodes that nearly all end in the same way
 
 Quantiles = Callable[[np.ndarray, float, float], np.ndarray]
@@ -157,16 +162,60 @@ def wrong_in_looks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which comparisons end in same, and which in not consistent, as seeds are added."""
     new, recorded = draw(scores, (most, 8), correlation=correlation, more=more, draws=draws)
+    return ends_of_looks(new, recorded, start, paired=correlation != 0)
+
+
+def ends_of_looks(
+    new: np.ndarray, recorded: np.ndarray, start: int, *, paired: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which comparisons end in same, and which in not consistent; the first look has `start` seeds."""
+    draws, most = new.shape
     looks = look_counts(start, most)
     open_ones = np.ones(draws, bool)
     same, not_consistent = np.zeros(draws, bool), np.zeros(draws, bool)
     for count in looks:
-        pairs = count if correlation else 0
+        pairs = count if paired else 0
         found = judge(new[:, :count], recorded, pairs=pairs, looks=len(looks))
         same |= open_ones & found.same
         not_consistent |= open_ones & found.not_consistent
         open_ones &= ~(found.same | found.not_consistent)
     return same, not_consistent
+
+
+def collapsed(
+    sizes: tuple[int, int],
+    share: float,
+    loss: float,
+    *,
+    apart: float = PAIRS_APART,
+    draws: int = DRAWS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores of new seeds, of which a share loses so many points, and recorded ones, which do not.
+
+    But for that, the new scores are those of the recorded seeds and noise.
+
+    Args:
+        sizes: Number of new and of recorded seeds; all new ones are in common.
+        share: Probability that a new seed collapses.
+        loss: Points that it then loses.
+        apart: Standard deviation of the differences of pairs of which none collapsed.
+        draws: Number of comparisons.
+    """
+    rng = np.random.default_rng((round(100 * share), round(loss), *sizes))
+    recorded = 50 + 10 * rng.standard_normal((draws, sizes[1]))
+    new = recorded[:, : sizes[0]] + apart * rng.standard_normal((draws, sizes[0]))
+    return new - loss * (rng.random(new.shape) < share), recorded
+
+
+def called(sizes: tuple[int, int], share: float, loss: float, apart: float) -> dict[str, float]:
+    """Return in percent how often it is called what, if a share of the new seeds collapses."""
+    new, recorded = collapsed(sizes, share, loss, apart=apart)
+    found = judge(new, recorded, pairs=sizes[0])
+    return {
+        "same": share_of(found.same),
+        "consistent": share_of(~found.same & ~found.not_consistent & found.inside),
+        "not consistent": share_of(found.not_consistent),
+    }
 
 
 def main() -> None:
@@ -234,6 +283,21 @@ def main() -> None:
             }
             for scores in SPREADS
             for correlation in (0.0, 0.9, 0.98)
+        },
+        "called, percent, where some of the new seeds collapse, all in pairs": {
+            f"{100 * share:.0f} % lose {loss:.0f}, other pairs apart by {apart}": {
+                f"{sizes[0]} against {sizes[1]}": called(sizes, share, loss, apart)
+                for sizes in PAIRED[1:]
+            }
+            for share, loss in COLLAPSES
+            for apart in (PAIRS_APART, 2.0)
+        },
+        "ending in same, percent, where some of the new seeds collapse, seeds added from 3 to 8": {
+            f"{100 * share:.0f} % lose {loss:.0f}, other pairs apart by {apart}": share_of(
+                ends_of_looks(*collapsed((8, 8), share, loss, apart=apart), 3, paired=True)[0]
+            )
+            for share, loss in COLLAPSES
+            for apart in (PAIRS_APART, 2.0)
         },
     }
     print(json.dumps(found, indent=1))

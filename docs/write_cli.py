@@ -12,7 +12,7 @@ from orlog.cli import app
 HEAD = """# The command line
 
 Written by `make docs` from the commands' own help. Exit codes: 0 good, 1 user error, 2 usage,
-3 integrity; 4 for `orlog reproduce --require-same` where the same scores are not shown.
+3 integrity; `orlog reproduce`, which ends in a verdict, has its own, which its help lists.
 """
 
 

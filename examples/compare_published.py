@@ -34,9 +34,9 @@ def main() -> None:
     found = compare_methods(scores, np.random.default_rng(0))
     for method in found.ranking():
         of_method = found.aggregates[method]
-        print(f"{method:7} IQM {of_method['IQM']}, mean rank {found.ranks[method].text('.2f')}")
+        print(f"{method:7} IQM {of_method['IQM']}, mean rank {found.ranks[method]}")
     first, second = found.ranking()[:2]
-    chance = found.improvement[first, second].text(".2f")
+    chance = found.improvement[first, second]
     print(f"a run of {first} scores above one of {second} with probability {chance}")
 
 

@@ -24,14 +24,25 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic with its 95 % interval, which is None if the scores cannot show one."""
+    """A statistic with its 95 % interval, which is None if the scores cannot show one.
+
+    Attributes:
+        value: The statistic.
+        interval: Its interval.
+        digits: Digits after the point that its text has: 1 for scores, 2 for probabilities and ranks.
+    """
 
     value: float
     interval: tuple[float, float] | None
+    digits: int = dataclasses.field(default=1, compare=False)
 
     def __str__(self) -> str:
-        """Return the value with its interval, rounded as scores are."""
-        return self.text(".1f")
+        """Return the value with its interval."""
+        return self.text(f".{self.digits}f")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return value and interval as JSON."""
+        return {"value": self.value, "interval": self.interval}
 
     def text(self, form: str) -> str:
         """Return the value with its interval, each number in a format."""
@@ -99,10 +110,9 @@ class Comparison:
                         task: runs[:, index].tolist() for index, task in enumerate(self.tasks)
                     },
                     "aggregates": {
-                        name: dataclasses.asdict(one)
-                        for name, one in self.aggregates[method].items()
+                        name: one.to_json() for name, one in self.aggregates[method].items()
                     },
-                    "mean_rank": dataclasses.asdict(self.ranks[method]) if self.ranks else None,
+                    "mean_rank": self.ranks[method].to_json() if self.ranks else None,
                     "profile": {
                         "thresholds": self.profiles[method].thresholds.tolist(),
                         "shares": self.profiles[method].shares.tolist(),
@@ -116,7 +126,7 @@ class Comparison:
             ],
             "consensus": consensus,
             "improvement": [
-                {"above": first, "below": second, **dataclasses.asdict(one)}
+                {"above": first, "below": second, **one.to_json()}
                 for (first, second), one in self.improvement.items()
             ],
         }
@@ -155,14 +165,16 @@ def compare_methods(
         if len(runs[method]) > 1
     }
 
-    def estimate(statistic: Callable[..., np.ndarray], *methods: str) -> list[Estimate]:
+    def estimate(
+        statistic: Callable[..., np.ndarray], *methods: str, digits: int = 1
+    ) -> list[Estimate]:
         values = np.atleast_1d(statistic(*(runs[method] for method in methods))).tolist()
         if not drawn.keys() >= set(methods):
-            return [Estimate(value, None) for value in values]
+            return [Estimate(value, None, digits) for value in values]
         found = statistic(*(drawn[method] for method in methods)).reshape(resamples, -1)
         ends = percentile_interval(found, CONFIDENCE)
         return [
-            Estimate(value, (low, high) if low < high else None)
+            Estimate(value, (low, high) if low < high else None, digits)
             for value, low, high in zip(values, *(end.tolist() for end in ends), strict=True)
         ]
 
@@ -178,12 +190,12 @@ def compare_methods(
             method: {name: estimate(AGGREGATES[name], method)[0] for name in aggregates}
             for method in runs
         },
-        ranks=dict(zip(runs, estimate(ranks, *runs), strict=True)) if several else {},
+        ranks=dict(zip(runs, estimate(ranks, *runs, digits=2), strict=True)) if several else {},
         consensus=kemeny_consensus(np.array([one.mean(0) for one in runs.values()]))
         if several
         else None,
         improvement={
-            pair: estimate(probability_of_improvement, *pair)[0]
+            pair: estimate(probability_of_improvement, *pair, digits=2)[0]
             for pair in itertools.permutations(runs, 2)
         },
         profiles={

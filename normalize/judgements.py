@@ -19,11 +19,13 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Collection
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 __all__ = [
+    "ERROR",
     "INTERVAL_ERROR",
     "MARGIN",
     "POWER",
@@ -34,7 +36,9 @@ __all__ = [
     "look_counts",
     "noticed_difference",
     "pairs_used",
+    "seeds_to_exclude",
     "seeds_to_settle",
+    "unseen_share",
 ]
 
 MARGIN = 5.0
@@ -128,6 +132,8 @@ def judge(
         low, high = _unpaired_interval(new, recorded, looks)
         low[grouped], high[grouped] = np.nan, np.nan
     same = (low > -margin) & (high < margin)
+    if 0 < pairs < count:  # the new seeds without a pair count as well: they may have failed
+        same &= inside
     share = np.ones(len(new))
     doubtful = ~inside & ~same
     if doubtful.any() and can_reject(count, others, looks):
@@ -309,6 +315,26 @@ def noticed_difference(
     level = math.floor(ERROR / looks * number) / number
     unit = math.sqrt(1 / new + 1 / others) * float(recorded.std(ddof=1))
     return unit * _noncentrality(_t(1 - level / 2, others - 1).item(), others - 1, POWER + 0.02)
+
+
+def unseen_share(seeds: int, *, looks: int = 1) -> float:
+    """Return the largest share of seeds that may do what none of so many did, a bound at 95 %.
+
+    It is the exact form of the rule of three, by which the bound is about 3 / seeds.
+    """
+    return 1.0 - math.pow(ERROR / looks, 1 / seeds)
+
+
+def seeds_to_exclude(share: float, recorded: Collection[int] = ()) -> int:
+    """Return how many seeds, from 0, that all do well exclude that a larger share of seeds fails.
+
+    Those that *same* looks at count: where seeds are paired with recorded ones, the pairs.
+    """
+    for count in itertools.count(1):
+        pairs = pairs_used(sum(seed < count for seed in recorded), count)
+        if unseen_share(pairs or count) <= share:
+            return count
+    raise AssertionError("some number of seeds excludes any share")
 
 
 def _noncentrality(bound: float, freedom: int, power: float) -> float:

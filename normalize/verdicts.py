@@ -3,8 +3,11 @@
     1. identical        the same seeds gave the same returns to the bit
     2. same             the interval of the difference lies within +-margin
     3. not consistent   the new mean is no plausible mean of so many seeds of the recording
-       consistent       it is; beside it stands the difference that would have been noticed
+       consistent       it is
     4. unsettled        none of these: so many more seeds would settle it
+
+Beside *same* and *consistent* stands what they cannot exclude: differences smaller than the one that
+would have been noticed, and seeds that do what none has shown.
 
 `judgements.py` holds the statistics. `benchmarks/verdicts.py` measures how often each step is wrong, and
 docs/scores.md has the figures.
@@ -21,6 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from orlog.normalize.judgements import (
+    ERROR,
     INTERVAL_ERROR,
     MARGIN,
     POWER,
@@ -31,6 +35,7 @@ from orlog.normalize.judgements import (
     noticed_difference,
     pairs_used,
     seeds_to_settle,
+    unseen_share,
 )
 
 __all__ = ["MARGIN", "VERDICT_NOTE", "Verdict", "compare"]
@@ -38,7 +43,8 @@ __all__ = ["MARGIN", "VERDICT_NOTE", "Verdict", "compare"]
 VERDICT_NOTE = (
     f"Same: the 99 % interval of the difference lies within {MARGIN:g} points. Consistent: the new mean "
     "lies inside the 95 % prediction interval of the recorded seeds. In simulations at most 5 % of equal "
-    "algorithms were called not consistent, for normal, skewed and two-valued scores."
+    "algorithms were called not consistent, for normal, skewed and two-valued scores. Neither excludes "
+    "that some seeds fail in a way that no seed has shown."
 )
 """What to print where a verdict is printed."""
 
@@ -60,8 +66,12 @@ class Verdict:
         pairs: Number of seeds that were compared with the same seed of the recording; 0 if the
             means of all seeds were compared.
         prediction: Prediction interval of the recorded seeds for the mean of the new ones, or None.
-        detectable: Smallest difference, in points, that would have been called not consistent with
-            80 % probability; None if no difference could be.
+        detectable: Smallest difference of all seeds alike, in points, that would have been noticed:
+            not called the same where the verdict is same, and called not consistent where it is
+            another one; None if no difference could be.
+        power: Probability with which it would have been.
+        unseen_share: Of same and consistent, the largest share of seeds, from 0 to 1, that may do what
+            none of the new ones showed, such as fail: a bound at 95 %. Otherwise None.
         more_seeds: Number of further seeds that would settle whether it is the same, with 80 %
             probability if difference and spread stay as they are; None if it is settled, or if no
             number of new seeds would do.
@@ -82,6 +92,8 @@ class Verdict:
     pairs: int = 0
     prediction: tuple[float, float] | None = None
     detectable: float | None = None
+    power: float = POWER
+    unseen_share: float | None = None
     more_seeds: int | None = None
     reason: str = ""
     margin: float = MARGIN
@@ -126,12 +138,7 @@ class Verdict:
         return expected
 
     def _remarks(self) -> list[str]:
-        said = [self.reason]
-        if self.word == "consistent" and self.detectable is not None:
-            said.append(
-                f"a difference of {self.detectable:.1f} points would have been noticed with "
-                f"{100 * POWER:.0f} % probability"
-            )
+        said = [self.reason, self._not_excluded()]
         if self.more_seeds is not None:
             plural = "s" * (self.more_seeds > 1)
             said.append(f"{self.more_seeds} more seed{plural} would settle it")
@@ -152,6 +159,22 @@ class Verdict:
             unknown = "an unknown processor" if recorded == "unknown" else recorded
             said.append(f"recorded on {unknown}, here {here}: bits agree on one kind only")
         return said
+
+    def _not_excluded(self) -> str:
+        """Return what same and consistent cannot exclude; empty for other verdicts."""
+        if self.unseen_share is None:
+            return ""
+        noticed = "no difference of all seeds would have been noticed"
+        if self.detectable is not None:
+            noticed = (
+                f"a difference of {self.detectable:.1f} points in all seeds would have been noticed with "
+                f"{100 * self.power:.0f} % probability"
+            )
+        seeds = _seeds_judged(self.word, self.seeds, self.pairs)
+        return (
+            f"{noticed}; up to {100 * self.unseen_share:.0f} % of seeds may fail in a way not seen in "
+            f"{seeds} seed{'s' * (seeds > 1)} (95 % bound)"
+        )
 
 
 def compare(
@@ -220,7 +243,15 @@ def compare(
         confidence=1 - INTERVAL_ERROR / looks,
         pairs=pairs,
         prediction=((float(there.mean()) - half, float(there.mean()) + half) if half > 0 else None),
-        detectable=noticed_difference(here.shape[1], there[0], looks=looks),
+        detectable=(
+            margin if word == "same" else noticed_difference(here.shape[1], there[0], looks=looks)
+        ),
+        power=1 - ERROR if word == "same" else POWER,
+        unseen_share=(
+            unseen_share(_seeds_judged(word, len(new), pairs), looks=looks)
+            if word in ("same", "consistent")
+            else None
+        ),
         reason=reason,
         margin=margin,
         looks=looks,
@@ -235,6 +266,11 @@ def compare(
             here[0], there[0], common=len(common), pairs=pairs, margin=margin, looks=looks
         ),
     )
+
+
+def _seeds_judged(word: Word, seeds: int, pairs: int) -> int:
+    """Return how many new seeds a verdict looked at: of same, the pairs alone where there are some."""
+    return pairs if word == "same" and pairs else seeds
 
 
 def _episodes(side: str, scores: Mapping[int, np.ndarray]) -> int:

@@ -30,6 +30,7 @@ def result_cells(result: Result) -> list[str]:
     if result.baseline is not None and result.references is not None:
         means = [scores.mean() for scores in result.baseline.scores(result.references).values()]
         recorded = f"{sum(means) / len(means):.1f} ({counted(len(means), 'seed')})"
+    word = "nothing recorded" if result.baseline is None else "not compared"
     speeds = sorted(result.updates_per_second.values())
     return [
         algorithm_title(result.record.algorithm),
@@ -37,19 +38,21 @@ def result_cells(result: Result) -> list[str]:
         "none" if scores is None else f"{scores.mean():.1f}",
         "none" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
         recorded,
-        "nothing recorded" if result.verdict is None else result.verdict.word,
+        word if result.verdict is None else result.verdict.word,
         f"{speeds[len(speeds) // 2]:.0f}",
     ]
 
 
 def verdict_lines(results: Sequence[Result]) -> list[str]:
-    """Return each verdict with its reasons, a line for each algorithm that has one."""
-    return [
-        f"{algorithm_title(result.record.algorithm)} is "
-        f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}."
-        for result in results
-        if result.verdict is not None
-    ]
+    """Return each verdict with its reasons, or why scores are not compared with those recorded."""
+    lines = []
+    for result in results:
+        said = f"not compared: {result.not_compared}" if result.not_compared else ""
+        if result.verdict is not None:
+            said = f"{'the ' if result.verdict.word == 'same' else ''}{result.verdict}"
+        if said:
+            lines.append(f"{algorithm_title(result.record.algorithm)} is {said}.")
+    return lines
 
 
 def reading_notes(results: Sequence[Result]) -> list[str]:

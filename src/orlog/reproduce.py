@@ -70,7 +70,10 @@ class Result:
         updates_per_second: Training speed of each seed, measured while other seeds also ran.
         references: Reference returns that anchor the score; None if none were recorded.
         baseline: The recorded baseline; None if there is none.
-        verdict: The comparison; None without a baseline or references.
+        verdict: The comparison; None without a baseline or references, and where steps or settings
+            are not the baseline's.
+        not_compared: What of steps and settings is not the baseline's, so that scores are not compared;
+            empty otherwise.
         notes: Differences from the recorded run that make the comparison less exact.
         folders: Folder of each seed's run.
         curves: Learning curve of each seed: gradient steps, and the mean return there.
@@ -85,6 +88,7 @@ class Result:
     notes: list[str]
     folders: dict[int, Path]
     curves: dict[int, list[tuple[int, float]]]
+    not_compared: str = ""
 
     @property
     def returns(self) -> np.ndarray:
@@ -148,6 +152,7 @@ class Result:
             "verdict": None
             if verdict is None
             else {**dataclasses.asdict(verdict), "text": str(verdict)},
+            "not_compared": self.not_compared or None,
             "notes": self.notes,
             "caveats": self.caveats,
             "protocol": msgspec.to_builtins(next(iter(self.evaluations.values())).protocol),
@@ -447,16 +452,13 @@ def judge(
     _check_returns(evaluations, folders)
     first = next(iter(evaluations.values()))
     verdict = None
-    if baseline is not None and references is not None:
+    not_compared = "" if baseline is None else _other_training(record, baseline)
+    if baseline is not None and references is not None and not not_compared:
         new = {
             seed: references.normalize(np.array(evaluation.returns))
             for seed, evaluation in evaluations.items()
         }
-        same_run = (record.digest, record.config, record.steps) == (
-            baseline.digest,
-            baseline.config,
-            baseline.steps,
-        ) and all(
+        same_run = record.digest == baseline.digest and all(
             _is_measured_alike(evaluation.protocol, baseline.protocol)
             for evaluation in evaluations.values()
         )
@@ -478,6 +480,7 @@ def judge(
         notes=_notes(record, first, baseline, references),
         folders=folders,
         curves=curves,
+        not_compared=not_compared,
     )
 
 
@@ -599,14 +602,12 @@ def _notes(
         )
     if baseline is None:
         notes.append("no baseline is recorded for this algorithm and dataset.")
-    else:
+    elif not _other_training(record, baseline):
         if record.digest != baseline.digest:
             notes.append(
                 f"the data are not those of the baseline ({record.digest[:19]} here, "
                 f"{baseline.digest[:19]} in the baseline): the verdict compares scores of two datasets."
             )
-        if (record.config, record.steps) != (baseline.config, baseline.steps):
-            notes.append("the settings are not those of the baseline.")
         notes += _differing("the baseline", record.versions, baseline.versions)
         here, recorded = evaluation.protocol, baseline.protocol
         if here.episodes != recorded.episodes:
@@ -620,6 +621,17 @@ def _notes(
     if references is None:
         notes.append("no reference returns are recorded, so there are raw returns and no scores.")
     return list(dict.fromkeys(notes))
+
+
+def _other_training(record: RunRecord, baseline: Baseline) -> str:
+    """Return which steps and settings of a run are not those of the baseline; empty if all are."""
+    here = {"steps": record.steps, **record.config}
+    recorded = {"steps": baseline.steps, **baseline.config}
+    return ", ".join(
+        f"{name}={here.get(name)}, recorded with {recorded.get(name)}"
+        for name in {**here, **recorded}
+        if name != "seed" and here.get(name) != recorded.get(name)
+    )
 
 
 def _is_measured_alike(here: EvaluationProtocol, recorded: EvaluationProtocol) -> bool:

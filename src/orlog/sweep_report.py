@@ -531,7 +531,7 @@ def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list
             algorithm_title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
-            *([ranks[method].text(".2f")] if ranks else []),
+            *([str(ranks[method])] if ranks else []),
         ]
         for method in comparison.ranking()
     ]

@@ -74,6 +74,7 @@ __all__ = [
     "Group",
     "Sweep",
     "identify",
+    "load_or_make",
     "plan_sweep",
     "run_sweep",
     "suite_datasets",
@@ -117,10 +118,12 @@ class Failure:
     Attributes:
         what: The job, or the dataset that could not be prepared.
         message: Why.
+        is_damage: Whether bytes are not what was recorded.
     """
 
     what: str
     message: str
+    is_damage: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +230,7 @@ def plan_sweep(
     given_as: dict[str, str] = {}
     for name in datasets:
         try:
-            dataset = _prepared(name, processes, on_build)
+            dataset = load_or_make(name, processes, on_build)
             other = given_as.setdefault(dataset.name, name)
             if other != name:
                 raise ValueError(
@@ -239,23 +242,30 @@ def plan_sweep(
                     sweep, algorithm, dataset, steps, episodes, evaluations, trust_environment
                 )
         except OrlogError as error:
-            sweep.failures.append(Failure(what=name, message=str(error)))
+            sweep.failures.append(_failure(name, error))
     return sweep
 
 
-def _prepared(name: str, processes: int, on_build: Callable[[str, int, int], None]) -> Dataset:
-    """Return a dataset; one that is not here is built or downloaded."""
+def load_or_make(
+    name: str,
+    processes: int = 1,
+    on_build: Callable[[str, int, int], None] = lambda _name, _done, _total: None,
+) -> Dataset:
+    """Return a dataset; one that is not here is built or downloaded. Arguments: `plan_sweep`."""
 
     def progress(done: int, total: int) -> None:
         on_build(name, done, total)
 
     try:
         return load_dataset(name)
-    except NotFoundError:
+    except NotFoundError as missing:
         if name.partition("@")[0] in catalogue():
             wanted = str(pinned(parse_name(name)))
             return load_dataset(build_dataset(wanted, workers=processes, progress=progress))
-        return load_dataset(name, download=True, progress=progress)
+        try:
+            return load_dataset(name, download=True, progress=progress)
+        except NotFoundError as error:
+            raise missing from error  # it names those that are spelled alike
 
 
 def _add_group(
@@ -399,7 +409,7 @@ def run_sweep(
             except (NotFoundError, StorageError) as failed:
                 error = failed
         if error is not None:
-            sweep.failures.append(Failure(what=str(job), message=_in_words(error)))
+            sweep.failures.append(_failure(str(job), error))
             on_failure(sweep.failures[-1])
             if isinstance(error, StorageError) and error.errno in _FULL:
                 full = error
@@ -424,10 +434,11 @@ def run_sweep(
         )
 
 
-def _in_words(error: Exception) -> str:
-    if isinstance(error, OrlogError | ValueError | OSError | FloatingPointError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+def _failure(what: str, error: Exception) -> Failure:
+    message = str(error)
+    if not isinstance(error, OrlogError | ValueError | OSError | FloatingPointError):
+        message = f"{type(error).__name__}: {error}"
+    return Failure(what=what, message=message, is_damage=isinstance(error, IntegrityError))
 
 
 def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orlog import quickstart, reproduce
+from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.runs import Evaluation, read_run
 from orlog.cli import app
@@ -81,7 +82,12 @@ class Elsewhere:
         else:
             returns = recorded + FURTHER[job.algorithm][job.seed - 3] / 100 * unit
         self.seeds.append(job.seed)
-        record = msgspec.structs.replace(read_run(trained), seed=job.seed, steps=job.steps)
+        record = msgspec.structs.replace(
+            read_run(trained),
+            seed=job.seed,
+            steps=job.steps,
+            config=complete_config(job.algorithm, baseline.config),
+        )
         protocol = scoring_protocol(self.dataset, job.episodes)
         returns = self.change(job, returns)
         return record, Evaluation(
@@ -129,16 +135,18 @@ def test_the_quickstart_ends_in_same_or_consistent(
     shown = capsys.readouterr().out
     assert verdict_of(shown, "BC") == (
         "BC is the same: +0.1 points (99 % interval -3.8 to +4.0, from 3 pairs of equal seeds), within ±5; "
-        f"recorded on AMD EPYC, here {HERE}: bits agree on one kind only."
+        "a difference of 5.0 points in all seeds would have been noticed with 95 % probability; up to 63 % "
+        f"of seeds may fail in a way not seen in 3 seeds (95 % bound); recorded on AMD EPYC, here {HERE}: bits agree on one kind only."
     )
     assert verdict_of(shown, "CQL").startswith(
         "CQL is consistent: 15.8 lies inside 6.3 to 33.4, where the recorded seeds predict it; a "
-        "difference of 19.4 points would have been noticed with 80 % probability; "
+        "difference of 19.4 points in all seeds would have been noticed with 80 % probability; up to 63 % "
     )
     assert verdict_of(shown, "IQL").startswith(
         "IQL is consistent: 30.2 lies inside 23.7 to 36.6, where the recorded seeds predict it; a "
-        "difference of 9.2 points would have been noticed with 80 % probability; 3 more seeds would "
-        "settle it; recorded on AMD EPYC, here "
+        "difference of 9.2 points in all seeds would have been noticed with 80 % probability; up to 63 % "
+        "of seeds may fail in a way not seen in 3 seeds (95 % bound); 3 more seeds would settle it; "
+        "recorded on AMD EPYC, here "
     )
     assert "note: returns were measured in PointMaze_UMaze-v3 (gymnasium" in shown
     text = page.read_text("utf-8")

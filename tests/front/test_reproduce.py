@@ -24,8 +24,8 @@ from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
 from orlog.processes import processor_name
 from orlog.reference_returns import references_of
-from orlog.report import result_cells, write_report
-from orlog.reproduce import Result, make_jobs, run_jobs, summarize
+from orlog.report import HEADINGS, result_cells, verdict_lines, write_report
+from orlog.reproduce import Result, judge, make_jobs, run_jobs, summarize
 from tests.front.conftest import pool_in_this_process
 from tests.training import train_run
 
@@ -36,7 +36,7 @@ def few_steps(dataset: Dataset, folder: Path, *, steps: int = 20) -> Result:
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_noted(
+def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_steps_are_not_compared(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = few_steps(mini, tmp_path / "first")
@@ -59,9 +59,23 @@ def test_a_recorded_baseline_is_reproduced_to_the_bit_and_other_settings_are_not
     assert again.notes == []
 
     other = few_steps(mini, tmp_path / "other", steps=10)
-    assert other.verdict is not None
-    assert other.verdict.word != "identical"
-    assert other.notes == ["the settings are not those of the baseline."]
+    assert other.verdict is None
+    assert other.not_compared == other.to_json()["not_compared"] == "steps=10, recorded with 20"
+    assert result_cells(other)[HEADINGS.index("verdict")] == "not compared"
+    assert verdict_lines([other]) == ["BC is not compared: steps=10, recorded with 20."]
+    assert again.baseline is not None
+    config = {**again.baseline.config, "learning_rate": 1.0}
+    settings = judge(
+        again.record,
+        again.evaluations,
+        references=again.references,
+        baseline=msgspec.structs.replace(again.baseline, config=config),
+        updates_per_second=again.updates_per_second,
+        folders=again.folders,
+        curves=again.curves,
+    )
+    assert settings.verdict is None
+    assert settings.not_compared == "learning_rate=0.001, recorded with 1.0"
     with pytest.raises(FileExistsError, match="exists already"):
         few_steps(mini, tmp_path / "other")
 

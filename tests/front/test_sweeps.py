@@ -67,7 +67,7 @@ def test_the_command_sweeps_does_equal_work_once_and_leaves_out_what_does_not_ap
     assert {one.key: one for one in read_results()} == stored
 
     wrong = orlog("reproduce", "--suite", "nothing", "--algorithms", "bc")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "no suite 'nothing'; choose one of: all, classic" in wrong.stderr
     for names in ("--datasets", "--algorithms"):
         nothing = orlog(*words, names, ",")
@@ -93,7 +93,7 @@ def test_a_sweep_records_the_baseline_of_each_algorithm_whose_seeds_are_all_done
     in_the_way = result_folder(keys(begun)[1]) / "metrics.jsonl"
     in_the_way.mkdir(parents=True)
     first = orlog(*words)
-    assert first.returncode == 1, first.stderr
+    assert first.returncode == 2, first.stderr
     assert f"td3bc on {mini.name} is not recorded: 1 of 2 seeds are done." in first.stderr
     assert [path.name for path in records.rglob("*.json")] == ["bc.json"]
 
@@ -152,7 +152,7 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
     mini[:5].save(view)
     words = ["reproduce", "--algorithms", "bc", "--steps", "2", "--episodes", "1", "--seeds", "1"]
     recorded = orlog(*words, "--datasets", str(view), "--record")
-    assert recorded.returncode == 1
+    assert recorded.returncode == 2
     assert f"a view of {mini.name} has no baseline of its own" in recorded.stderr
     both = orlog(*words, "--datasets", f"{mini.name},{view}")
     assert f"{mini.name} and {view} are both {mini.name}" in " ".join(both.stderr.split())

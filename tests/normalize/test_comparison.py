@@ -97,7 +97,19 @@ def test_one_seed_one_episode_one_task_and_one_method_have_what_they_can_show() 
 
 def test_an_estimate_is_text() -> None:
     assert str(Estimate(51.26, (48.04, 55.0))) == "51.3 (48.0 to 55.0)"
-    assert Estimate(0.5, None).text(".2f") == "0.50"
+    assert str(Estimate(0.5, None, digits=2)) == "0.50"
+
+
+def test_probabilities_and_ranks_are_printed_with_two_digits() -> None:
+    rng = np.random.default_rng(0)
+    scores = {
+        name: {"a": rng.normal(middle, 9, (5, 3))} for name, middle in (("bc", 50), ("iql", 53))
+    }
+    found = compare_methods(scores, rng)
+    numbers = [*str(found.improvement["iql", "bc"]).split(), *str(found.ranks["bc"]).split()]
+    digits = {len(one.strip("()").partition(".")[2]) for one in numbers if "." in one}
+    assert digits == {2}
+    assert found.to_json()["improvement"][0].keys() == {"above", "below", "value", "interval"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ from scipy import stats
 from benchmarks import verdicts as drawn
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.judgements import MARGIN, judge, look_counts, noticed_difference
+from orlog.normalize.judgements import (
+    MARGIN,
+    judge,
+    look_counts,
+    noticed_difference,
+    seeds_to_exclude,
+    unseen_share,
+)
 from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
 from orlog.reference_returns import references_of
 from tests.levels import THOROUGH
@@ -114,17 +121,72 @@ def test_each_step_says_what_it_found(
     assert verdict.is_settled == (verdict.word in ("same", "not consistent"))
 
 
-def test_what_would_have_been_noticed_and_settled_it_is_said() -> None:
+def test_what_would_settle_it_is_said() -> None:
     verdict = compare(seeds(51, 49.5, 52, first=90), seeds(*EIGHT))
-    assert verdict.detectable is not None
-    assert f"a difference of {verdict.detectable:.1f} points would have been noticed with" in str(
-        verdict
-    )
     assert verdict.more_seeds is not None
     assert f"{verdict.more_seeds} more seeds would settle it" in str(verdict)
     wide = compare(seeds(9, 12, 5, first=90), seeds(*WIDE))
     assert wide.more_seeds is None
     assert str(wide).endswith("no number of new seeds would settle it: the recording has only 8")
+
+
+def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
+    same = compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT))
+    consistent = compare(seeds(51, 49.5, 52, first=90), seeds(*EIGHT))
+    for verdict, noticed in (
+        (same, "5.0 points"),
+        (consistent, f"{consistent.detectable:.1f} points"),
+    ):
+        assert verdict.unseen_share == pytest.approx(1 - 0.05 ** (1 / 3))
+        assert "up to 63 % of seeds may fail in a way not seen in 3 seeds" in str(verdict)
+        assert f"a difference of {noticed} in all seeds would have been noticed" in str(verdict)
+    assert (same.detectable, same.power) == (MARGIN, 0.95)
+    # A look that shares its error rate bounds less.
+    looks = compare(seeds(50.1, 52.2, 48.1), seeds(*EIGHT), looks=3)
+    assert looks.unseen_share == pytest.approx(1 - (0.05 / 3) ** (1 / 3))
+    one = compare(seeds(51, first=90), seeds(*EIGHT))
+    assert "no difference of all seeds would have been noticed; up to 95 % of seeds" in str(one)
+    for other in (compare(seeds(50), seeds(50)), compare(seeds(80, 81, 82), seeds(*EIGHT))):
+        assert other.unseen_share is None
+        assert "may fail" not in str(other)
+
+
+def test_of_same_the_pairs_alone_count_as_seeds_that_were_looked_at() -> None:
+    recorded = seeds(*EIGHT)
+    verdict = compare(seeds(50.1, 52.2, 48.1, 51.2) | seeds(50, 50, first=90), recorded)
+    assert (verdict.word, verdict.pairs, verdict.seeds) == ("same", 4, 6)
+    assert verdict.unseen_share == pytest.approx(1 - 0.05 ** (1 / 4))
+
+
+def test_new_seeds_without_a_pair_that_fail_are_not_passed_over() -> None:
+    pairs, recorded = seeds(50.1, 52.2, 48.1, 51.2), seeds(*EIGHT)
+    verdict = compare(pairs | seeds(50, -10, -10, first=90), recorded)
+    assert (verdict.word, verdict.pairs) == ("unsettled", 4)
+
+
+@pytest.mark.parametrize("seeds_that_do_well", [1, 3, 8, 29, 300])
+def test_the_share_that_may_fail_unseen_is_the_exact_bound_of_the_binomial(
+    seeds_that_do_well: int,
+) -> None:
+    share = unseen_share(seeds_that_do_well)
+    exact = stats.binomtest(0, seeds_that_do_well, alternative="less").proportion_ci(0.95).high
+    assert share == pytest.approx(exact)
+    assert share <= 3 / seeds_that_do_well
+    assert seeds_to_exclude(share + 1e-9) == seeds_that_do_well
+
+
+def test_where_the_recording_has_fewer_seeds_most_new_ones_must_be_without_a_pair() -> None:
+    assert [seeds_to_exclude(share, range(8)) for share in (0.4, 0.32, 0.3)] == [6, 8, 17]
+
+
+def test_a_collapse_that_no_recorded_seed_shows_is_called_same_as_often_as_no_new_seed_shows_it() -> (
+    None
+):
+    for sizes, unseen in (((3, 8), 0.9**3), ((8, 8), 0.9**8)):
+        new, recorded = drawn.collapsed(sizes, 0.1, 60.0, draws=DRAWS)
+        same = judge(new, recorded, pairs=sizes[0]).same
+        assert unseen - 0.12 < same.mean() <= unseen + 0.02
+        assert not same[(new < recorded[:, : sizes[0]] - 30).any(1)].any()
 
 
 def test_the_processors_are_named() -> None:

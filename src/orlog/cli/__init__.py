@@ -1,10 +1,14 @@
-"""The command line. Exit codes: 0 good, 1 user error, 2 usage, 3 integrity, 4 not settled."""
+"""The command line. Exit codes: 0 good, 1 user error, 2 usage, 3 integrity.
+
+`orlog reproduce` ends in a verdict, with codes of its own (`orlog.cli.reproducing`).
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -101,11 +105,11 @@ def main() -> None:
         _fail_usage(error)
     except typer.Abort:
         errors.print("Aborted.")
-        sys.exit(1)
-    except OrlogError as error:
-        _fail(error, error.exit_code)
-    except (ValueError, FloatingPointError, OSError) as error:
-        _fail(error, 1)
+        sys.exit(130)
+    except (OrlogError, ValueError, FloatingPointError, OSError) as error:
+        _fail(error)
+    except Exception as error:  # noqa: BLE001 (a defect, printed as Python does)
+        _fail_with_traceback(error)
     else:
         sys.exit(code)
 
@@ -114,9 +118,9 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     errors.print(f"[yellow]warning:[/yellow] {escape(printable(str(message)))}", soft_wrap=True)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception) -> None:
     if Debug.on:
-        raise error
+        _fail_with_traceback(error)
     text = str(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_folder_there():
         text = "the current folder was deleted; change to one that exists."
@@ -125,7 +129,16 @@ def _fail(error: Exception, code: int) -> None:
 
         text += near_names(error.name)
     errors.print(f"[red]error:[/red] {escape(printable(text))}", soft_wrap=True)
-    sys.exit(code)
+    sys.exit(_exit_code(error))
+
+
+def _fail_with_traceback(error: Exception) -> None:
+    traceback.print_exception(error)
+    sys.exit(_exit_code(error))
+
+
+def _exit_code(error: Exception) -> int:
+    return int(getattr(error, "exit_code", 1))
 
 
 def _fail_usage(error: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -30,11 +32,28 @@ if TYPE_CHECKING:
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")
 
+NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
+"""Exit codes of verdicts; 0 is good."""
+
+
+@contextlib.contextmanager
+def _errors_are_no_verdict() -> Iterator[None]:
+    """Give errors another exit code than 1, which says that scores are not consistent."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        code: Any = getattr(error, "exit_code", NOT_CONSISTENT)
+        error.exit_code = ERROR if code == NOT_CONSISTENT else code  # type: ignore[attr-defined]
+        raise
+
 
 @app.command(
     epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
     "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
 )
+@_errors_are_no_verdict()
 def reproduce(
     algorithm: Annotated[
         str | None,
@@ -74,6 +93,13 @@ def reproduce(
         bool,
         typer.Option("--require-same", help="Exit with code 4 if it is not shown to be the same."),
     ] = False,
+    largest_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="With --require-same: largest share of seeds that may fail unseen; 0.4 takes 6 seeds.",
+        ),
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
@@ -104,10 +130,14 @@ def reproduce(
     A sweep keeps its results in ORLOG_HOME; the same command goes on where it was interrupted. At the
     end it writes a report: a page to look at, and its numbers with all that they come from.
 
-    Exit codes: 0 identical, same or consistent; 1 not consistent, or a job of a sweep failed; 4
-    neither, with --require-same.
+    Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
+    error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
+    nor the same. Of several, the first of 3, 2, 1 and 4 counts.
     """
     wanted = _seeds(seeds)
+    if largest_share is not None and not require_same:
+        raise typer.BadParameter("--largest-share is only for --require-same; add it.")
+    _check_largest_share(largest_share, wanted if not sequential else range(max_seeds or 10**6))
     where = chosen_executor(executor, address, executor_option)
     if suite is None and datasets is None and algorithms is None:
         if algorithm is None or name is None:
@@ -123,6 +153,7 @@ def reproduce(
                 sequential=sequential,
                 max_seeds=max_seeds,
                 require_same=require_same,
+                largest_share=largest_share,
                 episodes=episodes,
                 steps=steps,
                 evaluations=evaluations,
@@ -135,7 +166,7 @@ def reproduce(
                 as_json=as_json,
             )
         ]
-        failed = False
+        failed = 0
     else:
         if algorithm is not None or algorithms is None or (suite is None) == (datasets is None):
             raise typer.BadParameter(
@@ -163,10 +194,42 @@ def reproduce(
             as_json=as_json,
         )
     words = [None if one.verdict is None else one.verdict.word for one in results]
-    if failed or "not consistent" in words:
-        raise typer.Exit(1)
-    if require_same and any(word not in ("identical", "same") for word in words):
-        raise typer.Exit(4)
+    if failed:
+        raise typer.Exit(failed)
+    if "not consistent" in words:
+        raise typer.Exit(NOT_CONSISTENT)
+    if "unsettled" in words or not all(
+        _is_same(one, largest_share) for one in results if require_same
+    ):
+        raise typer.Exit(UNSETTLED)
+
+
+def _is_same(result: Result, largest_share: float | None) -> bool:
+    """Whether a result is identical, or the same with no larger share of seeds that may fail."""
+    verdict = result.verdict
+    if verdict is None or verdict.word not in ("identical", "same"):
+        return False
+    return largest_share is None or (verdict.unseen_share or 0.0) <= largest_share
+
+
+def _check_largest_share(
+    share: float | None, seeds: Sequence[int], recorded: Sequence[int] = ()
+) -> None:
+    """Refuse a share before any training if these seeds can never show it."""
+    from orlog.normalize.judgements import pairs_used, seeds_to_exclude, unseen_share
+
+    if share is None:
+        return
+    if not 0.001 <= share < 1:
+        raise typer.BadParameter(f"--largest-share {share:g} is not between 0.001 and 1.")
+    pairs = pairs_used(len({*seeds} & {*recorded}), len(seeds))
+    if unseen_share(pairs or len(seeds)) > share:
+        needed = seeds_to_exclude(share, recorded)
+        counted = f", of which {pairs} have a recorded one to pair with and count" if pairs else ""
+        raise typer.BadParameter(
+            f"--largest-share {share:g} takes {needed} seeds, and {len(seeds)} are asked for{counted}; "
+            f"add --seeds {needed}."
+        )
 
 
 def _seeds(text: str) -> list[int]:
@@ -191,6 +254,7 @@ def _one(
     sequential: bool,
     max_seeds: int | None,
     require_same: bool,
+    largest_share: float | None,
     episodes: int,
     steps: int | None,
     evaluations: int,
@@ -204,23 +268,26 @@ def _one(
 ) -> Result:
     """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
-    from orlog.datasets.loading import load_dataset
     from orlog.normalize.baselines import read_baseline
     from orlog.reproduce import check_comparable
     from orlog.reproduce import reproduce as run
+    from orlog.sweeps import load_or_make
 
     if max_seeds is not None and not sequential:
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
     if max_seeds is not None and max_seeds < len(seeds):
         raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
     make_config(algorithm, {})
-    dataset = load_dataset(name)
+    with progress_bars(lines=True) as update:
+        dataset = load_or_make(name, CORES, update)
     if record:
         _check_recordable(dataset, name)
     if require_same:
         check_comparable(algorithm, dataset, steps)
+    baseline = read_baseline(algorithm, dataset.name)
+    if baseline is not None and not sequential:
+        _check_largest_share(largest_share, seeds, [*map(int, baseline.returns)])
     if sequential and max_seeds is None:
-        baseline = read_baseline(algorithm, dataset.name)
         max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
     def tell(so_far: Result) -> None:
@@ -269,8 +336,8 @@ def _sweep(
     record: bool,
     trust_environment: bool,
     as_json: bool,
-) -> tuple[list[Result], bool]:
-    """Run a sweep; return the result of each algorithm on each dataset, and whether a job failed."""
+) -> tuple[list[Result], int]:
+    """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
     from orlog.plots import check_plots
     from orlog.sweep_report import evidence_of, write_reports
@@ -335,7 +402,9 @@ def _sweep(
                 f"{len(result.evaluations)} of {len(seeds)} seeds are done.",
                 soft_wrap=True,
             )
-    return results, bool(sweep.failures) or not results
+    if any(failure.is_damage for failure in sweep.failures):
+        return results, DAMAGE
+    return results, ERROR if sweep.failures or not results else 0
 
 
 def _names(text: str) -> list[str]:

@@ -155,7 +155,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             algorithm_title(method),
             str(len(comparison.runs[method])),
             *(str(comparison.aggregates[method][name]) for name in names),
-            *([ranks[method].text(".2f")] if ranks else []),
+            *([str(ranks[method])] if ranks else []),
         ]
         for method in comparison.ranking()
     ]
@@ -173,7 +173,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             [
                 algorithm_title(first),
                 *(
-                    "" if first == second else comparison.improvement[first, second].text(".2f")
+                    "" if first == second else str(comparison.improvement[first, second])
                     for second in methods
                 ),
             ]

@@ -1,0 +1,134 @@
+"""The exit codes of `orlog reproduce`: each outcome has its own, so that scripts need no text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from orlog.datasets.reading.dataset import Dataset
+from orlog.files import replace_file
+from orlog.normalize import baselines
+from orlog.normalize.baselines import read_baseline, record_baseline
+from orlog.reference_returns import references_of
+from tests.command_line import Ended, orlog
+
+pytestmark = pytest.mark.usefixtures("jobs_run_here")
+
+SHORT: tuple[str, ...] = ("--steps", "2", "--episodes", "2", "--evaluations", "1")
+Recorded = Callable[..., None]
+
+
+@pytest.fixture
+def ran(mini: Dataset, tmp_path: Path) -> Callable[..., Ended]:
+    """Return a function that reproduces BC in a folder, whose runs are trained once."""
+    words = ["reproduce", "bc", mini.name, *SHORT, "--seeds", "2", "--out", str(tmp_path / "runs")]
+    return lambda *more: orlog(*words, "--resume", *more)
+
+
+@pytest.fixture
+def recorded(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Return a function that records other scores as the baseline of BC, a seed each."""
+    monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
+    references = references_of(mini.manifest)
+    assert references is not None
+    low, high = references.random.mean, references.expert.mean
+
+    def record(*scores: float, first: int = 90) -> None:
+        found = read_baseline("bc", mini.name)
+        assert found is not None
+        returns = {
+            str(seed): [low + score / 100 * (high - low)] * 2
+            for seed, score in enumerate(map(float, scores), first)
+        }
+        record_baseline(msgspec.structs.replace(found, returns=returns))
+
+    return record
+
+
+def test_each_verdict_has_an_exit_code(
+    ran: Callable[..., Ended], recorded: Recorded, mini: Dataset, tmp_path: Path
+) -> None:
+    first = ran("--record", "--json")
+    assert first.returncode == 0, first.stderr  # nothing was recorded, so nothing is wrong
+    assert ran("--require-same").returncode == 0
+    mean = json.loads(first.stdout)["normalized_score"]
+    spread = 10 * np.array([-1.5, -1, -0.5, 0, 0, 0.5, 1, 1.5])
+    recorded(*(mean + spread))
+    for words, code in (((), 0), (("--require-same",), 4)):
+        found = ran(*words)
+        assert found.returncode == code
+        assert "BC is consistent" in found.stdout
+        assert "up to 78 % of seeds may fail in a way not seen in 2 seeds" in found.stdout
+    recorded(*(mean + 300 + spread))
+    for words in ((), ("--require-same",)):
+        found = ran(*words)
+        assert found.returncode == 1
+        assert "BC is not consistent" in found.stdout
+    recorded(mean + 300)
+    found = ran()
+    assert found.returncode == 4
+    assert "BC is unsettled" in found.stdout
+
+    sweep = ["reproduce", "--datasets", mini.name, "--algorithms", "bc", *SHORT, "--steps", "3"]
+    sweep += ["--seeds", "2", "--report", str(tmp_path / "report")]
+    swept = orlog(*sweep)
+    assert swept.returncode == 0, swept.stderr
+    assert "BC is not compared: steps=3, recorded with 2." in swept.stdout
+    assert "BC is not compared: steps=3" in (tmp_path / "report" / "report.html").read_text("utf-8")
+    again = orlog(*sweep, "--require-same", "--json")
+    assert again.returncode == 4
+    (result,) = json.loads(again.stdout)["results"]
+    assert (result["verdict"], result["not_compared"]) == (None, "steps=3, recorded with 2")
+    assert result["notes"] == []
+
+
+def _with_a_defect(*_: object, **__: object) -> None:
+    raise KeyError("a defect")
+
+
+def test_errors_and_damage_are_no_verdicts(
+    ran: Callable[..., Ended], mini: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = orlog("reproduce", "bc", "pointmaze/umaze-nini-v1")
+    assert unknown.returncode == 2
+    assert f"did you mean {mini.name}" in unknown.stderr
+    assert orlog("reproduce", "no-algorithm", mini.name).returncode == 2
+    assert ran("--largest-share", "0.3").returncode == 2
+    monkeypatch.setattr("orlog.reproduce.reproduce", _with_a_defect)
+    defect = ran()
+    assert defect.returncode == 2
+    assert "KeyError: 'a defect'" in defect.stderr
+    manifest = mini.folder / "manifest.json"
+    replace_file(manifest, manifest.read_bytes().replace(b'"total_steps"', b'"total_stepz"'))
+    assert ran().returncode == 3
+    swept = orlog("reproduce", "--datasets", mini.name, "--algorithms", "bc", *SHORT)
+    assert swept.returncode == 3, swept.stderr
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_largest_share_that_so_many_seeds_cannot_show_is_refused_before_any_training(
+    ran: Callable[..., Ended], tmp_path: Path
+) -> None:
+    refused = ran("--require-same", "--largest-share", "0.3")
+    assert refused.returncode == 2
+    assert "--largest-share 0.3 takes 9 seeds, and 2 are asked for" in refused.stderr
+    for share in ("0", "1", "1e-9", "nan"):
+        assert ran("--require-same", "--largest-share", share).returncode == 2
+    assert not (tmp_path / "runs").exists()
+    assert ran("--record").returncode == 0
+    assert ran("--require-same", "--largest-share", "0.8").returncode == 0
+    more = ran("--require-same", "--largest-share", "0.7", "--seeds", "3")
+    assert more.returncode == 2
+    assert "takes 5 seeds, and 3 are asked for, of which 2 have a recorded one" in more.stderr
+
+
+def test_a_dataset_that_is_not_here_is_built_as_in_sweeps(home: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "bc", "pointmaze/umaze-mini-v1", *SHORT, "--seeds", "1"]
+    found = orlog(*words, "--out", str(tmp_path / "runs"))
+    assert found.returncode == 0, found.stderr
+    assert (home / "datasets" / "pointmaze" / "umaze-mini-v1").is_dir()
