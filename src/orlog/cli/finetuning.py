@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.cli.application import AlgorithmOfRun, Device, Log, TrustEnvironment, app
+from orlog.cli.application import AlgorithmOfRun, Device, Imports, Log, TrustEnvironment, app
 from orlog.cli.training import read_setting, title, watched_run
 from orlog.terminal import console
 
@@ -61,6 +61,7 @@ def finetune(
     device: Device = "cpu",
     log: Log = "none",
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
