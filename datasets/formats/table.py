@@ -216,11 +216,11 @@ class _Layout:
         self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
         self.guessed &= not any(_base(role) == "observation" for role in self.columns)
         if self.guessed:
-            found = _usual(names)
-            self.episode = self.episode or found.pop("episode", [""])[0]
-            self.step = self.step or found.pop("step", [""])[0]
+            usual = _usual(names)
+            self.episode = self.episode or usual.pop("episode", [""])[0]
+            self.step = self.step or usual.pop("step", [""])[0]
             infos = {role: one for role, one in self.columns.items() if _base(role) == "infos"}
-            self.columns = {role: one for role, one in found.items() if role in ROLES} | infos
+            self.columns = {role: one for role, one in usual.items() if role in ROLES} | infos
         for role, patterns in options.columns.items():
             if not _is_role(role):
                 raise SchemaError(

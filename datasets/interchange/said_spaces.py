@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -123,7 +123,7 @@ def _of_made(made: gymnasium.Env[Any, Any]) -> SaidSpaces:
     )
 
 
-def _id_and_arguments(text: str) -> tuple[str, Mapping[str, Any]]:
+def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
     """Read `ID,NAME=VALUE,..`; a value is JSON, and text where it is none.
 
     Raises:

@@ -142,7 +142,7 @@ def find_runs(
                 )
     if not found:
         raise NotFoundError(
-            f"{place}: no run in this folder was evaluated; run: orlog evaluate {place}"
+            f"{places[-1]}: no run in this folder was evaluated; run: orlog evaluate {places[-1]}"
         )
     return [run for runs in found.values() for run in runs]
 
