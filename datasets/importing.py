@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +11,16 @@ from typing import NamedTuple
 
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats.formats import choose_format, read_version
+from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.interchange.episodes import Found, Options
+from orlog.datasets.interchange.said_spaces import (
+    Bound,
+    EnvironmentLike,
+    SaidSpaces,
+    of_environment,
+)
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
@@ -38,6 +46,11 @@ def import_dataset(
     task: str = "",
     no_video: bool = False,
     like: str = "",
+    environment: EnvironmentLike | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    observation_low: Bound = None,
+    observation_high: Bound = None,
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
     dry_run: bool = False,
@@ -71,6 +84,12 @@ def import_dataset(
         no_video: For LeRobotDatasets: leave out the frames of videos.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
+        environment: Environment that the data are of, with its spaces and time limit: its id, such as
+            `Pendulum-v1` or `Pendulum-v1,g=9.81`, or the environment itself. Not with `like`.
+        action_low: Lower bound of actions: one number, or one for each dimension.
+        action_high: Upper bound of actions.
+        observation_low: Lower bound of observations.
+        observation_high: Upper bound of observations.
         description: What the data are.
         license: SPDX identifier of the data.
         dry_run: Read the files to the end and call `on_found`, and keep nothing.
@@ -82,10 +101,13 @@ def import_dataset(
         InvalidNameError: the name does not follow the grammar.
         VersionExistsError: the name and version mean something already.
         FormatVersionError: there is no such format.
-        ValueError: no file is given, the files look like no format, or several, or the format has no
-            use for an option.
-        NotFoundError: a file is not there, or no benchmark has the dataset `like`.
-        SchemaError: the files are not of their format, or observations or actions do not fit `like`.
+        ValueError: no file is given, the files look like no format, or several, the format does not
+            use an option, or both `like` and `environment` are given.
+        NotFoundError: a file is not there, no benchmark has the dataset `like`, or nothing registers
+            the environment.
+        SimulatorError: the environment cannot be made.
+        SchemaError: the files are not of their format, or observations or actions do not fit `like`,
+            the environment or the bounds.
         IntegrityError: a file is damaged, or changed while it was read.
         MissingExtraError: a package that reads the format is not installed.
         StorageError: the disk is full.
@@ -111,8 +133,19 @@ def import_dataset(
         task=task,
         no_video=no_video,
     )
+    if like and environment is not None:
+        raise ValueError(
+            f"{name}: like and environment both name an environment; give one of them."
+        )
+    said = SaidSpaces() if environment is None else of_environment(environment)
+    said = dataclasses.replace(
+        said,
+        action_bounds=(action_low, action_high),
+        observation_bounds=(observation_low, observation_high),
+    )
     states = [_state(file) for file in files]
     is_plain = not (format or options.given() or like or description or license)
+    is_plain = is_plain and said == SaidSpaces()
     listed = _find_listed(wanted, files) if is_plain else None
     version = wanted.version or "1.0.0" if listed is None else listed.version
     wanted_format = format if listed is None else listed.entry.format
@@ -136,6 +169,7 @@ def import_dataset(
                 lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
                 options=options,
                 like=like,
+                said=said,
                 description=description,
                 license=license,
                 doubts=notes,
@@ -161,6 +195,8 @@ def import_dataset(
                 )
         on_found(found)
         if not dry_run:
+            if said.environment is not None:
+                note_environment(said.environment)
             accept = check_unchanged
             finish_version(folder / "store", manifest, destination, accept=accept, decode=True)
     return destination

@@ -1,7 +1,8 @@
 """Environments by the id that Gymnasium registers, and the extras that install them.
 
 Ids under `orlog/` are orlog's own, those of `_OWN` and of `counterparts.py`: they are registered when they
-are first used.
+are first used. Other ids may need a module of the user's own: `import_modules` imports it, here and in
+worker processes. Records name it beside the id, and what records name is never imported.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -17,7 +19,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ from orlog.manifests.counterparts import counterpart
 from orlog.manifests.manifest import EnvironmentRecord
 
 __all__ = [
+    "IMPORTS",
     "check_installed",
     "environment_record",
     "environment_versions",
+    "import_modules",
     "make_environment",
     "own_arguments",
 ]
@@ -69,6 +73,9 @@ _ADAPTERS = {
 }
 # Packages that register environments when they are imported; Gymnasium finds the rest by itself.
 _REGISTERING = ("gymnasium_robotics", "minigrid", "ale_py")
+# The user's modules that register environments, with commas between them; worker processes inherit it.
+IMPORTS = "ORLOG_IMPORT"
+_registered_by: dict[str, str] = {}
 _TUPLE = "__tuple__"
 _ID = re.compile(r"[A-Za-z0-9_./-]+-v[0-9]+")
 
@@ -115,6 +122,52 @@ def make_environment(
     return env
 
 
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules that register environments, now and in the processes that this one starts.
+
+    Args:
+        names: Modules, or paths of files (`my_envs.py`); a module may lie in the current folder.
+
+    Raises:
+        NotFoundError: there is no such module.
+        SimulatorError: its import failed.
+    """
+    found: list[str] = []
+    for name in (*filter(None, os.environ.get(IMPORTS, "").split(",")), *names):
+        path = Path(f"{name.replace('.', '/')}.py") if not name.endswith(".py") else Path(name)
+        here = next((one for one in (path, path.with_suffix("")) if one.exists()), None)
+        if name.endswith(".py") or (here and importlib.util.find_spec(name.split(".")[0]) is None):
+            # As a path, so that a process that starts in another folder finds it.
+            name = str(path.absolute())
+        _import_named(name)
+        found += [] if name in found else [name]
+    if found:
+        os.environ[IMPORTS] = ",".join(found)
+
+
+def _import_named(name: str) -> None:
+    """Import a module, or the file or package at a path, and note the environments it registers."""
+    before, module = {*gymnasium.registry}, name
+    if name.endswith(".py"):
+        path = Path(name)
+        module = path.stem
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise SimulatorError(f"{name}: its import failed: {clause(error)}.") from error
+        raise NotFoundError(
+            f"there is no module {name} to import (--import, {IMPORTS})."
+        ) from error
+    except Exception as error:  # a user's code raises anything
+        raise SimulatorError(
+            f"{name}: its import failed: {type(error).__name__}: {clause(error)}."
+        ) from error
+    _registered_by.update(dict.fromkeys({*gymnasium.registry} - before, module))
+
+
 def check_installed(environment_id: str) -> None:
     """Refuse an environment whose packages are not installed.
 
@@ -158,7 +211,8 @@ def _registered(environment_id: str) -> EnvSpec:
     if not _ID.fullmatch(environment_id) or not _is_registered(environment_id):
         raise NotFoundError(
             f"environment {environment_id!r} is not registered with the installed Gymnasium "
-            f"{gymnasium.__version__}; install the package that provides it and import it first."
+            f"{gymnasium.__version__}; install the package that provides it and import it first; for "
+            f"commands: --import MODULE, or {IMPORTS}=MODULE."
         )
     return gymnasium.registry[environment_id]
 
@@ -188,6 +242,8 @@ def _is_registered(environment_id: str) -> bool:
             break
         with contextlib.suppress(ModuleNotFoundError):
             _import_quietly(module)
+    if environment_id not in gymnasium.registry:
+        import_modules(())
     return environment_id in gymnasium.registry
 
 
@@ -255,6 +311,7 @@ def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRec
         kwargs=kwargs,
         max_episode_steps=spec.max_episode_steps,
         versions=dict(sorted(versions.items())),
+        module=_registered_by.get(spec.id, ""),
     )
 
 

@@ -133,7 +133,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     columns: dict[str, PartColumn]
 
 
-class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EnvironmentRecord(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """The environment that recorded the data, and in which policies are scored.
 
     Attributes:
@@ -141,12 +143,14 @@ class EnvironmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         kwargs: Arguments of `gymnasium.make`.
         max_episode_steps: Steps after which an episode is truncated; None without a limit.
         versions: Version of each package that determines what the environment does.
+        module: The user's module that registered the id, for messages: it is never imported for this.
     """
 
     id: Annotated[str, Meta(max_length=200)]
     kwargs: dict[str, Any]
     max_episode_steps: int | None
     versions: dict[str, str]
+    module: Annotated[str, Meta(max_length=200)] = ""
 
 
 class RecipeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

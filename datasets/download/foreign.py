@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from orlog.datasets.download.archives import is_archive, unpack
+from orlog.datasets.download.http import check_http
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -44,7 +45,7 @@ from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
-from orlog.errors import IntegrityError, SchemaError, TransferError, clause
+from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
 from orlog.files import hash_of_sums, list_files, storage_errors, unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
@@ -52,6 +53,10 @@ from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, rea
 from orlog.manifests.shipped import listed_versions
 
 __all__ = ["download_foreign_file", "first_downloads_file", "read_listed", "reads_folder"]
+
+
+WHOLE_EXTRAS = ("d4rl",)
+"""Benchmarks with an extra of their own, for downloading, reading and scoring."""
 
 
 class _FirstDownload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,7 +110,7 @@ def download_foreign_file(
         MissingExtraError: a package that reads them is not installed.
         StorageError: the disk is full.
     """
-    find_format(source.entry.format, f"{source.name}@{source.version}").check()
+    _check_packages(source)
     here = version_folder(source.name, source.version)
     if (here / MANIFEST_FILE).is_file() and not replace:
         _check_digest(source, read_manifest(here / MANIFEST_FILE).digest)
@@ -132,6 +137,27 @@ def download_foreign_file(
             shutil.rmtree(files.parent, ignore_errors=True)
     _check_digest(source, read_manifest(destination / MANIFEST_FILE).digest)
     return destination
+
+
+def _check_packages(source: ForeignFileSource) -> None:
+    """Raise one MissingExtraError that names all that downloading, reading and scoring will need."""
+    checks = [find_format(source.entry.format, f"{source.name}@{source.version}").check]
+    if any(file.url.startswith(("http:", "https:")) for file in source.entry.each):
+        checks.append(check_http)
+    missing = []
+    for check in checks:
+        try:
+            check()
+        except MissingExtraError as error:
+            missing.append(error.extra)
+    if not missing:
+        return
+    benchmark = source.name.partition("/")[0]
+    wanted = benchmark if benchmark in WHOLE_EXTRAS else ",".join(sorted(missing))
+    raise MissingExtraError(
+        f'{source.name} needs packages that are not installed; run: pip install "orlog[{wanted}]"',
+        extra=wanted,
+    )
 
 
 def first_downloads_file() -> Path:

@@ -30,6 +30,7 @@ __all__ = [
     "Failure",
     "Patience",
     "Stream",
+    "check_http",
     "is_http",
     "missing_backend",
     "opened",
@@ -293,14 +294,21 @@ def _find_proxy(scheme: str, host: str, _settings: tuple[str | None, ...]) -> st
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-@contextlib.contextmanager
-def _http_errors(patience: Patience) -> Iterator[None]:
+def check_http() -> None:
+    """Raise MissingExtraError if the package that speaks HTTP is not installed."""
     try:
-        from urllib3 import exceptions as errors
+        import urllib3 as urllib3
     except ImportError as error:
         raise MissingExtraError(
             'http and https need urllib3; run: pip install "orlog[remote]"', extra="remote"
         ) from error
+
+
+@contextlib.contextmanager
+def _http_errors(patience: Patience) -> Iterator[None]:
+    check_http()
+    from urllib3 import exceptions as errors
+
     try:
         yield
     except errors.NewConnectionError as error:  # urllib3 counts it as a timeout

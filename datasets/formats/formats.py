@@ -21,6 +21,7 @@ import msgspec
 import orlog.datasets.formats
 from orlog.datasets.interchange.episodes import Asked, Found, Opened, Options, write_episodes
 from orlog.datasets.interchange.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.interchange.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -35,6 +36,7 @@ from orlog.manifests.names import did_you_mean
 __all__ = ["Format", "choose_format", "find_format", "formats", "own_format", "read_version"]
 
 NO_OPTIONS = Options()
+NOTHING_SAID = SaidSpaces()
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
 
@@ -50,8 +52,8 @@ class Format:
             bytes, and need not be certain. It raises nothing for files of others.
         extensions: Endings of the names of its files, such as `.hdf5`; the empty one is a folder.
         options: Names of the fields of `Options` that it uses.
-        takes_benchmark: Whether it takes the environment of a benchmark, whose bounds the actions
-            have, and refuses files of other shapes.
+        takes_benchmark: Whether it reads actions by the environment of a benchmark, as D4RL's files
+            need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
@@ -217,6 +219,7 @@ def read_version(
     lineage: Sequence[Parent],
     options: Options = NO_OPTIONS,
     like: str = "",
+    said: SaidSpaces = NOTHING_SAID,
     description: str = "",
     license: str = "",  # noqa: A002 (the word of the manifest)
     doubts: Sequence[str] = (),
@@ -238,6 +241,7 @@ def read_version(
         options: What the user says about the files. The horizon is that of the benchmark by default.
         like: Name of a benchmark's dataset whose environment, bounds and references hold. By
             default the dataset's own name, if a benchmark has it.
+        said: What the user says about environment and bounds.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
         doubts: What else is to be known about the files, a sentence each.
@@ -245,8 +249,8 @@ def read_version(
 
     Raises:
         NotFoundError: no benchmark has the dataset `like`.
-        ValueError: the format has no use for `like` or another option.
-        SchemaError: the files are not of the format.
+        ValueError: the format has no use for an option.
+        SchemaError: the files are not of the format, or do not fit the environment.
         IntegrityError: a file is damaged.
         StorageError: the disk is full.
     """
@@ -256,16 +260,30 @@ def read_version(
         if option not in file_format.options:
             flag = "map" if option == "columns" else option.replace("_", "-")
             raise ValueError(
-                f"{name}: files of the format {file_format.name} have no use for --{flag}."
+                f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
             )
     benchmark = _find_benchmark(file_format, name, like)
-    if benchmark is not None and options.horizon is None:
-        options = dataclasses.replace(options, horizon=benchmark.horizon)
-    asked = Asked(files=files, sources=sources, options=options, benchmark=benchmark)
+    horizon = said.horizon if benchmark is None else benchmark.horizon
+    if options.horizon is None:
+        options = dataclasses.replace(options, horizon=horizon)
+    asked = Asked(files=files, sources=sources, options=options)
+    if benchmark is not None and file_format.takes_benchmark:
+        asked = dataclasses.replace(asked, benchmark=benchmark)
+    elif benchmark is not None:
+        said = of_benchmark(benchmark, said)
     with file_format.open(asked) as opened:
+        opened.schema = said.put_into(opened.schema, sources[0])
         written, found = write_episodes(
             opened, folder, f"{name}@{version} ({sources[0]})", progress=progress
         )
+    environment = opened.environment if benchmark is None else benchmark.record
+    if said.environment is not None:
+        if opened.environment is not None and opened.environment.id != said.environment.id:
+            found.doubts.append(
+                f"The files name the environment {opened.environment.id}; {said.environment.id} was "
+                "given in its place."
+            )
+        environment = said.environment
     found.format = file_format.name
     found.doubts = [*doubts, *found.doubts]
     told = " ".join(found.doubts)
@@ -285,7 +303,7 @@ def read_version(
         description=" ".join(filter(None, (description or opened.description, told))),
         license=license or opened.license,
         lineage=lineage,
-        environment=opened.environment if benchmark is None else benchmark.record,
+        environment=environment,
         behavior_policy=opened.behavior_policy,
         benchmark="" if benchmark is None else like or name,
     )
@@ -301,9 +319,7 @@ def _find_benchmark(file_format: Format, name: str, like: str) -> BenchmarkEnvir
             f"{name}: orlog knows no environment of {like!r} (--like)"
             + (did_you_mean(like, known) or "; give a name of D4RL, such as d4rl/hopper-medium-v2.")
         )
-    if found is None or file_format.takes_benchmark:
-        # Errors name the dataset that was meant, not all that share the environment.
-        return found and msgspec.structs.replace(found, datasets=[like or name])
-    if like:
-        raise ValueError(f"{name}: files of the format {file_format.name} have no use for --like.")
-    return None
+    if found is None or not (like or file_format.takes_benchmark):
+        return None
+    # Errors name the dataset that was meant, not all that share the environment.
+    return msgspec.structs.replace(found, datasets=[like or name])

@@ -6,7 +6,8 @@
 patterns and names with commas between, patterns in the order of the numbers in the names. `reward`,
 `terminated`, `truncated` and `infos/NAME` take one column each. `observation/NAME` and `next_observation/NAME` are the
 parts of a Dict of observations. All other columns are left out. Where nothing is named, columns that have
-these names are taken, as `--to parquet` writes them.
+these names are taken, as `--to parquet` writes them, or else those with the usual names, such as `obs_0`,
+`obs_1` and `terminal` (`USUAL`).
 
 The rows of an episode must follow each other; with `--step` its numbers must grow by one, and with
 `--length` it must have that many rows. `--sort` puts rows in the order of episodes and steps, in memory.
@@ -51,6 +52,17 @@ BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
 ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+USUAL = {
+    "observation": ("observation", "observations", "obs", "state"),
+    "action": ("action", "actions", "act"),
+    "next_observation": ("next_observation", "next_observations", "next_obs", "next_state"),
+    "reward": ("reward", "rewards", "rew"),
+    "terminated": ("terminated", "terminations", "terminal", "terminals"),
+    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
+    "episode": ("episode", "episode_id", "episode_index", "trajectory", "traj"),
+    "step": ("step", "timestep", "step_index", "frame_index"),
+}
+"""Usual names of columns by what they are; observations and actions may be numbered: `obs_0`, `obs_1`."""
 MOST_CHOICES = 2**16
 MOST_EPISODES = 2**26
 
@@ -71,6 +83,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
+    if layout.guessed:
+        taken = "; ".join(f"{role} is {', '.join(one)}" for role, one in layout.columns.items())
+        opened.doubts.append(f"Columns were taken by their names: {taken}.")
     if "reward" not in layout.columns:
         opened.doubts.append("No column of rewards was named: they are zeros.")
     if layout.left_out:
@@ -183,6 +198,7 @@ class _Layout:
         length: The one with the length of an episode, or nothing.
         observations: Roles of observations: `observation`, or those of its parts.
         left_out: Columns that are not named.
+        guessed: Whether columns were taken by their usual names, as nothing was named.
     """
 
     def __init__(self, names: list[str], options: Options, where: str) -> None:
@@ -197,6 +213,14 @@ class _Layout:
             self.columns = {name: [name] for name in names if _is_role(name)}
             self.episode = "episode"
             self.step = self.step or ("step" if "step" in names else "")
+        self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
+        self.guessed &= not any(_base(role) == "observation" for role in self.columns)
+        if self.guessed:
+            usual = _usual(names)
+            self.episode = self.episode or usual.pop("episode", [""])[0]
+            self.step = self.step or usual.pop("step", [""])[0]
+            infos = {role: one for role, one in self.columns.items() if _base(role) == "infos"}
+            self.columns = {role: one for role, one in usual.items() if role in ROLES} | infos
         for role, patterns in options.columns.items():
             if not _is_role(role):
                 raise SchemaError(
@@ -470,6 +494,21 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
         if not fitting:
             raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
         found += fitting
+    return found
+
+
+def _usual(names: list[str]) -> dict[str, list[str]]:
+    """Return the columns that have usual names, by what they are."""
+    found = {}
+    for what, spellings in USUAL.items():
+        for spelling in spellings:
+            numbered = re.compile(rf"{spelling}[_.]?\d+")
+            fitting = [name for name in names if name.lower() == spelling]
+            if not fitting and what in ("observation", "action", "next_observation"):
+                fitting = sorted(filter(numbered.fullmatch, names), key=_by_numbers)
+            if fitting:
+                found[what] = fitting
+                break
     return found
 
 

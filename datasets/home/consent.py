@@ -25,7 +25,7 @@ from typing import Any
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.registries import read_registries
-from orlog.errors import NotFoundError, SimulatorError
+from orlog.errors import NotFoundError, SimulatorError, clause
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import canonical_json, replace_json_file, sole_writer
 from orlog.manifests.environments import own_arguments
@@ -70,7 +70,15 @@ def check_environment(
             f"{name}: environment {record.id} wraps environments of other libraries, which "
             "its arguments name; orlog never takes that from data. Make it yourself."
         )
-    own = own_arguments(record.id, record.kwargs)
+    try:
+        own = own_arguments(record.id, record.kwargs)
+    except NotFoundError as error:
+        if not record.module:
+            raise
+        raise NotFoundError(
+            f"{name}: {clause(error)}. The data were recorded with the module {record.module!r:.100}; "
+            "orlog imports it only if you name it."
+        ) from error
     for argument, value in own.items():
         if (path := _find_path(value)) is not None:
             raise SimulatorError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +102,19 @@ class MethodResults:
     notes: list[str]
 
 
-def find_runs(places: Sequence[str | Path]) -> list[EvaluatedRun]:
+def find_runs(
+    places: Sequence[str | Path], *, on_skipped: Callable[[str], None] = lambda _note: None
+) -> list[EvaluatedRun]:
     """Return the evaluated runs of several places, each once, in the order given.
+
+    Runs without an evaluation are left out; `on_skipped` is called with a sentence on each.
 
     A place is the folder of a run, a folder with runs at any depth, or a file with what
     `orlog evaluate --json` or `orlog reproduce --json` printed. `NAME=PLACE` gives its runs the name
     of a method.
 
     Raises:
-        NotFoundError: there is no run in a place, or one was not evaluated.
+        NotFoundError: there is no run in a place, or none of all was evaluated.
         ManifestError: a file is malformed.
     """
     found: dict[Path, list[EvaluatedRun]] = {}
@@ -130,14 +134,21 @@ def find_runs(places: Sequence[str | Path]) -> list[EvaluatedRun]:
                 "or a file with the JSON of orlog evaluate or orlog reproduce."
             )
         for folder in folders:
-            found.setdefault(folder.resolve(), [_read_folder(folder, label)])
+            if (folder / EVALUATION_FILE).exists():
+                found.setdefault(folder.resolve(), [_read_folder(folder, label)])
+            else:
+                on_skipped(
+                    f"{folder}: left out, since it was not evaluated; run: orlog evaluate {folder}"
+                )
+    if not found:
+        raise NotFoundError(
+            f"{places[-1]}: no run in this folder was evaluated; run: orlog evaluate {places[-1]}"
+        )
     return [run for runs in found.values() for run in runs]
 
 
 def _read_folder(folder: Path, label: str) -> EvaluatedRun:
     record = read_run(folder)
-    if not (folder / EVALUATION_FILE).exists():
-        raise NotFoundError(f"{folder}: this run was not evaluated; run: orlog evaluate {folder}")
     evaluation = read_evaluation(folder)
     curve = []
     if (folder / METRICS_FILE).exists():

@@ -73,11 +73,15 @@ class _Job:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return the seeds that a text names: `0-3`, `0,2,5`, or both, `0-3,7`.
+    """Return the seeds that a text names: `3` for so many from 0; or `0-3`, `0,2,5`, or `0-3,7`.
 
     Raises:
-        ValueError: it is no such text, or names a seed twice.
+        ValueError: it is no such text, or names a seed twice or none.
     """
+    if text.strip().isascii() and text.strip().isdecimal():
+        if int(text) == 0:
+            raise ValueError("--seeds 0 trains nothing; give 1 or more.")
+        text = f"0-{int(text) - 1}"
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = (one.strip() for one in part.partition("-"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,23 @@ def test_the_table_of_methods_has_each_once_and_the_readme_counts_them() -> None
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert rows == sorted(ALGORITHMS)
     assert f"[{len(ALGORITHMS)} methods]" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_guide_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    table = (ROOT / "docs" / "guide.md").read_text("utf-8").partition("| extra |")[2]
+    rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(listed) == sorted({*extras} - {"dev"})
+    whole = "".join(extras["all"])
+    reached = {name for text in re.findall(r"orlog\[(.*?)\]", whole) for name in text.split(",")}
+    for name in [*reached]:
+        reached |= {
+            inner
+            for one in extras[name]
+            for text in re.findall(r"orlog\[(.*?)\]", one)
+            for inner in text.split(",")
+        }
+    assert reached >= {*extras} - {"dev", "all", "quickstart"}

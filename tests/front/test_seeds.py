@@ -35,13 +35,21 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @pytest.mark.parametrize(
     ("text", "seeds"),
-    [("0-3", [0, 1, 2, 3]), ("0,2,5", [0, 2, 5]), ("7", [7]), ("0-1, 4 ,8-9", [0, 1, 4, 8, 9])],
+    [
+        ("0-3", [0, 1, 2, 3]),
+        ("0,2,5", [0, 2, 5]),
+        ("3", [0, 1, 2]),
+        ("7-7", [7]),
+        ("0-1, 4 ,8-9", [0, 1, 4, 8, 9]),
+    ],
 )
 def test_seeds_are_ranges_and_lists(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-0", "0--1", "-1", "0,0", "0-2,1", "0-99999", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "a", "3-0", "0--1", "-1", "0,0", "0-2,1", "0-99999", "1.5"]
+)
 def test_other_texts_are_no_seeds(text: str) -> None:
     with pytest.raises(ValueError, match="--seeds"):
         parse_seeds(text)

@@ -340,7 +340,7 @@ def test_bad_input_is_one_line(trained: Path, tmp_path: Path, sweep: Path) -> No
         (not_a_number / "evaluation.json").write_text(changed, "utf-8")
         refused("compare", str(not_a_number))
     (not_a_number / "evaluation.json").unlink()
-    assert f"this run was not evaluated; run: orlog evaluate {not_a_number}" in refused(
+    assert f"no run in this folder was evaluated; run: orlog evaluate {not_a_number}" in refused(
         "compare", str(tmp_path / "nan")
     )
     shutil.rmtree(not_a_number)

@@ -18,6 +18,7 @@ __all__ = [
     "AsJson",
     "Debug",
     "Device",
+    "Imports",
     "Name",
     "SignExisting",
     "Trust",
@@ -84,6 +85,26 @@ AlgorithmOfRun = Annotated[
 TrustEnvironment = Annotated[
     bool,
     typer.Option("--trust-environment", help="Use environment arguments that come with the data."),
+]
+
+
+def _import_modules(names: list[str] | None) -> list[str] | None:
+    if names:
+        from orlog.manifests.environments import import_modules
+
+        import_modules(names)
+    return names
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module or file of yours that registers environments; may be repeated. "
+        "ORLOG_IMPORT=MODULE,.. says the same.",
+        callback=_import_modules,
+    ),
 ]
 CORES = cores()
 

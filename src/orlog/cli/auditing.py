@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import AsJson, Name, TrustEnvironment, app
+from orlog.cli.application import AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
@@ -33,6 +33,7 @@ def audit(
         ),
     ] = None,
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether the data of a dataset make sense. Exit code 3 if something is wrong.

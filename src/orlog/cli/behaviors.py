@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orlog.cli.application import Imports
 from orlog.cli.training import read_setting
 from orlog.manifests.names import counted
 from orlog.terminal import console
@@ -43,6 +44,7 @@ def train(
         list[str] | None,
         typer.Option("--set", help="A setting of the algorithm, as name=value."),
     ] = None,
+    _imports: Imports = None,
 ) -> None:
     """Train policies in an environment, and keep weak, medium and best ones in a file.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.cli.application import AlgorithmOfRun, Device, Log, TrustEnvironment, app
+from orlog.cli.application import AlgorithmOfRun, Device, Imports, Log, TrustEnvironment, app
 from orlog.cli.training import read_setting, watched_run
 from orlog.terminal import console
 
@@ -62,6 +62,7 @@ def finetune(
     device: Device = "cpu",
     log: Log = "none",
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import AsJson, Name, app
+from orlog.cli.application import AsJson, Imports, Name, app
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.interchange.episodes import Found
+
+
+BOUND = "NUMBER[,..]"
 
 
 @app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
@@ -82,6 +85,26 @@ def import_files(
             "d4rl/hopper-medium-v2.",
         ),
     ] = "",
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID[,NAME=VALUE..]",
+            help="The environment that the data are of, with its spaces and time limit, such as "
+            "Pendulum-v1 or Pendulum-v1,g=9.81.",
+        ),
+    ] = None,
+    action_low: Annotated[
+        str | None, typer.Option(metavar=BOUND, help="Lower bound of actions.")
+    ] = None,
+    action_high: Annotated[
+        str | None, typer.Option(metavar=BOUND, help="Upper bound of actions.")
+    ] = None,
+    observation_low: Annotated[
+        str | None, typer.Option(metavar=BOUND, help="Lower bound of observations.")
+    ] = None,
+    observation_high: Annotated[
+        str | None, typer.Option(metavar=BOUND, help="Upper bound of observations.")
+    ] = None,
     description: Annotated[str, typer.Option(help="What the data are.")] = "",
     license: Annotated[  # noqa: A002 (the word of the manifest)
         str, typer.Option(help="SPDX identifier of the data.")
@@ -90,6 +113,7 @@ def import_files(
         bool,
         typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),
     ] = False,
+    _imports: Imports = None,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
@@ -113,6 +137,11 @@ def import_files(
             task=task,
             no_video=no_video,
             like=like,
+            environment=environment,
+            action_low=_bound("--action-low", action_low),
+            action_high=_bound("--action-high", action_high),
+            observation_low=_bound("--observation-low", observation_low),
+            observation_high=_bound("--observation-high", observation_high),
             description=description,
             license=license,
             dry_run=dry_run,
@@ -141,6 +170,19 @@ def _columns(given: list[str]) -> dict[str, str]:
             )
         columns[name] = pattern
     return columns
+
+
+def _bound(option: str, text: str | None) -> list[float] | float | None:
+    """Return a bound: one number, or several with commas between them."""
+    if text is None:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ValueError(
+            f"{option} takes a number, or one for each dimension such as -1,-1,0; found {text!r}."
+        ) from error
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _show_found(found: Found) -> None:

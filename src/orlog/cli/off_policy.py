@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.cli.application import AlgorithmOfRun, AsJson, TrustEnvironment, app
+from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, TrustEnvironment, app
 from orlog.terminal import console, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def ope(
     ] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
     """Estimate from recorded data what checkpoints are worth, and compare that with their true values.

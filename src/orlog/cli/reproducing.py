@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import ALGORITHMS, known_as
-from orlog.cli.application import CORES, AsJson, TrustEnvironment, app
+from orlog.cli.application import CORES, AsJson, Imports, TrustEnvironment, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
@@ -123,6 +123,7 @@ def reproduce(
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
     ] = False,
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
@@ -233,13 +234,9 @@ def _check_largest_share(
 
 
 def _seeds(text: str) -> list[int]:
-    """Return the seeds that `--seeds` names: a number is how many, from 0."""
+    """Return the seeds that `--seeds` names."""
     from orlog.seeds import parse_seeds
 
-    if text.strip().isdecimal():
-        if not int(text):
-            raise typer.BadParameter("--seeds 0 trains nothing; give 1 or more.")
-        text = f"0-{int(text) - 1}"
     try:
         return parse_seeds(text)
     except ValueError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,17 +11,18 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.cli.application import AlgorithmOfRun, AsJson, Name, TrustEnvironment, app
+from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
 from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.normalize.references import References
+    from orlog.running import RunResult
 
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or of runs such as its seeds.")],
     dataset: Annotated[
         str | None,
         typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
@@ -27,6 +30,7 @@ def evaluate(
     algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a trained policy in the dataset's environment and print return and score.
@@ -34,22 +38,53 @@ def evaluate(
     The score comes with its interval, what 0 and 100 mean, the simulator and caveats; and with the
     share of episodes that succeeded, where the environment tells.
 
-    Where there is no score, a line says why.
+    Where there is no score, a line says why. Of a folder with several runs, each is evaluated; those
+    that cannot be are named at the end, and the exit code is then 1.
     """
+    from orlog.algos.training.runs import RUN_FILE
+    from orlog.errors import OrlogError
+    from orlog.run_folders import find_run_folders
     from orlog.running import evaluate as run_policy
 
-    with progress_bar("episodes") as update:
-        result = run_policy(
-            run,
-            dataset=dataset,
-            algorithm=algorithm,
-            episodes=episodes,
-            trust_environment=trust_environment,
-            progress=lambda done: update(done, episodes),
-        )
+    is_one = (run / RUN_FILE).exists() or not run.is_dir()
+    folders = [run] if is_one else [one.folder for one in find_run_folders(run)]
+    results, problems = [], []
+    for folder in folders:
+        with progress_bar("episodes" if is_one else str(folder)) as update:
+            try:
+                results.append(
+                    run_policy(
+                        folder,
+                        dataset=dataset,
+                        algorithm=algorithm,
+                        episodes=episodes,
+                        trust_environment=trust_environment,
+                        progress=functools.partial(_show, update, episodes),
+                    )
+                )
+            except OrlogError as error:
+                if is_one:
+                    raise
+                problems.append(f"{folder} is not evaluated: {error}")
     if as_json:
-        print_json(result.to_json())
-        return
+        documents = [result.to_json() for result in results]
+        print_json(documents[0] if is_one else {"runs": documents, "problems": problems})
+    else:
+        for result in results:
+            _print_result(result, episodes)
+        if not is_one:
+            console.print(f"to compare them, run: orlog runs compare {run}", soft_wrap=True)
+    for problem in problems:
+        errors.print(printable(problem), soft_wrap=True, markup=False)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show(update: Callable[[int, int], None], episodes: int, done: int) -> None:
+    update(done, episodes)
+
+
+def _print_result(result: RunResult, episodes: int) -> None:
     record, references, error = result.run.record, result.references, result.standard_error
     spread = "one episode, so there is no standard error"
     if error is not None:
@@ -105,6 +140,7 @@ def references(
         typer.Option("--record", help="Keep them among those that ship, in a checkout of orlog."),
     ] = False,
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the two returns that anchor normalized scores, or measure and keep them.

@@ -59,7 +59,8 @@ def compare(
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
-    results = method_results(find_runs(runs))
+    skipped: list[str] = []
+    results = method_results(find_runs(runs, on_skipped=skipped.append))
     aggregates = [name for name in AGGREGATES if results.is_normalized or name != "optimality gap"]
     comparison = compare_methods(
         results.scores,
@@ -78,7 +79,7 @@ def compare(
             group=group,
             groups=groups,
         )
-    notes = [*_reading_notes(comparison), *results.notes]
+    notes = [*skipped, *_reading_notes(comparison), *results.notes]
     if plots is not None:
         _draw_comparison(comparison, decided, plots, picture, results.is_normalized)
     if as_json:

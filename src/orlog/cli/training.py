@@ -12,7 +12,15 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.cli.application import CORES, Algorithm, Device, Log, TrustEnvironment, app
+from orlog.cli.application import (
+    CORES,
+    Algorithm,
+    Device,
+    Imports,
+    Log,
+    TrustEnvironment,
+    app,
+)
 from orlog.errors import StoppedError
 from orlog.terminal import console, errors, printable, table
 
@@ -36,7 +44,7 @@ def train(
         str,
         typer.Option(
             metavar="SEEDS",
-            help="Several seeds, each in a process of its own: 0-3, or 0,2,5.",
+            help="How many seeds, from 0, each in a process of its own; or which, as 0-4 or 0,2,5.",
             show_default=False,
         ),
     ] = "",
@@ -97,6 +105,7 @@ def train(
     ] = "float32",
     log: Log = "none",
     trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
 

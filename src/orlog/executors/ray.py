@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
+from orlog.manifests.environments import IMPORTS
 from orlog.processes import result_or_error
 
 __all__ = ["execute"]
@@ -43,7 +45,10 @@ def execute(
     """
     ray = _connected(address)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=3)(result_or_error)
+        variables = {name: os.environ[name] for name in (IMPORTS,) if name in os.environ}
+        remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(
+            result_or_error
+        )
         waiting = enumerate(jobs)
         busy: dict[Any, tuple[int, Item]] = {}
         is_over = False

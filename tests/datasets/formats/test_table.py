@@ -153,7 +153,7 @@ def test_what_is_wrong_says_where(tmp_path: Path) -> None:
         (early, OPTIONS, "terminated is True at row 1, and the episode goes on"),
         (empty, OPTIONS, "u has no value at row 4"),
         (text, OPTIONS, "action holds texts"),
-        (frame, Options(episode="run"), "give --map observation=COLUMNS. Its columns are run, t"),
+        (frame, Options(episode="run"), "give --map action=COLUMNS. Its columns are run, t"),
         (frame, Options(columns=MAP), "give --episode COLUMN"),
         (frame, Options(columns=MAP, episode="runs"), "no column 'runs'; did you mean run?"),
         (frame, Options(columns={**MAP, "action": "x_*"}, episode="run"), "no column 'x_*'"),

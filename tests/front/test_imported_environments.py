@@ -1,0 +1,154 @@
+"""Environments that a module of the user's registers: named by `--import`, never by data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import orlog
+from orlog.errors import MissingExtraError, NotFoundError, SimulatorError
+from orlog.manifests.environments import import_modules
+from tests.command_line import orlog as command
+
+MODULE = """
+import gymnasium, numpy as np
+
+
+class Grid(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float64)
+    action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3), {}
+
+    def step(self, action):
+        return np.full(3, 0.1), float(action[0]), False, False, {}
+
+
+gymnasium.register("lab/Grid-v0", entry_point=Grid, max_episode_steps=5)
+"""
+ROWS = 40
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, with a module and data of its environment."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("ORLOG_IMPORT", raising=False)
+    monkeypatch.setenv("ORLOG_IMPORT", "")
+    monkeypatch.chdir(tmp_path)
+    for name in [one for one in sys.modules if one == "my_envs"]:
+        monkeypatch.delitem(sys.modules, name)
+    gymnasium.registry.pop("lab/Grid-v0", None)
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "data.npz",
+        observations=rng.uniform(-1, 1, (ROWS, 3)),
+        actions=rng.uniform(-2, 2, (ROWS, 1)),
+        rewards=rng.normal(size=ROWS),
+        terminals=np.zeros(ROWS, bool),
+        timeouts=np.arange(ROWS) % 5 == 4,
+    )
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, where nothing is registered yet."""
+    environment = {name: text for name, text in os.environ.items() if name != "ORLOG_IMPORT"}
+    return subprocess.run(
+        [sys.executable, "-m", "orlog.cli", *words],
+        cwd=folder,
+        env=environment | {"COLUMNS": "200"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_first_lines_work_as_written_and_in_worker_processes(here: Path) -> None:
+    given = ("import", "data.npz", "lab/grid-v1", "--environment", "lab/Grid-v0")
+    assert run(here, *given).returncode == 1
+    made = run(here, *given, "--import", "my_envs")
+    assert made.returncode == 0, made.stderr
+    words = ("train", "iql", "lab/grid-v1", "--seeds", "2", "--steps", "4", "--set", "hidden=4,4")
+    trained = run(here, *words, "--import", "my_envs.py", "--evaluations", "1")
+    assert trained.returncode == 0, trained.stderr
+    without = run(here, "evaluate", "runs/iql/lab/grid-v1", "--episodes", "2")
+    assert without.returncode == 1
+    assert "my_envs" in without.stderr
+    found = run(
+        here, "evaluate", "runs/iql/lab/grid-v1", "--import", "my_envs", "--episodes", "2", "--json"
+    )
+    assert found.returncode == 0, found.stderr
+    assert [one["seed"] for one in json.loads(found.stdout)["runs"]] == [0, 1]
+
+
+def test_the_module_is_recorded_beside_the_id_and_never_imported_for_that(here: Path) -> None:
+    import_modules(["my_envs"])
+    folder = orlog.import_dataset("data.npz", "lab/grid-v1", environment="lab/Grid-v0")
+    body = json.loads((folder / "manifest.json").read_text())
+    assert body["environment"]["module"] == "my_envs"
+    del sys.modules["my_envs"], os.environ["ORLOG_IMPORT"], gymnasium.registry["lab/Grid-v0"]
+    with pytest.raises(NotFoundError, match="recorded with the module 'my_envs'"):
+        orlog.load_dataset(folder).recover_environment()
+    assert "my_envs" not in sys.modules
+    (here / "my_envs.py").unlink()
+
+
+def test_an_environment_variable_says_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORLOG_IMPORT", "my_envs")
+    orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
+    monkeypatch.chdir("/")
+    gymnasium.registry.pop("lab/Grid-v0")
+    del sys.modules["my_envs"]
+    assert orlog.load_dataset("lab/grid-v1").recover_environment().spec is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("raise OSError('no robot')", SimulatorError, "OSError: no robot"),
+        ("import not_there", SimulatorError, "not_there"),
+        ("x = (", SimulatorError, "SyntaxError"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_module_that_fails_says_why(text: str, kind: type[Exception], message: str) -> None:
+    Path("bad_envs.py").write_text(text)
+    with pytest.raises(kind, match=message):
+        import_modules(["bad_envs"])
+    with pytest.raises(NotFoundError, match="no_such"):
+        import_modules(["no_such"])
+
+
+def test_runs_without_an_evaluation_are_left_out_and_named(here: Path) -> None:
+    data = orlog.import_dataset(here / "data.npz", "lab/pen-v1", environment="Pendulum-v1")
+    for seed in range(3):
+        orlog.train("bc", data, seed=seed, folder=f"runs/{seed}", steps=1, evaluations=0)
+    missing = command("compare", "runs")
+    assert missing.returncode == 1
+    assert "orlog evaluate runs" in missing.stderr
+    orlog.evaluate("runs/0", episodes=2)
+    orlog.evaluate("runs/1", episodes=2)
+    found = command("compare", "runs")
+    assert found.returncode == 0, found.stderr
+    assert "runs/2: left out" in found.stdout
+    every = command("evaluate", "runs", "--episodes", "2", "--json")
+    assert [one["seed"] for one in json.loads(every.stdout)["runs"]] == [0, 1, 2]
+
+
+def test_one_message_names_all_that_a_download_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    monkeypatch.setitem(sys.modules, "urllib3", None)
+    with pytest.raises(MissingExtraError, match=r'"orlog\[d4rl\]"') as caught:
+        orlog.download_dataset("d4rl/hopper-medium-v2")
+    assert caught.value.extra == "d4rl"
