@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.datasets.interchange.row_bytes import rows_differ
@@ -214,7 +215,7 @@ class _Reader:
             stop = min(count, start + block)
             ends = np.zeros(stop - start, bool)
             for flag in self._flags:
-                ends |= self._column(f"{NEXT}{flag}", start, stop).astype(bool)
+                ends |= self._flag(flag, start, stop)
             if self._ids is not None:
                 ids = self._column(self._ids, start, min(count, stop + 1))
                 changes = np.flatnonzero(ids[1:] != ids[:-1])
@@ -271,9 +272,8 @@ class _Reader:
             actions = actions.astype(np.int64)
         rows["action"] = _numbers(actions)
         rows["reward"] = self._column(f"{NEXT}reward", start, stop).astype(self.schema.reward_dtype)
-        flags = {
-            flag: self._column(f"{NEXT}{flag}", start, stop).astype(bool) for flag in self._flags
-        }
+        flags = {flag: self._flag(flag, start, stop) for flag in self._flags}
+        self._check_agreement(flags, start)
         done = flags.get("done", np.zeros(stop - start, bool))
         terminated = flags.get("terminated", done & ~flags.get("truncated", ~done))
         rows["terminated"] = terminated
@@ -281,6 +281,22 @@ class _Reader:
         for info, name in self._infos.items():
             rows[f"infos/{info}"] = self._tensors[name][start:stop]
         return rows
+
+    def _flag(self, flag: str, start: int, stop: int) -> np.ndarray:
+        return flags_of(
+            self._column(f"{NEXT}{flag}", start, stop), f"{NEXT}{flag}", self._where, first=start
+        )
+
+    def _check_agreement(self, flags: Mapping[str, np.ndarray], start: int) -> None:
+        """Refuse rows that are done and neither terminated nor truncated, or the reverse."""
+        if set(flags) != set(FLAGS):
+            return
+        odd = np.flatnonzero(flags["done"] != (flags["terminated"] | flags["truncated"]))
+        if len(odd):
+            raise SchemaError(
+                f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
+                f"next/truncated; so it is in {len(odd)} rows. Save the data again."
+            )
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return rows of one number each."""
