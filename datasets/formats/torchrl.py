@@ -240,6 +240,7 @@ class _Reader:
         inside = np.ones(stop - start, bool)
         here = ends[np.searchsorted(ends, start) : np.searchsorted(ends, stop)]
         inside[here - start] = False
+        follows = self._only_done(rows, start, stop)
         for part, name in self._parts.items():
             role = f"observation/{part}" if part else "observation"
             after = rows[f"next_{role}"]
@@ -247,6 +248,7 @@ class _Reader:
             # One row more, but at the end, where the last row ends an episode anyway.
             one_more = self._tensors[name][stop : stop + 1]
             differ = np.append(differ, rows_differ(after[-1:][: len(one_more)], one_more))
+            follows = follows[: len(differ)] & ~differ
             odd = np.flatnonzero(differ & inside[: len(differ)])
             if len(odd):
                 step = start + int(odd[0])
@@ -256,6 +258,22 @@ class _Reader:
                     "Shuffled rows and rows of several environments in turn cannot be put together again: "
                     "save them episode by episode."
                 )
+        if follows.any():
+            raise SchemaError(
+                f"{self._where}: next/done ends an episode at row {start + int(np.argmax(follows))}, but the "
+                "row is neither terminated nor truncated, and the next one goes on from it. Save the data "
+                "again."
+            )
+
+    def _only_done(self, rows: Rows, start: int, stop: int) -> np.ndarray:
+        """Return which rows end an episode by nothing but next/done."""
+        if set(self._flags) != set(FLAGS):
+            return np.zeros(stop - start, bool)
+        only = self._flag("done", start, stop) & ~(rows["terminated"] | rows["truncated"])
+        if self._ids is not None:
+            ids = self._column(self._ids, start, min(self.count, stop + 1))
+            only[: len(ids) - 1] &= ids[1:] == ids[:-1]
+        return only
 
     def _rows(self, start: int, stop: int) -> Rows:
         """Return columns by what they are here."""
@@ -288,10 +306,10 @@ class _Reader:
         )
 
     def _check_agreement(self, flags: Mapping[str, np.ndarray], start: int) -> None:
-        """Refuse rows that are done and neither terminated nor truncated, or the reverse."""
+        """Refuse rows that are terminated or truncated and not done."""
         if set(flags) != set(FLAGS):
             return
-        odd = np.flatnonzero(flags["done"] != (flags["terminated"] | flags["truncated"]))
+        odd = np.flatnonzero(~flags["done"] & (flags["terminated"] | flags["truncated"]))
         if len(odd):
             raise SchemaError(
                 f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
