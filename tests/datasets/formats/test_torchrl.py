@@ -308,7 +308,7 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
 def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(
     tmp_path: Path, flag: str
 ) -> None:
-    tensors = arrays(**{"collector/traj_ids": None})
+    tensors = arrays()
     flags = tensors[flag].copy()
     flags[0] = True
     write(tmp_path / "data", tensors | {flag: flags})
