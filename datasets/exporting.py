@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from orlog.datasets.formats.formats import formats, own_format
+from orlog.datasets.interchange.sums import write_sums
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
@@ -29,7 +30,7 @@ def export_dataset(
 ) -> Path:
     """Write a dataset or a view in the format of another tool into a new folder; return the folder.
 
-    An interruption leaves nothing under `folder`.
+    `SHA256SUMS` lists the SHA-256 of each file. An interruption leaves nothing under `folder`.
 
     Args:
         dataset: What to write.
@@ -74,6 +75,7 @@ def export_dataset(
         written = unfinished / "export"
         written.mkdir()
         found.write(dataset, written, progress)
+        write_sums(written)
         sync_folders(written)
         put_new(written, target)
     return target

@@ -21,6 +21,7 @@ from orlog.datasets.interchange.said_spaces import (
     SaidSpaces,
     of_environment,
 )
+from orlog.datasets.interchange.sums import SUMS_FILE, check_sums
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
@@ -244,12 +245,18 @@ def _files(path: Path) -> list[Path]:
 
 
 def _hash(path: Path) -> str:
-    """Return the SHA-256 of a file, or of a list of the files of a folder."""
+    """Return the SHA-256 of a file, or of a list of the files of a folder.
+
+    Raises:
+        IntegrityError: `SHA256SUMS` beside them says otherwise.
+    """
     if not path.is_dir():
-        return hash_file(path)
-    return hash_of_sums(
-        {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
-    )
+        sha256 = hash_file(path)
+        check_sums(path.parent, {path.name: sha256}, all_of_it=False)
+        return sha256
+    sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
+    check_sums(path, {name: sums[name] for name in sums if name != SUMS_FILE}, all_of_it=True)
+    return hash_of_sums(sums)
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:

@@ -39,6 +39,7 @@ from orlog.datasets.interchange.hdf5_files import (
     numbers,
     open_hdf5,
     reading,
+    write_checked,
 )
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.datasets.reading.dataset import Dataset
@@ -266,14 +267,14 @@ def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) ->
     if not ended:  # a last row for the final observation; its action and reward are never used
         actions = np.concatenate((actions, actions[-1:]))
         rewards = np.append(rewards, rewards.dtype.type(0))
-    file[f"actions_{number}"] = actions[:, None] if is_choice else actions
-    file[f"rewards_{number}"] = rewards[:, None]
+    write_checked(file, f"actions_{number}", actions[:, None] if is_choice else actions)
+    write_checked(file, f"rewards_{number}", rewards[:, None])
     file[f"terminated_{number}"] = ended
     if isinstance(episode.observations, tuple):
         for part, values in enumerate(episode.observations):
-            file[f"observations_{number}_{part}"] = values[: len(rewards)]
+            write_checked(file, f"observations_{number}_{part}", values[: len(rewards)])
     else:
-        file[f"observations_{number}"] = episode.observations[: len(rewards)]
+        write_checked(file, f"observations_{number}", episode.observations[: len(rewards)])
 
 
 def _losses(dataset: Dataset) -> list[str]:

@@ -117,6 +117,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                         (dataset.total_steps, *row),
                         values.dtype,
                         compression="gzip",
+                        fletcher32=True,
                         chunks=(rows_together, *row),
                     )
                 file[key][first : first + count] = values

@@ -36,6 +36,7 @@ from orlog.datasets.interchange.arrow_files import (
     table_batches,
 )
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.image_tables import decoded_images
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
@@ -246,7 +247,9 @@ class _Features:
             rows[role] = values
         rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
         if self._has_done:
-            rows["terminated"] = rows["infos/next.done"].reshape(batch.num_rows).astype(bool)
+            rows["terminated"] = flags_of(
+                rows["infos/next.done"].reshape(batch.num_rows), "next.done", where
+            )
             if "truncated" in rows:  # an episode that was cut off may be done too
                 rows["terminated"] &= ~rows["truncated"].astype(bool)
         return rows

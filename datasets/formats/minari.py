@@ -26,6 +26,7 @@ from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
@@ -153,7 +154,7 @@ class _Reader:
         nodes = datasets_in(group, where, LAYOUT)
         rewards = self._rows(nodes, "rewards", where)
         count = len(rewards)
-        flags = {name: self._rows(nodes, name, where)[:].astype(bool) for name in FLAGS}
+        flags = {name: flags_of(self._rows(nodes, name, where)[:], name, where) for name in FLAGS}
         for name, values in flags.items():
             if values.shape != (count,) or values[:-1].any():
                 raise SchemaError(
@@ -350,7 +351,7 @@ def _write_episode(group: Any, episode: Episode, number: int) -> None:
     _write_values(group, "observations", episode.observations)
     _write_values(group, "actions", episode.actions)
     for name in ("rewards", "terminations", "truncations"):
-        group.create_dataset(name, data=getattr(episode, name), chunks=True, maxshape=(None,))
+        group.create_dataset(name, data=getattr(episode, name), maxshape=(None,), fletcher32=True)
     for name, values in episode.infos.items():
         first = episode.metadata.get(f"reset_info/{name}")
         if first is not None:
@@ -385,7 +386,7 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
         group.create_dataset(path, data=values, dtype=h5py.string_dtype("utf-8"), chunks=True)
     else:
         shape = (None, *values.shape[1:])
-        group.create_dataset(path, data=values, chunks=True, maxshape=shape)
+        group.create_dataset(path, data=values, maxshape=shape, fletcher32=True)
 
 
 def _losses(dataset: Dataset) -> list[str]:

@@ -379,7 +379,7 @@ def _schema(file: Path) -> Any:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(file) as table:
+        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
             return table.schema_arrow
     with pa.memory_map(str(file)) as source:
         if source.read(len(SIGNATURE)) != SIGNATURE:
@@ -393,7 +393,9 @@ def _batches(file: Path, rows: int) -> Iterator[Any]:
     import pyarrow.parquet
 
     if file.suffix == ".parquet":
-        with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES) as table:
+        with pyarrow.parquet.ParquetFile(
+            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
+        ) as table:
             yield from table.iter_batches(rows)
         return
     with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:

@@ -187,7 +187,7 @@ class _Column:
         import pyarrow.parquet
 
         self._where = where
-        with pyarrow.parquet.ParquetFile(file) as table:
+        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
             count = table.metadata.num_rows
         self._blocks = _blocks(file, names, where)
         self.held = next(self._blocks, np.zeros(0))
@@ -232,7 +232,7 @@ def _blocks(file: Path, names: list[str], where: str) -> Iterator[np.ndarray]:
 def _names(file: Path) -> list[str]:
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(file) as table:
+    with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table:
         return list(table.schema_arrow.names)
 
 

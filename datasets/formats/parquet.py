@@ -54,7 +54,9 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
             if number == dataset.total_episodes - 1 or held_bytes >= ROW_GROUP_BYTES:
                 table, held, held_bytes = pa.concat_tables(held).combine_chunks(), [], 0
                 if writer is None:
-                    writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+                    writer = stack.enter_context(
+                        pyarrow.parquet.ParquetWriter(file, table.schema, write_page_checksum=True)
+                    )
                 writer.write_table(table)
 
 

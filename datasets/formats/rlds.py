@@ -29,6 +29,7 @@ import numpy as np
 
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import MISSING
 from orlog.datasets.interchange.rlds_records import Features, Plan, look_at_all, stored_dtype
 from orlog.datasets.interchange.tf_examples import Feature, read_example
@@ -210,7 +211,7 @@ class _Episode:
     def _led_to_terminal(self, rows: int, count: int) -> np.ndarray | None:
         """Return for each action whether the state after it is terminal."""
         for column in self._terminals.values():
-            flags = column.rows(rows).reshape(rows).astype(bool)
+            flags = flags_of(column.rows(rows).reshape(rows), "is_terminal", "record")
             return np.append(flags[1:], flags[-1:])[:count]
         return None
 

@@ -43,6 +43,7 @@ from orlog.datasets.interchange.hdf5_files import (
     numbers,
     open_hdf5,
     reading,
+    write_checked,
 )
 from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.datasets.reading.dataset import Dataset
@@ -71,6 +72,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             reader = _Reader(data, where, source.stat().st_size)
             masks = _masks(file, where, source.stat().st_size)
             arguments = attribute(data, "env_args", where, "")
+            _check_complete(reader, masks, attribute(data, "total", where, None), where)
         opened = Opened(
             schema=reader.schema,
             steps=iter(()),
@@ -213,6 +215,23 @@ def _check_follow(before: np.ndarray, after: np.ndarray, where: str, start: int)
         )
 
 
+def _check_complete(reader: _Reader, masks: dict[str, set[str]], total: Any, where: str) -> None:
+    """Refuse files that lost demonstrations which their masks or their total still count."""
+    for mask, names in masks.items():
+        lost = sorted(names - set(reader.names))
+        if lost:
+            raise SchemaError(
+                f"{where}, mask/{mask}: names {lost[0]!r}, which data does not hold ({len(lost):,} such). "
+                "Copy the file again, or remove these names from the mask."
+            )
+    steps = sum(reader.lengths)
+    if isinstance(total, int | np.integer) and total != steps:
+        raise SchemaError(
+            f"{where}, data: total says {total:,} steps, and the demonstrations hold {steps:,}. Copy the "
+            "file again, or correct total."
+        )
+
+
 def _masks(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
     """Return the names of demonstrations in each mask."""
     if not has_child(file, "mask"):
@@ -273,14 +292,14 @@ def _write_episode(group: Any, episode: Episode) -> None:
     observations = episode.observations
     parts = observations if isinstance(observations, dict) else {"state": observations}
     for part, values in parts.items():
-        group.create_dataset(f"obs/{part}", data=values[:-1])
-        group.create_dataset(f"next_obs/{part}", data=values[1:])
-    group.create_dataset("actions", data=episode.actions)
-    group.create_dataset("rewards", data=episode.rewards)
+        write_checked(group, f"obs/{part}", values[:-1])
+        write_checked(group, f"next_obs/{part}", values[1:])
+    write_checked(group, "actions", episode.actions)
+    write_checked(group, "rewards", episode.rewards)
     dones = episode.infos.get("done", episode.terminations)
-    group.create_dataset("dones", data=np.asarray(dones).astype(np.int64))
+    write_checked(group, "dones", np.asarray(dones).astype(np.int64))
     if "states" in episode.infos:
-        group.create_dataset("states", data=episode.infos["states"])
+        write_checked(group, "states", episode.infos["states"])
     group.attrs["num_samples"] = len(episode.rewards)
 
 

@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -539,23 +539,54 @@ def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, N
     if file.suffix.lower() != ".csv":
         yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
+    checked: set[str] = set()
     with _opened(file, columns) as reader:
-        yield from reader
+        for batch in reader:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                is_checked = name in checked or str(column.type) != "double"
+                if not is_checked and np.isinf(np.asarray(column)).any():
+                    checked.add(name)
+                    _check_written(file, name)
+            yield batch
+
+
+def _check_written(file: Path, name: str) -> None:
+    """Refuse a column of a CSV file whose numbers are infinite only because they are too large.
+
+    Raises:
+        SchemaError: one is, such as 1e999.
+    """
+    import pyarrow as pa
+
+    first = 0
+    with _opened(file, [name], types={name: pa.string()}) as reader:
+        for batch in reader:
+            for row, text in enumerate(batch.column(0).to_pylist(), first):
+                if any(digit.isdigit() for digit in text) and np.isinf(float(text)):
+                    raise SchemaError(
+                        f"{file}: {name} holds {text[:40]} at row {row}, larger than any number of 64 bits; "
+                        "write inf where it is meant."
+                    )
+            first += batch.num_rows
 
 
 @contextlib.contextmanager
-def _opened(file: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+def _opened(
+    file: Path, columns: Sequence[str] | None = None, types: Mapping[str, Any] | None = None
+) -> Iterator[Any]:
     check_pyarrow()
     import pyarrow.csv
     import pyarrow.parquet
 
     if file.suffix.lower() == ".csv":
         options = pyarrow.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-        convert = pyarrow.csv.ConvertOptions(include_columns=columns, strings_can_be_null=False)
+        convert = pyarrow.csv.ConvertOptions(
+            include_columns=columns, column_types=types, strings_can_be_null=False
+        )
         with pyarrow.csv.open_csv(file, options, convert_options=convert) as reader:
             yield reader
     else:
-        with pyarrow.parquet.ParquetFile(file) as reader:
+        with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as reader:
             yield reader
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
 from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.datasets.interchange.row_bytes import rows_differ
@@ -214,7 +215,7 @@ class _Reader:
             stop = min(count, start + block)
             ends = np.zeros(stop - start, bool)
             for flag in self._flags:
-                ends |= self._column(f"{NEXT}{flag}", start, stop).astype(bool)
+                ends |= self._flag(flag, start, stop)
             if self._ids is not None:
                 ids = self._column(self._ids, start, min(count, stop + 1))
                 changes = np.flatnonzero(ids[1:] != ids[:-1])
@@ -239,6 +240,7 @@ class _Reader:
         inside = np.ones(stop - start, bool)
         here = ends[np.searchsorted(ends, start) : np.searchsorted(ends, stop)]
         inside[here - start] = False
+        follows = self._only_done(rows, start, stop)
         for part, name in self._parts.items():
             role = f"observation/{part}" if part else "observation"
             after = rows[f"next_{role}"]
@@ -246,6 +248,7 @@ class _Reader:
             # One row more, but at the end, where the last row ends an episode anyway.
             one_more = self._tensors[name][stop : stop + 1]
             differ = np.append(differ, rows_differ(after[-1:][: len(one_more)], one_more))
+            follows = follows[: len(differ)] & ~differ
             odd = np.flatnonzero(differ & inside[: len(differ)])
             if len(odd):
                 step = start + int(odd[0])
@@ -255,6 +258,22 @@ class _Reader:
                     "Shuffled rows and rows of several environments in turn cannot be put together again: "
                     "save them episode by episode."
                 )
+        if follows.any():
+            raise SchemaError(
+                f"{self._where}: next/done ends an episode at row {start + int(np.argmax(follows))}, but the "
+                "row is neither terminated nor truncated, and the next one goes on from it. Save the data "
+                "again."
+            )
+
+    def _only_done(self, rows: Rows, start: int, stop: int) -> np.ndarray:
+        """Return which rows end an episode by nothing but next/done."""
+        if set(self._flags) != set(FLAGS):
+            return np.zeros(stop - start, bool)
+        only = self._flag("done", start, stop) & ~(rows["terminated"] | rows["truncated"])
+        if self._ids is not None:
+            ids = self._column(self._ids, start, min(self.count, stop + 1))
+            only[: len(ids) - 1] &= ids[1:] == ids[:-1]
+        return only
 
     def _rows(self, start: int, stop: int) -> Rows:
         """Return columns by what they are here."""
@@ -271,9 +290,8 @@ class _Reader:
             actions = actions.astype(np.int64)
         rows["action"] = _numbers(actions)
         rows["reward"] = self._column(f"{NEXT}reward", start, stop).astype(self.schema.reward_dtype)
-        flags = {
-            flag: self._column(f"{NEXT}{flag}", start, stop).astype(bool) for flag in self._flags
-        }
+        flags = {flag: self._flag(flag, start, stop) for flag in self._flags}
+        self._check_agreement(flags, start)
         done = flags.get("done", np.zeros(stop - start, bool))
         terminated = flags.get("terminated", done & ~flags.get("truncated", ~done))
         rows["terminated"] = terminated
@@ -281,6 +299,22 @@ class _Reader:
         for info, name in self._infos.items():
             rows[f"infos/{info}"] = self._tensors[name][start:stop]
         return rows
+
+    def _flag(self, flag: str, start: int, stop: int) -> np.ndarray:
+        return flags_of(
+            self._column(f"{NEXT}{flag}", start, stop), f"{NEXT}{flag}", self._where, first=start
+        )
+
+    def _check_agreement(self, flags: Mapping[str, np.ndarray], start: int) -> None:
+        """Refuse rows that are terminated or truncated and not done."""
+        if set(flags) != set(FLAGS):
+            return
+        odd = np.flatnonzero(~flags["done"] & (flags["terminated"] | flags["truncated"]))
+        if len(odd):
+            raise SchemaError(
+                f"{self._where}: next/done of row {start + int(odd[0])} contradicts next/terminated and "
+                f"next/truncated; so it is in {len(odd)} rows. Save the data again."
+            )
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return rows of one number each."""

@@ -73,7 +73,9 @@ def table_batches(file: Path, rows: int) -> Iterator[Any]:
 
     if file.suffix == ".parquet":
         # With a buffer, a group of rows that is larger than memory is read in pieces.
-        with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES) as table:
+        with pyarrow.parquet.ParquetFile(
+            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
+        ) as table:
             yield from table.iter_batches(rows)
         return
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
@@ -102,7 +104,9 @@ def parquet_batches(
 
     with (
         reading_arrow(where),
-        pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table,
+        pyarrow.parquet.ParquetFile(
+            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES, pre_buffer=False
+        ) as table,
     ):
         # Asked of the first row, since asking for what a column says of itself can end the process.
         one = next(table.iter_batches(1, columns=list(columns)), None)

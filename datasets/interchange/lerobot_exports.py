@@ -264,7 +264,10 @@ class KeptRows:
         done = 0
         for file in tables_in(self._root, "meta/episodes", self._where):
             where = f"{self._where}, {file.parent.name}/{file.name}"
-            with reading_arrow(where), pyarrow.parquet.ParquetFile(file) as table:
+            with (
+                reading_arrow(where),
+                pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+            ):
                 missing = {*columns, SEED} - set(table.schema_arrow.names)
                 if missing:
                     raise SchemaError(f"{where}: has no column {min(missing)}.")

@@ -278,7 +278,10 @@ def _rows_of_tables(root: Path, cameras: list[str], where: str) -> Iterator[Any]
     wanted = ["episode_index", "length", "tasks"]
     wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
     for file in tables_in(root, "meta/episodes", where):
-        with reading_arrow(f"{where}, {file.name}"), pyarrow.parquet.ParquetFile(file) as table:
+        with (
+            reading_arrow(f"{where}, {file.name}"),
+            pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+        ):
             known = [one for one in wanted if one in table.schema_arrow.names]
             for batch in table.iter_batches(EPISODES_AT_ONCE, columns=known):
                 yield from batch.to_pylist()

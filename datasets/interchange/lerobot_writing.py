@@ -297,7 +297,7 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
     }
     table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": tasks})
     table = table.replace_schema_metadata({"pandas": json.dumps(meaning)})
-    pyarrow.parquet.write_table(table, path)
+    pyarrow.parquet.write_table(table, path, write_page_checksum=True)
 
 
 class _Tables:
@@ -354,7 +354,9 @@ class _Tables:
             }
             table = pa.table(columns)
             if self._writer is None:
-                self._writer = pyarrow.parquet.ParquetWriter(self._file, table.schema)
+                self._writer = pyarrow.parquet.ParquetWriter(
+                    self._file, table.schema, write_page_checksum=True
+                )
             self._writer.write_table(table)
         self._held, self._held_bytes = [], 0
 

@@ -103,6 +103,12 @@ class NpzFile:
             if item.filename.endswith(".npy")
         }
         self.names = list(self._members)
+        packed = [item.filename for item in archive.infolist() if item.filename.endswith(".npy")]
+        if len(packed) != len(self.names):
+            twice = next(name for number, name in enumerate(packed) if name in packed[:number])
+            raise SchemaError(
+                f"{where}: holds {twice} twice, and nothing says which is meant; save it again."
+            )
         if not 0 < len(self.names) <= MOST_ARRAYS:
             raise SchemaError(f"{where}: expected arrays, found {len(self.names)}.")
 

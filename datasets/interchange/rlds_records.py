@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import MISSING, unbounded_space
 from orlog.datasets.interchange.tf_examples import read_example
 from orlog.datasets.interchange.tfds_metadata import (
@@ -286,7 +287,7 @@ class _Looker:
 
         rows = column(features.counter).left()
         flags = {
-            name: column(leaf).rows(rows).reshape(rows).astype(bool)
+            name: flags_of(column(leaf).rows(rows).reshape(rows), name, what)
             for name, leaf in features.flags.items()
         }
         starts, ends, terminals = (flags.get(name, np.zeros(rows, bool)) for name in FLAGS)

@@ -143,7 +143,7 @@ def test_what_would_be_lost_is_said_before_it_is_exported() -> None:
     assert not Path("out").exists()
     done = run("export", "lab/numbers-v1", "out", "--to", "numbers", "--lossy")
     assert "It has no rewards." in done.stderr
-    assert sorted(path.name for path in Path("out").iterdir()) == ["0.numbers", "1.numbers"]
+    assert sorted(path.name for path in Path("out").glob("*.numbers")) == ["0.numbers", "1.numbers"]
     with pytest.raises(VersionExistsError, match="exists already"):
         orlog.export_dataset("lab/numbers-v1", "out", to="numbers", lossy=True)
     with pytest.raises(FormatVersionError, match=r"'number'; did you mean numbers\?"):

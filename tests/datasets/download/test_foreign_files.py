@@ -90,7 +90,7 @@ class Upstream:
             found = [next(served.with_name(one).glob("*.npz")) for one in ("train", "val")]
         else:
             exported = export_dataset(dataset, served.with_name("exported"), to=layout, lossy=True)
-            found = [path for path in exported.rglob("*") if path.is_file()]
+            found = [path for path in exported.rglob("*") if path.is_file() and path.suffix]
             found.sort(key=lambda path: path.stem)
         self.real = shipped.shipped_index(self.name.partition("/")[0]).foreign[self.name]["1.0.0"]
         self.paths = [file.path for file in self.real.each]

@@ -64,7 +64,7 @@ def test_actions_that_are_choices_come_back(tmp_path: Path, to: str) -> None:
     orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", on_found=found.append)
     assert "taken to be 3, since the largest is 2" in " ".join(found[0].doubts)
     orlog.export_dataset("lab/a-v1", tmp_path / "out", to=to)
-    (file,) = (tmp_path / "out").iterdir()
+    (file,) = (tmp_path / "out").glob("*-v1.*")
     orlog.import_dataset(file, "lab/b-v1", format=to)
     for name in ("lab/a-v1", "lab/b-v1"):
         dataset = orlog.load_dataset(name)

@@ -302,3 +302,15 @@ def test_torchrl_has_the_transitions_of_what_is_exported(tmp_path: Path) -> None
         after = np.concatenate([one.observations[1:] for one in dataset])
         np.testing.assert_array_equal(after, rolled["observation"])
     assert dataset.action_space == spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("flag", ["next/done", "next/terminated", "next/truncated"])
+def test_a_flag_that_contradicts_the_others_or_what_follows_is_refused(
+    tmp_path: Path, flag: str
+) -> None:
+    tensors = arrays()
+    flags = tensors[flag].copy()
+    flags[0] = True
+    write(tmp_path / "data", tensors | {flag: flags})
+    with pytest.raises(SchemaError, match="next/done"):
+        read_files(torchrl.FORMAT, tmp_path / "data", tmp_path / "store")

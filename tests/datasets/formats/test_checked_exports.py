@@ -1,0 +1,135 @@
+"""Exports carry checksums, and an import checks them; files that contradict themselves are refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import orlog
+from orlog.datasets.formats import npz, robomimic, table
+from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.interchange.flags import flags_of
+from orlog.errors import IntegrityError, SchemaError
+from tests.datasets.formats.reading import read_files
+
+FORMATS = ("d4rl", "npz", "parquet", "d3rlpy", "robomimic", "torchrl", "minari")
+
+
+def export(folder: Path, to: str) -> Path:
+    """Export a small dataset."""
+    box = spaces.Box(-1, 1, (8,), np.float32)
+    rng = np.random.default_rng(0)
+    with orlog.DatasetWriter("lab/sums-v1", observation_space=box, action_space=box) as writer:
+        for _ in range(3):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=rng.uniform(-1, 1, (51, 8)).astype(np.float32),
+                    actions=rng.uniform(-1, 1, (50, 8)).astype(np.float32),
+                    rewards=rng.uniform(size=50),
+                    terminations=np.arange(50) == 49,
+                    truncations=np.zeros(50, bool),
+                )
+            )
+    return orlog.export_dataset("lab/sums-v1", folder, to=to, lossy=True)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_no_flip_of_an_export_is_imported(tmp_path: Path, to: str) -> None:
+    out = export(tmp_path / "out", to)
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=out, check=True)
+    files = sorted(path for path in out.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+    whole = to in ("torchrl", "minari")
+    orlog.import_dataset(out if whole else files[0], "lab/sound-v1", dry_run=True)
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        file = files[number % len(files)]
+        good = file.read_bytes()
+        bad = bytearray(good)
+        bad[int(rng.integers(len(bad)))] ^= 1 << int(rng.integers(8))
+        file.write_bytes(bad)
+        with pytest.raises(IntegrityError):
+            orlog.import_dataset(out if whole else file, "lab/bad-v1", format=to, dry_run=True)
+        file.write_bytes(good)
+
+
+@pytest.mark.parametrize("to", ["parquet", "d3rlpy", "robomimic", "d4rl"])
+def test_a_changed_value_is_noticed_without_the_list(tmp_path: Path, to: str) -> None:
+    out = export(tmp_path / "out", to)
+    (out / "SHA256SUMS").unlink()
+    (file,) = out.iterdir()
+    good = bytearray(file.read_bytes())
+    if file.suffix == ".parquet":
+        place = len(good) // 2
+    else:
+        with h5py.File(file) as data:
+            found: list[h5py.Dataset] = []
+            data.visititems(
+                lambda name, node: (
+                    found.append(node) if "observations" in name or "/obs/" in name else None
+                )
+            )
+            nodes = [node for node in found if isinstance(node, h5py.Dataset)]
+            place = nodes[0].id.get_chunk_info(0).byte_offset + 9
+    good[place] ^= 1
+    file.write_bytes(good)
+    with pytest.raises(IntegrityError):
+        orlog.import_dataset(file, "lab/bad-v1", dry_run=True)
+
+
+def test_a_list_of_strangers_opens_no_path(tmp_path: Path) -> None:
+    out = export(tmp_path / "out", "npz")
+    (out / "SHA256SUMS").write_bytes(b"\xff\n" + b"0" * 64 + b"  ../../etc/passwd\nnonsense\n")
+    orlog.import_dataset(next(out.glob("*.npz")), "lab/stranger-v1", dry_run=True)
+
+
+def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+    out = export(tmp_path / "out", "torchrl")
+    shutil.move(str(next(out.rglob("*.memmap"))), tmp_path / "lost")
+    with pytest.raises(IntegrityError):
+        orlog.import_dataset(out, "lab/bad-v1", format="torchrl", dry_run=True)
+
+
+def test_a_lost_demonstration_is_noticed(tmp_path: Path) -> None:
+    out = export(tmp_path / "out", "robomimic")
+    (file,) = out.glob("*.hdf5")
+    with h5py.File(file, "a") as data:
+        del data["data/demo_1"]
+    with pytest.raises(SchemaError, match="total"):
+        read_files(robomimic.FORMAT, file, tmp_path / "store")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    out = export(tmp_path / "out", "npz")
+    (file,) = out.glob("*.npz")
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("rewards.npy", archive.read("rewards.npy"))
+    with pytest.raises(SchemaError, match="rewards"):
+        read_files(npz.FORMAT, file, tmp_path / "store")
+
+
+@pytest.mark.parametrize(("text", "is_read"), [("1e999", False), ("inf", True)])
+def test_a_number_too_large_is_refused(tmp_path: Path, text: str, is_read: bool) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(
+        f"observation,action,reward,terminated,episode\n0.5,0.5,1.5,0,0\n0.5,0.5,{text},0,0\n0.5,0.5,2,1,0\n"
+    )
+    columns = {name: name for name in ("observation", "action", "reward", "terminated")}
+    options = Options(columns=columns, episode="episode")
+    if is_read:
+        read_files(table.FORMAT, file, tmp_path / "store", options)
+    else:
+        with pytest.raises(SchemaError, match="1e999"):
+            read_files(table.FORMAT, file, tmp_path / "store", options)
+
+
+def test_a_flag_that_is_nan_is_no_end() -> None:
+    with pytest.raises(SchemaError, match="row 7"):
+        flags_of(np.array([0, 1, np.nan]), "done", "file", first=5)
