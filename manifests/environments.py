@@ -36,6 +36,7 @@ __all__ = [
     "environment_record",
     "environment_versions",
     "import_modules",
+    "imported_modules",
     "make_environment",
     "own_arguments",
 ]
@@ -122,6 +123,11 @@ def make_environment(
     return env
 
 
+def imported_modules() -> list[str]:
+    """Return the modules that this process imports to register environments, as they were named."""
+    return [one for one in os.environ.get(IMPORTS, "").split(",") if one]
+
+
 def import_modules(names: Iterable[str]) -> None:
     """Import modules that register environments, now and in the processes that this one starts.
 
@@ -133,7 +139,7 @@ def import_modules(names: Iterable[str]) -> None:
         SimulatorError: its import failed.
     """
     found: list[str] = []
-    for name in (*filter(None, os.environ.get(IMPORTS, "").split(",")), *names):
+    for name in (*imported_modules(), *names):
         path = Path(f"{name.replace('.', '/')}.py") if not name.endswith(".py") else Path(name)
         here = next((one for one in (path, path.with_suffix("")) if one.exists()), None)
         if name.endswith(".py") or (here and importlib.util.find_spec(name.split(".")[0]) is None):

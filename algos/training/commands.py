@@ -13,6 +13,7 @@ from orlog.datasets.reading.dataset import Dataset
 
 __all__ = [
     "FINETUNED",
+    "import_words",
     "is_at_home",
     "option_words",
     "resume_command",
@@ -64,7 +65,7 @@ def run_command(
         elif dataset is not None and not is_at_home(dataset):
             name = str(dataset.folder)
         words = ["orlog", "train", algorithm, name, *option_words(options)]
-    return shlex.join([*words, "--out", str(folder), *more])
+    return shlex.join([*words, "--out", str(folder), *more, *import_words(record.imports)])
 
 
 def resume_command(
@@ -81,7 +82,13 @@ def resume_command(
     # Code that a record names is not run, and consent is not taken from a file.
     own = [algorithm or _word_of(record.algorithm)] if ":" in record.algorithm else []
     consent = ["--trust-environment"] if record.trust_environment else []
-    return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent])
+    imports = import_words(record.imports)
+    return shlex.join(["orlog", "train", "--resume", *own, str(folder), *consent, *imports])
+
+
+def import_words(modules: Sequence[str]) -> list[str]:
+    """Return the options of a command that import modules."""
+    return [word for module in modules for word in ("--import", module)]
 
 
 def option_words(options: TrainOptions, *, leave_out: Sequence[str] = ()) -> list[str]:

@@ -26,7 +26,7 @@ class TrainOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         preset: Whose settings: one of `orlog.algos.presets.preset_names`; empty for the first.
         evaluations: How often, evenly spread over the run and at its end, a few episodes are run
             for the learning curve and the state is saved; 0 needs no environment and saves 5 times.
-            They are left out where the dataset names no environment, or it cannot be made here.
+            Training is refused where the dataset names no environment, or it cannot be made here.
         curve_episodes: Episodes at each point of the learning curve.
         keep_checkpoints: Whether the checkpoint of each of these points is also kept, in
             `checkpoints/`.

@@ -142,6 +142,8 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
         standardize_observations: Whether `obs_mean` and `obs_std` are those of the dataset;
             if not, they are 0 and 1, which leaves observations as they are.
         online: How it acts in the environment; None for a run that learns from the dataset alone.
+        imports: Modules that were imported to register environments (`--import`). They stand in the
+            commands that orlog prints for the run, and are never imported because they stand here.
     """
 
     algorithm: str
@@ -159,6 +161,7 @@ class RunRecord(TrainOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     reward_shift: float = 0.0
     standardize_observations: bool = True
     online: OnlineRecord | None = None
+    imports: tuple[str, ...] = ()
     precision: Literal["float32", "bf16"] = "float32"
 
     @property

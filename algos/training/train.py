@@ -73,6 +73,7 @@ from orlog.errors import (
     SimulatorError,
     StoppedError,
     StorageError,
+    clause,
 )
 from orlog.files import hold_folder, replace_file
 from orlog.loaders.arrays.arrays import Arrays
@@ -80,6 +81,7 @@ from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.transforms import scale_rewards
 from orlog.manifests.documents import write_json
+from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import run_episodes
 
@@ -161,7 +163,7 @@ def train_run(
         acting = scoring_protocol(dataset, curve_episodes, trust_environment=trust_environment)
         protocol = acting if evaluations else None
     elif evaluations:
-        protocol = _curve_protocol(kind, dataset, curve_episodes, trust_environment, note)
+        protocol = _curve_protocol(kind, dataset, curve_episodes, trust_environment)
     packed = load_arrays(dataset, where)
     _check_rewards(kind, name, packed)
     scale, shift = reward_numbers(recipe.rewards, packed)
@@ -200,6 +202,7 @@ def train_run(
         device=device,
         precision=in_precision,
         online=online,
+        imports=tuple(imported_modules()),
     )
     if (folder / RUN_FILE).exists():
         there = check_same_run(folder, record, note)
@@ -458,21 +461,20 @@ def _curve_protocol(
     dataset: Dataset,
     episodes: int,
     trust_environment: bool,
-    note: Callable[[str], None],
-) -> Protocol | None:
-    """Return how to evaluate for the learning curve; None, after a note, where it is not possible."""
+) -> Protocol:
+    """Return how to evaluate for the learning curve, before a step is taken that nothing could score.
+
+    Raises:
+        MissingExtraError, NotFoundError, SimulatorError: it cannot be evaluated here.
+    """
+    advice = "to train without any evaluation: --evaluations 0 (evaluations=0)."
     try:
         check_goal_to_act_for(kind, dataset)
-        dataset.checked_environment(trust_environment=trust_environment)
-    except (MissingExtraError, NotFoundError) as error:
-        found: OrlogError = error
-    else:
-        try:
-            return scoring_protocol(dataset, episodes, trust_environment=trust_environment)
-        except (MissingExtraError, NotFoundError, SimulatorError) as error:
-            found = error
-    note(f"training without evaluations: {str(found).removesuffix('.')}.")
-    return None
+        return scoring_protocol(dataset, episodes, trust_environment=trust_environment)
+    except MissingExtraError as error:
+        raise MissingExtraError(f"{clause(error)}; or, {advice}", extra=error.extra) from error
+    except (NotFoundError, SimulatorError) as error:
+        raise type(error)(f"{clause(error)}; {advice}") from error
 
 
 def _check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
@@ -650,7 +652,7 @@ def _write_errors(folder: Path, saved_step: int | None) -> Iterator[None]:
 
 MAY_DIFFER = frozenset(
     {"dataset", "version", "preset", "source", "settings", "log", "trust_environment", "versions"}
-    | {"obs_mean", "obs_std"}
+    | {"obs_mean", "obs_std", "imports"}
 )
 """Fields that change no number of a run; its record keeps those that it began with."""
 _ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")

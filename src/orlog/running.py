@@ -172,6 +172,7 @@ def train(
     settings: Mapping[str, object] | None = None,
     steps: int | None = None,
     preset: str = "",
+    out: PathLike | None = None,
     folder: PathLike | None = None,
     resume: bool = False,
     evaluations: int = 5,
@@ -194,10 +195,11 @@ def train(
         steps: Gradient steps; the recipe's or preset's by default.
         preset: Whose settings: `authors`, `corl`, .. where published for the dataset, `none` for the
             algorithm's defaults. By default orlog's own recipe, else the authors'.
-        folder: Folder of the run; `runs/ALGORITHM/NAME/seed-N` by default.
+        out: Folder of the run; `runs/ALGORITHM/NAME/seed-N` by default.
+        folder: The earlier name of `out`.
         resume: Continue from the folder's checkpoint; the options must be those of its record.
-        evaluations: Points of the learning curve. They are left out, with a warning, where the
-            dataset names no environment or it cannot be made here; 0 needs none.
+        evaluations: Evaluations during training, evenly spread. Where the dataset names no
+            environment, or it cannot be made here, training is refused unless it is 0.
         curve_episodes: Episodes at each of these points.
         keep_checkpoints: Also keep the checkpoint of each of these points, for
             `orlog.evaluate_off_policy`.
@@ -219,7 +221,8 @@ def train(
         DivergedError: a metric or a weight is no longer finite; the last checkpoint is kept.
     """
     dataset = load_dataset(dataset)
-    chosen = run_folder(RUNS, algorithm, dataset, seed) if folder is None else as_path(folder)
+    place = folder if out is None else out
+    chosen = run_folder(RUNS, algorithm, dataset, seed) if place is None else as_path(place)
     with log_to(log, chosen, normalizer(dataset)) as copy_line:
         hooks = Hooks(
             progress=progress,
@@ -253,6 +256,7 @@ def finetune(
     prior: float | None = 0.5,
     random_steps: int = 0,
     noise: float | None = None,
+    out: PathLike | None = None,
     folder: PathLike | None = None,
     resume: bool = False,
     evaluations: int = 5,
@@ -278,7 +282,8 @@ def finetune(
         random_steps: Steps with uniform actions before the first update.
         noise: Standard deviation of Gaussian noise on the policy's actions, where the bounds of the
             action space count as -1 and 1; None explores as the algorithm does.
-        folder: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
+        out: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
+        folder: The earlier name of `out`.
         resume: Continue from the new run's checkpoint.
         evaluations: Points of the learning curve after the start; 0 leaves out all evaluations.
         dataset: What the run was trained on, if its recorded name does not find it.
@@ -302,7 +307,9 @@ def finetune(
         StoppedError: `stop` returned true.
     """
     old = run.folder if isinstance(run, Run) else run
-    _, data, new = find_finetuned(old, folder, dataset=dataset, algorithm=algorithm)
+    _, data, new = find_finetuned(
+        old, folder if out is None else out, dataset=dataset, algorithm=algorithm
+    )
     with log_to(log, new, normalizer(data)) as copy_line:
         _, record = finetune_run(
             old,

@@ -57,7 +57,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_without_an_environment_training_works_and_scoring_says_why_not(
+def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pendulum(None)
@@ -67,10 +67,10 @@ def test_without_an_environment_training_works_and_scoring_says_why_not(
     with pytest.raises(NotFoundError, match="names no environment"):
         command("reproduce", "bc", NAME, "--steps", "2")
     assert list(out.iterdir()) == []
-    said = command("train", "bc", NAME, "--steps", "2")
-    line = f"training without evaluations: {NAME} names no environment."
-    assert said.count(line) == 1
-    assert "orlog evaluate" not in said
+    with pytest.raises(NotFoundError, match=r"names no environment; .*--evaluations 0"):
+        command("train", "bc", NAME, "--steps", "2")
+    assert list(out.iterdir()) == []
+    command("train", "bc", NAME, "--steps", "2", "--evaluations", "0")
     with pytest.raises(NotFoundError, match="names no environment") as caught:
         command("evaluate", str(out / "runs" / "bc" / NAME / "seed-0"))
     assert "--evaluations" not in str(caught.value)

@@ -152,3 +152,12 @@ def test_one_message_names_all_that_a_download_needs(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtraError, match=r'"orlog\[d4rl\]"') as caught:
         orlog.download_dataset("d4rl/hopper-medium-v2")
     assert caught.value.extra == "d4rl"
+
+
+def test_commands_of_a_run_name_the_modules_that_it_imported(here: Path) -> None:
+    import_modules(["my_envs"])
+    data = orlog.import_dataset(here / "data.npz", "lab/grid-v1", environment="lab/Grid-v0")
+    run = orlog.train("bc", data, out="runs/a", steps=2, evaluations=1)
+    assert run.folder.name == "a"
+    again = command("runs", "show", "runs/a", "--command").stdout
+    assert f"--import {here / 'my_envs.py'}" in " ".join(again.split())

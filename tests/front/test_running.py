@@ -170,18 +170,18 @@ def test_returns_that_are_no_numbers_have_no_score(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("empty")
-def test_without_an_environment_training_works_with_one_warning_and_scoring_says_why_not() -> None:
+def test_without_an_environment_training_is_refused_unless_no_score_is_asked_for() -> None:
     data = pendulum(named=False, episodes=3)
-    with pytest.warns(UserWarning, match="without evaluations: .* names no environment") as caught:
-        run = orlog.train("iql", data, settings=SMALL, steps=3)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    with pytest.raises(NotFoundError, match=r"names no environment; .*evaluations=0"):
+        orlog.train("iql", data, settings=SMALL, steps=3)
+    assert not Path("runs").exists()
+    run = orlog.train("iql", data, settings=SMALL, steps=3, evaluations=0)
     with pytest.raises(NotFoundError, match=r"lab/pendulum-v1 names no environment"):
         orlog.evaluate(run)
 
 
 @pytest.mark.usefixtures("empty")
-def test_an_environment_that_is_not_installed_is_named_and_training_works(
+def test_an_environment_that_is_not_installed_is_named_before_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def forget(environment_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -191,10 +191,13 @@ def test_an_environment_that_is_not_installed_is_named_and_training_works(
 
     pendulum(episodes=3)
     monkeypatch.setattr("orlog.datasets.home.consent.own_arguments", forget)
-    trained = command("train", "bc", "lab/pendulum-v1", "--steps", "2", "--set", "hidden=4,4")
+    words = ("train", "bc", "lab/pendulum-v1", "--steps", "2", "--set", "hidden=4,4")
+    refused = command(*words)
+    assert refused.returncode == 1
+    assert "'Pendulum-v1' is not registered; install the package; " in refused.stderr
+    assert "--evaluations 0" in refused.stderr
+    trained = command(*words, "--evaluations", "0")
     assert trained.returncode == 0, trained.stderr
-    assert trained.stderr.count("training without evaluations") == 1
-    assert "'Pendulum-v1' is not registered; install the package.\n" in trained.stderr
     evaluated = command("evaluate", "runs/bc/lab/pendulum-v1/seed-0")
     assert evaluated.returncode == 1
     assert "is not registered" in evaluated.stderr

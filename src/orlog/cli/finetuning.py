@@ -70,7 +70,7 @@ def finetune(
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """
-    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.commands import import_words, resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.options import TrainOptions
     from orlog.algos.training.runs import read_run
@@ -110,6 +110,7 @@ def finetune(
     advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
     advice += "" if algorithm is None else f" --algorithm {shlex.quote(algorithm)}"
     advice += " --trust-environment" if trust_environment else ""
+    advice += "".join(f" {shlex.quote(word)}" for word in import_words(record.imports))
     console.print(
         f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}",
         soft_wrap=True,

@@ -339,7 +339,7 @@ def _train_one(
     resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
 ) -> None:
-    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.commands import import_words, resume_command
     from orlog.algos.training.runs import read_run, run_folder
     from orlog.algos.training.train import train_run
 
@@ -362,6 +362,7 @@ def _train_one(
     else:
         advice += f" --algorithm {shlex.quote(algorithm)}" if ":" in algorithm else ""
         advice += " --trust-environment" if options.trust_environment else ""
+        advice += "".join(f" {shlex.quote(word)}" for word in import_words(record.imports))
     console.print(
         f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
     )
