@@ -57,7 +57,7 @@ def episodes(files: Sequence[Path], sources: Sequence[str], doubts: list[str]) -
                 unknown += line["end"] not in ("goal", "time")
                 yield episode(run, lines, f"{where}, line {number}")
     if unknown:
-        doubts.append(f"{unknown} episodes just stopped: the logs do not say why.")
+        doubts.append(f"{unknown} episodes are unfinished: the logs do not say why they end.")
 
 
 def episode(run: dict[str, Any], lines: list[dict[str, Any]], where: str) -> Steps:

@@ -144,8 +144,7 @@ class Verdict:
             said.append(f"{self.more_seeds} more seed{plural} would settle it")
         elif not self.is_settled and self.seeds > 1:
             said.append(
-                "no number of new seeds would settle it: the recording has only "
-                f"{self.recorded_seeds}"
+                f"more new seeds cannot settle it: the recording has only {self.recorded_seeds}"
             )
         if self.looks > 1 and self.word != "identical":
             said.append(
@@ -154,7 +153,9 @@ class Verdict:
         here, recorded = self.processor, self.recorded_processor
         if recorded and here == recorded:
             same_bits = self.word == "identical" or not self.pairs
-            said.append(f"on {here}, as recorded" + ("" if same_bits else ", yet not to the bit"))
+            said.append(
+                f"on {here}, as recorded" + ("" if same_bits else ", though not to the bit")
+            )
         elif recorded and here:
             unknown = "an unknown processor" if recorded == "unknown" else recorded
             said.append(f"recorded on {unknown}, here {here}: bits agree on one kind only")

@@ -409,7 +409,7 @@ def _losses(dataset: Dataset) -> list[str]:
         )
     if manifest.environment is not None and "env_spec" not in metadata:
         return [
-            f"The environment {manifest.environment.id} is lost: what makes it is not installed here."
+            f"The environment {manifest.environment.id} is left out, since it is not installed here."
         ]
     return []
 

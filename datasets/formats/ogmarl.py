@@ -240,7 +240,7 @@ def _find_episodes(vault: _Vault, doubts: list[str]) -> tuple[list[int], int]:
                 choices = max(choices, highest + 1)
             if lowest < 0 or highest >= min(choices, MOST_CHOICES):
                 raise SchemaError(
-                    f"{vault.where}, actions: expected choices among {choices}, found {lowest} to {highest}."
+                    f"{vault.where}, actions: expected discrete actions from 0 to {choices - 1}, found {lowest} to {highest}."
                 )
     stops = np.concatenate(ends) + 1
     if not len(stops) or stops[-1] != vault.count:

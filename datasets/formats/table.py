@@ -400,7 +400,7 @@ def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
     count = checked.highest - checked.lowest + 1
     if count > MOST_CHOICES:
         raise SchemaError(
-            f"{where}: actions from {checked.lowest} to {checked.highest} are no choices; store them as floats "
+            f"{where}: actions from {checked.lowest} to {checked.highest} are not discrete actions; store them as floats "
             "if they are quantities."
         )
     return gymnasium.spaces.Discrete(count, start=checked.lowest)

@@ -420,7 +420,7 @@ def count_choices(actions: Any, where: str) -> int:
         for odd in (int(values.min()), int(values.max())):
             if not 0 <= odd < MOST_CHOICES:
                 raise SchemaError(
-                    f"{where}, actions: expected numbers of choices, from 0 to {MOST_CHOICES - 1}, found "
+                    f"{where}, actions: expected discrete actions from 0 to {MOST_CHOICES - 1}, found "
                     f"{odd}."
                 )
             most = max(most, odd + 1)

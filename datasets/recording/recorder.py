@@ -47,7 +47,7 @@ def record(
     Each episode is on disk when its last step returns, so a process that is killed keeps all
     finished episodes: start again with `resume=True` to go on. (A power cut can lose those of the
     last minute.) A reset or `close()` in the middle of an episode ends it without a flag, as
-    recording that just stopped. In a `with` block, an error keeps the finished episodes in the same
+    an unfinished one. In a `with` block, an error keeps the finished episodes in the same
     way, without ending the version.
 
     Args:

@@ -395,7 +395,7 @@ class DatasetWriter:
     def end_episode(
         self, *, seed: int | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Close the open episode; if no flag ends it, it counts as recording that just stopped.
+        """Close the open episode; if no flag ends it, it counts as unfinished.
 
         Raises:
             SchemaError: no episode is open, or seed or metadata do not fit.

@@ -228,7 +228,7 @@ def _random_policy(name: str, space: gymnasium.Space[Any]) -> Policy:
     if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
         raise SchemaError(
             f"{name}: no uniform policy exists for its action space {space}: a random policy needs "
-            "bounded numbers or a fixed number of choices."
+            "a bounded Box or discrete actions."
         )
     low, high, shape, dtype = space.low, space.high, space.shape, space.dtype
     return lambda observations: rng.uniform(low, high, (_rows(observations), *shape)).astype(dtype)

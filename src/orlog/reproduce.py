@@ -511,7 +511,7 @@ def reproduce(
         episodes: Evaluation episodes of each seed.
         workers: Runs at a time.
         steps: Gradient steps instead of the recipe's.
-        evaluations: Points of the learning curve.
+        evaluations: Evaluations during training, evenly spread.
         trust_environment: Consent to arguments of the environment that come with the data.
         resume: Continue runs that were interrupted.
         max_seeds: Add seeds until the verdict is settled, or there are so many: first the recorded

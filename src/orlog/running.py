@@ -285,7 +285,7 @@ def finetune(
         out: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
         folder: The earlier name of `out`.
         resume: Continue from the new run's checkpoint.
-        evaluations: Points of the learning curve after the start; 0 leaves out all evaluations.
+        evaluations: Evaluations after the start, evenly spread; 0 leaves out all of them.
         dataset: What the run was trained on, if its recorded name does not find it.
         algorithm: The algorithm, if it is not one of orlog's.
         device: Where to compute: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one.

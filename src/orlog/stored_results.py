@@ -68,7 +68,7 @@ class JobIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         standardize_observations: Whether networks see standardized observations.
         seed: Training seed.
         steps: Gradient steps.
-        evaluations: Points of the learning curve.
+        evaluations: Evaluations during training, evenly spread.
         curve_episodes: Episodes at each of these points.
         protocol: How the last policy was evaluated, with versions of the environment's packages.
         code: Hex SHA-256 of each source that decides the numbers (`orlog.code_version`).

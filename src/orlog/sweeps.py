@@ -209,7 +209,7 @@ def plan_sweep(
         seeds: Training seeds.
         episodes: Evaluation episodes of each seed.
         steps: Gradient steps instead of those of recipes.
-        evaluations: Points of the learning curve.
+        evaluations: Evaluations during training, evenly spread.
         trust_environment: Consent to arguments of the environment that come with the data.
         processes: How many build a dataset.
         on_build: Called with the name of a dataset that is built or downloaded, with what is done and

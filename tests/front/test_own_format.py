@@ -40,7 +40,7 @@ def test_the_commands_of_the_page_run_and_give_the_logs_back() -> None:
     commands = [line.split()[1:] for line in block.splitlines() if line.startswith("orlog")]
     outputs = [run(*words) for words in commands]
     assert [done.returncode for done in outputs] == [0, 0, 0]
-    assert "1 episodes just stopped: the logs do not say why." in outputs[0].stdout
+    assert "1 episodes are unfinished: the logs do not say why they end." in outputs[0].stdout
     dataset = orlog.load_dataset("lab/robot-v1")
     assert (dataset[0].seed, dataset[0].metadata["run"]) == (3, "a")
     np.testing.assert_array_equal(dataset[1].observations[-1], [0.5, 0.3])

@@ -127,7 +127,7 @@ def test_what_would_settle_it_is_said() -> None:
     assert f"{verdict.more_seeds} more seeds would settle it" in str(verdict)
     wide = compare(seeds(9, 12, 5, first=90), seeds(*WIDE))
     assert wide.more_seeds is None
-    assert str(wide).endswith("no number of new seeds would settle it: the recording has only 8")
+    assert str(wide).endswith("more new seeds cannot settle it: the recording has only 8")
 
 
 def test_what_same_and_consistent_cannot_exclude_stands_beside_them() -> None:
@@ -198,7 +198,7 @@ def test_the_processors_are_named() -> None:
     on_two = compare(seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="AMD EPYC")
     assert str(on_two).endswith("recorded on AMD EPYC, here M1: bits agree on one kind only")
     other_bits = compare(seeds(51, 60.5), seeds(*EIGHT), processor="M1", recorded_processor="M1")
-    assert str(other_bits).endswith("on M1, as recorded, yet not to the bit")
+    assert str(other_bits).endswith("on M1, as recorded, though not to the bit")
     before = compare(same, same, processor="AMD EPYC", recorded_processor="unknown")
     assert str(before).endswith(
         "recorded on an unknown processor, here AMD EPYC: bits agree on one kind only"

@@ -188,7 +188,7 @@ def _bound(option: str, text: str | None) -> list[float] | float | None:
 def _show_found(found: Found) -> None:
     """Show what files hold."""
     stopped = found.episodes - found.terminated - found.truncated
-    ends = {"terminated": found.terminated, "truncated": found.truncated, "just stopped": stopped}
+    ends = {"terminated": found.terminated, "truncated": found.truncated, "unfinished": stopped}
     rows = [
         ("format", found.format),
         ("episodes", f"{found.episodes:,}, of {found.shortest:,} to {found.longest:,} steps"),
@@ -199,7 +199,7 @@ def _show_found(found: Found) -> None:
         ("observations", str(found.schema.observation_space)),
         ("actions", str(found.schema.action_space)),
         ("more columns", ", ".join(found.schema.extras) or "none"),
-        ("to know", "\n".join(found.doubts) or "nothing was left out or repaired"),
+        ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
     ]
     console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))
 

@@ -105,7 +105,7 @@ def reproduce(
         int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
     ] = None,
     evaluations: Annotated[
-        int, typer.Option(min=1, help="Points of the learning curve of each run.")
+        int, typer.Option(min=1, help="Evaluations during the training of each run.")
     ] = 5,
     workers: Annotated[
         int | None,

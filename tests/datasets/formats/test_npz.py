@@ -71,7 +71,7 @@ def test_actions_that_are_choices_come_back(tmp_path: Path, to: str) -> None:
         assert dataset.action_space == gymnasium.spaces.Discrete(3)
         np.testing.assert_array_equal(dataset.column("actions"), columns["action"][:, 0])
     np.savez(tmp_path / "c.npz", **columns | {"action": columns["action"] - 1})
-    with pytest.raises(SchemaError, match=r"c\.npz, actions: expected numbers of choices"):
+    with pytest.raises(SchemaError, match=r"c\.npz, actions: expected discrete actions"):
         orlog.import_dataset(tmp_path / "c.npz", "lab/c-v1")
 
 
