@@ -567,6 +567,14 @@ _CLASSIC_DISCRETE: dict[str, Recipe] = {
     ),
 }
 
+_LUNARLANDER: dict[str, Recipe] = {
+    "cql": Recipe(
+        steps=5_000,
+        settings={**_SMALL_NETWORKS, "bellman_loss": "square", "target_interval": 100},
+        source=_SMALL + "; targets renewed every 100 steps",
+    ),
+}
+
 _MUJOCO: dict[str, Recipe] = {
     "bc": Recipe(steps=3_000, settings=_SMALL_NETWORKS, source=_SMALL),
     "percent_bc": Recipe(steps=3_000, settings=_SMALL_NETWORKS, source=_SMALL),
@@ -714,6 +722,20 @@ _UMAZE_STITCH: dict[str, Recipe] = {
     ),
 }
 
+_OWN_GOALS: dict[str, Recipe] = {
+    "qrl": dataclasses.replace(
+        _STITCH["qrl"],
+        settings={
+            **_STITCH["qrl"].settings,
+            "cloning_weight": 0.1,
+            "policy_goals": [0.0, 1.0, 0.0],
+        },
+        source=_QUICK
+        + "; a cloning weight of 0.1 and goals of the same episode alone, as in OGBench's settings for its "
+        "data to navigate; 64 numbers in a representation",
+    ),
+}
+
 _NAVIGATE: dict[str, Recipe] = {
     name: dataclasses.replace(
         recipe,
@@ -766,6 +788,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             _STITCH,
         ),
         (("pointmaze/umaze-stitch-v1",), _UMAZE_STITCH),
+        (("pointmaze/umaze-stitch-v1", "pointmaze/medium-stitch-v1"), _OWN_GOALS),
         (("ogbench-local/pointmaze-medium-navigate-v1",), _NAVIGATE),
         (("ogbench-local/cube-single-play-v1",), _CUBE),
         (
@@ -785,6 +808,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
             ),
             _CLASSIC_DISCRETE,
         ),
+        (("classic/lunarlander-mixed-v1",), _LUNARLANDER),
         (("classic/cartpole-mixed-v1",), _CARTPOLE),
         (
             tuple(

@@ -24,7 +24,6 @@ EXCEPTIONS = {
     ("classic/cartpole-mixed-v2", "cql", "bc"),
     ("classic/cartpole-mixed-v2", "iql", "bc"),
     ("classic/cartpole-mixed-v2", "percent_bc", "bc"),
-    ("classic/lunarlander-mixed-v1", "cql", "bc"),
     ("classic/pendulum-mixed-v1", "cql", "bc"),
     ("mujoco/halfcheetah-medium-replay-v1", "td3bc", "bc"),
     ("mujoco/walker2d-medium-replay-v1", "cql", "bc"),
@@ -37,7 +36,6 @@ EXCEPTIONS = {
     ("pointmaze/large-stitch-v1", "gciql", "gcbc"),
     ("pointmaze/large-stitch-v1", "qrl", "gcbc"),
     ("pointmaze/medium-stitch-v1", "qrl", "gcbc"),
-    ("pointmaze/umaze-stitch-v1", "qrl", "gcbc"),
 }
 TASKS = ("halfcheetah", "hopper", "walker2d")
 UNORDERED = {("walker2d", "td3bc")}

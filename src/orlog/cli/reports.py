@@ -52,7 +52,8 @@ def verify(
             console.print(f"[red]differs:[/red] {escape(printable(problem))}", soft_wrap=True)
         for note in found.notes:
             console.print(f"note: {escape(printable(note))}", soft_wrap=True)
-        outcome = f"{len(found.problems)} differences" if found.problems else "all numbers agree"
+        wrong = counted(len(found.problems), "difference")
+        outcome = wrong if found.problems else "all numbers agree"
         console.print(
             f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
             "stored in this home and were compared with it",

@@ -152,7 +152,11 @@ def test_what_is_wrong_names_vault_and_array(tmp_path: Path) -> None:
     odd = good["actions"].copy()
     odd[7, 1] = 9
     cases: list[tuple[dict[str, np.ndarray], type[OrlogError], str]] = [
-        ({**good, "actions": odd}, SchemaError, "actions: expected discrete actions from 0 to 4, found 0 to 9"),
+        (
+            {**good, "actions": odd},
+            SchemaError,
+            "actions: expected discrete actions from 0 to 4, found 0 to 9",
+        ),
         ({**good, "terminals": good["rewards"]}, SchemaError, "terminals: expected 0 or 1"),
         ({**good, "observations": good["rewards"][:, :2]}, SchemaError, "rows for 3 agents"),
         ({name: good[name] for name in list(good)[1:]}, SchemaError, "has no observations"),
