@@ -13,7 +13,14 @@ from orlog.datasets.interchange.sums import write_sums
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
-from orlog.files import absolute_path, put_new, storage_errors, sync_folders, unfinished_folder
+from orlog.files import (
+    absolute_path,
+    make_folder,
+    put_new,
+    storage_errors,
+    sync_folders,
+    unfinished_folder,
+)
 from orlog.manifests.names import did_you_mean
 
 __all__ = ["export_dataset"]
@@ -69,7 +76,7 @@ def export_dataset(
     target = absolute_path(os.fspath(folder))
     _refuse_existing(target)
     with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
     with unfinished_folder(target) as unfinished, storage_errors(target):
         _refuse_existing(target)
         written = unfinished / "export"

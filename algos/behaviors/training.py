@@ -31,7 +31,7 @@ from orlog.datasets.recipes.behavior_policies import (
     write_policies,
 )
 from orlog.errors import SchemaError
-from orlog.files import absolute_path, replace_file, storage_errors
+from orlog.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.processes import processor_name
 
@@ -208,7 +208,7 @@ def _check_writable(path: Path) -> None:
     """
     probe = path.with_name(f".{path.name}.probe")
     with storage_errors(path, advice=ADVICE):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(probe, b"")
         probe.unlink()
 

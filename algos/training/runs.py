@@ -50,7 +50,7 @@ from orlog.errors import (
     NotFoundError,
     clause,
 )
-from orlog.files import hash_file, replace_file, sync
+from orlog.files import hash_file, make_folder, replace_file, sync
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol
@@ -244,7 +244,7 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
 def keep_checkpoint(folder: Path, step: int) -> None:
     """Keep a copy of a run's checkpoint, which the next one would replace."""
     kept = folder / KEPT_FOLDER
-    kept.mkdir(exist_ok=True)
+    make_folder(kept)
     replace_file(kept / f"step-{step:09}.safetensors", (folder / CHECKPOINT_FILE).read_bytes())
 
 

@@ -75,7 +75,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import hold_folder, replace_file
+from orlog.files import hold_folder, make_folder, replace_file
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns
@@ -450,7 +450,7 @@ def _precision_here(precision: str, device: str, note: Callable[[str], None]) ->
 def _sole_trainer(folder: Path) -> Iterator[None]:
     """Keep other processes from training in a folder; the lock ends with this one."""
     with _write_errors(folder, None):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     busy = f"{folder}: another process is training in it; wait for it, or choose another folder."
     with hold_folder(folder, busy=busy):
         yield

@@ -55,6 +55,7 @@ from orlog.errors import (
 )
 from orlog.files import (
     link_or_copy,
+    make_folder,
     sole_access,
     storage_errors,
     sync_folders,
@@ -415,7 +416,7 @@ def _find_problems(folder: Path, manifest: Manifest) -> list[Problem]:
 
 def _move_aside(folder: Path, path: str) -> None:
     target = folder.with_name(f".{folder.name}.strange") / path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     (folder / path).replace(target)
     (folder / path).unlink(missing_ok=True)  # renaming between two links to one file does nothing
 
@@ -428,7 +429,7 @@ def _replace(
     if link is not None:
         link.unlink()
     target = folder / item.path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     damaged = target.stat() if target.is_file() else None
     if target.is_dir():
         shutil.rmtree(target)

@@ -46,7 +46,7 @@ from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
-from orlog.files import hash_of_sums, list_files, storage_errors, unfinished_folder
+from orlog.files import hash_of_sums, list_files, make_folder, storage_errors, unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
@@ -209,7 +209,7 @@ def _fetch(
     """Download all files into a folder, but for mirrors that are refused; say what gave each."""
     each = source.entry.each
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sizes = {path: file.lstat().st_size for path, file in list_files(folder)}
         for path in sizes.keys() - {file.path for file in each}:
             (folder / path).unlink()  # of an entry that was listed here before

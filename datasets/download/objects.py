@@ -25,7 +25,7 @@ from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
 from orlog.errors import StorageError
-from orlog.files import hash_file, link_or_copy, storage_errors, sync, sync_all
+from orlog.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.manifests.manifest import StoredObject
 
 __all__ = [
@@ -100,7 +100,7 @@ def fetch_objects(
     """
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for item in items.values():
             _discard_if_wrong(folder / item.sha256, item)
         held = _file_sizes(folder)

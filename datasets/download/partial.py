@@ -22,7 +22,14 @@ from orlog.datasets.home.presence import (
 )
 from orlog.datasets.reading.choice import Choice, check_choice, plain_objects, wanted_objects
 from orlog.errors import SchemaError
-from orlog.files import link_or_copy, sole_access, storage_errors, sync_folders, write_durably
+from orlog.files import (
+    link_or_copy,
+    make_folder,
+    sole_access,
+    storage_errors,
+    sync_folders,
+    write_durably,
+)
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject
 
 __all__ = [
@@ -102,7 +109,7 @@ def _read_record(folder: Path, manifest: Manifest) -> PartialRecord:
     path = folder / MANIFEST_FILE
     if not path.is_file():
         with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             unfinished = folder.with_name(f"{folder.name}.manifest")
             write_durably(unfinished, manifest.to_json().encode())
             unfinished.replace(path)

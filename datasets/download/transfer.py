@@ -36,7 +36,7 @@ from orlog.datasets.download.http import (
     times,
 )
 from orlog.errors import TransferError
-from orlog.files import storage_errors
+from orlog.files import make_folder, storage_errors
 from orlog.manifests.manifest import StoredObject
 
 __all__ = [
@@ -293,7 +293,7 @@ class _Part:
             try:
                 self._file = path.open("a+b", buffering=0)
             except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 self._file = path.open("a+b", buffering=0)
 
     def __enter__(self) -> Self:

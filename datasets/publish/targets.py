@@ -28,7 +28,7 @@ from orlog.errors import (
     VersionExistsError,
     clause,
 )
-from orlog.files import hash_file, sync, sync_all, sync_folders, take_lock
+from orlog.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
 
@@ -237,7 +237,7 @@ class FolderTarget(Target):
         folder = self.root / place
         with self._locked(folder, on_wait):
             with target_errors(folder):
-                folder.mkdir(exist_ok=True)
+                make_folder(folder)
             yield
 
     def sole_index_writer(
@@ -290,7 +290,7 @@ class FolderTarget(Target):
         file = self.root / path
         unfinished = file.with_name(f".{file.name}.unfinished")
         with target_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             try:
                 with unfinished.open("wb") as opened:
                     for block in blocks:

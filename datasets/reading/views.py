@@ -35,7 +35,7 @@ from orlog.errors import (
     VersionExistsError,
     clause,
 )
-from orlog.files import absolute_path, storage_errors, sync, write_durably
+from orlog.files import absolute_path, make_folder, storage_errors, sync, write_durably
 from orlog.manifests.documents import parse_json, read_small_file, refuse_newer
 
 __all__ = [
@@ -72,7 +72,7 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
         )
     temporary = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _check_replaceable(path, dataset.digest, replace=replace)
         try:
             write_durably(temporary, data)

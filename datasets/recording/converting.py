@@ -19,7 +19,7 @@ from orlog.datasets.recording.finishing import finish_version, refuse_existing
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.files import absolute_path, storage_errors, unfinished_folder
+from orlog.files import absolute_path, make_folder, storage_errors, unfinished_folder
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (
     Container,
@@ -201,7 +201,7 @@ def _write_elsewhere(
             raise written
         folder, items = written
         for item in items:
-            (store / item.path).parent.mkdir(parents=True, exist_ok=True)
+            make_folder((store / item.path).parent)
             (folder / item.path).replace(store / item.path)
         objects += items
         progress(_bytes_of_rows(pieces[index]))

@@ -10,7 +10,7 @@ from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.datasets.store.container import WrittenPart
-from orlog.files import link_or_copy
+from orlog.files import link_or_copy, make_folder
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
 
 __all__ = ["lay_out_version"]
@@ -46,7 +46,7 @@ def lay_out_version(
 
         objects = write_hdf5(recorded, target, written)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         _link_objects(recorded, target, written.objects)
         objects = written.objects
     new = [

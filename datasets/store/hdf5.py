@@ -28,7 +28,7 @@ from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.verify import hash_values
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
-from orlog.files import hash_file, storage_errors, sync
+from orlog.files import hash_file, make_folder, storage_errors, sync
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 
@@ -70,7 +70,7 @@ def write_hdf5(
     reader = ZarrReader(source, rows, {item.path: item.size_bytes for item in written.objects})
     path = target / DATA_FILE
     with storage_errors(target), _hdf5_errors():
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
         with h5py.File(path, "w", libver=FORMAT, rdcc_nbytes=0) as file:
             file.attrs.create("orlog_format", 1, dtype="<i8")
             for spec, count in rows.items():

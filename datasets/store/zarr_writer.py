@@ -35,7 +35,7 @@ from orlog.datasets.store.zarr_metadata import (
     to_bytes,
 )
 from orlog.errors import SchemaError, StorageError, clause
-from orlog.files import storage_errors
+from orlog.files import make_folder, storage_errors
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, StoredObject
 
@@ -76,7 +76,7 @@ class ZarrWriter:
         self._broken = self._torn = False
         self._workers = _Workers()
         with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
 
     def add_column(self, spec: ColumnSpec) -> ColumnWriter:
         """Start a column without rows."""
@@ -190,7 +190,7 @@ class _Workers:
     def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> StoredObject:
         """Write a file into a folder; it is durable only after `wait_for_disk`."""
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         digest, size = hashlib.sha256(), 0
         with contextlib.ExitStack() as after_errors:
             self._open_files.acquire()

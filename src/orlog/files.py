@@ -33,6 +33,7 @@ __all__ = [
     "link_or_copy",
     "list_files",
     "lock_open_file",
+    "make_folder",
     "put_in_place",
     "put_new",
     "replace_file",
@@ -124,6 +125,23 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those around it that are missing, so that a power cut leaves none out.
+
+    The entry of a new folder is made durable in the folder around it; one that is there costs a look.
+
+    Raises:
+        FileExistsError: a file is in the way.
+    """
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        sync(one.parent)
+
+
 def sync_all(paths: Iterable[Path]) -> None:
     """Make files and folders durable in parallel, so that one wait for the disk covers many."""
     files = list(paths)
@@ -150,7 +168,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         _link(source, target)
     except OSError:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         unfinished = target.with_name(f".{target.name}.copy")
         try:
             shutil.copyfile(source, unfinished)
@@ -164,7 +182,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         os.link(source, target)
 
 
@@ -212,7 +230,7 @@ def take_lock(
         BusyError: another process still holds it.
         OSError: the folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
         lock.acquire(timeout=0)

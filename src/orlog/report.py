@@ -11,6 +11,7 @@ from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
+from orlog.files import make_folder
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
@@ -94,7 +95,7 @@ def write_report(
     parts += ["<h2>The dataset</h2>", f"<p>{html.escape(dataset.manifest.description)}</p>"]
     parts += [to_svg(dataset_picture(dataset)), _facts(dataset), "<h2>Settings</h2>"]
     parts += [settings_table(results)]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     path.write_text(page(title, parts), "utf-8")
 
 

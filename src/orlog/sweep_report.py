@@ -26,7 +26,7 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.loading import load_dataset
 from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
-from orlog.files import replace_file, storage_errors
+from orlog.files import make_folder, replace_file, storage_errors
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import counted, is_name
@@ -193,7 +193,7 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
     results = [one.result() for one in report.evidence]
     text = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         replace_file(folder / REPORT_FILE, data)
         replace_file(folder / REPORT_PAGE, text.encode())
     return folder / REPORT_PAGE

@@ -45,7 +45,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import BusyError, replace_file, sole_access, storage_errors
+from orlog.files import BusyError, make_folder, replace_file, sole_access, storage_errors
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
 from orlog.reproduce import (
@@ -527,7 +527,7 @@ def _set_aside(folder: Path) -> None:
     """Move a damaged folder to `results/.damaged`, in place of one that was moved there before."""
     place = results_folder() / DAMAGED_FOLDER / folder.name
     with storage_errors(folder):
-        place.parent.mkdir(exist_ok=True)
+        make_folder(place.parent)
         shutil.rmtree(place, ignore_errors=True)
         folder.rename(place)
 
@@ -589,12 +589,12 @@ def _keep(key: str, files: dict[str, bytes]) -> None:
             if _read_whole(key) is None:
                 if (folder / RESULT_FILE).exists():
                     _set_aside(folder)
-                folder.mkdir(exist_ok=True)
+                make_folder(folder)
                 for name in sorted(files, key=RESULT_FILE.__eq__):
                     replace_file(folder / name, files[name])
         return
     with storage_errors(folder):
-        folder.mkdir(exist_ok=True)  # this asks a shared disk anew, which may remember its absence
+        make_folder(folder)  # this asks a shared disk anew, which may remember its absence
     if _read_whole(key) is None:
         raise NotFoundError(
             f"its worker says that it shares this home, but there is no result in {folder}; if the "
