@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a hundredth of the bytes")
     parser.add_argument("--scratch", type=Path, help="where generated data is kept")
     options = parser.parse_args()
-    if options.scratch is None and MEMORY_DISK.is_dir():
+    if options.scratch is None and os.access(MEMORY_DISK, os.W_OK):
         tempfile.tempdir = str(MEMORY_DISK)
     small = contextlib.nullcontext(Console(width=140, highlight=False, markup=False))
     with (

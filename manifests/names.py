@@ -154,7 +154,7 @@ def counted(number: int, thing: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return up to three known words that end in, resemble or contain `word`, nearest first."""
-    words = list(known)
+    words = [one for one in known if one != word]
     inner = [one for one in words if one.endswith(f"/{word}")]  # d4rl/hopper-medium-v2 without d4rl
     if inner:
         return sorted(inner, key=len)[:3]

@@ -40,7 +40,7 @@ def pytest_configure() -> None:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: None)
         mallopt(M_MMAP_THRESHOLD, MALLOC_BYTES)
         mallopt(M_TRIM_THRESHOLD, MALLOC_BYTES)
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 

@@ -247,11 +247,12 @@ def repair_dataset(
         TransferError, IntegrityError, StorageError: as `repair_version`.
     """
     folder = as_stored_folder(folder, folders_to_repair)
-    source = _source_of_folder(folder, mirrors)
-    if isinstance(source, ForeignFileSource):
-        return _read_again(folder, source, limiter, progress)
     options = TransferOptions(jobs=jobs, limiter=limiter, progress=progress, on_objects=on_objects)
-    return repair_version(folder, source, options)
+    with unless_deleted(folder):
+        source = _source_of_folder(folder, mirrors)
+        if isinstance(source, ForeignFileSource):
+            return _read_again(folder, source, limiter, progress)
+        return repair_version(folder, source, options)
 
 
 def repair_version(

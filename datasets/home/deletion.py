@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial
-from orlog.errors import IntegrityError, NotFoundError
+from orlog.errors import IntegrityError, NotFoundError, StorageError
 
 __all__ = ["FolderSeen", "unless_deleted"]
 
@@ -34,11 +34,11 @@ class FolderSeen:
 
 @contextlib.contextmanager
 def unless_deleted(folder: Path) -> Iterator[None]:
-    """Turn an integrity error inside into NotFoundError if the folder was deleted by then."""
+    """Turn an error of files inside into NotFoundError if the folder was deleted by then."""
     seen = FolderSeen(folder)
     try:
         yield
-    except IntegrityError as error:
+    except (IntegrityError, StorageError, FileNotFoundError) as error:
         seen.check(error)
         raise
 

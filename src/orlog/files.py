@@ -6,9 +6,11 @@ import concurrent.futures
 import contextlib
 import ctypes
 import errno
+import functools
 import hashlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -241,7 +243,27 @@ def take_lock(
             lock.acquire(timeout=-1 if longest_wait is None else longest_wait)
         except Timeout:
             raise BusyError(f"{path} is being written by another process; wait for it.") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _say_no_locks(path.parent, error)
     return lock
+
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""What a disk answers that cannot lock files, as some of clusters."""
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+def _say_no_locks(path: object, error: OSError) -> None:
+    _warn_once(
+        f"the disk of {path} cannot lock files ({error.strerror}), so nothing keeps two processes apart: "
+        "let one at a time write there."
+    )
 
 
 @contextlib.contextmanager
@@ -278,8 +300,8 @@ def lock_open_file(file: int | BinaryIO, *, shared: bool) -> bool:
         _fcntl.flock(file, _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX | _fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # the disk cannot lock files
-        pass
+    except OSError as error:
+        _say_no_locks("the open file" if isinstance(file, int) else file.name, error)
     return True
 
 

@@ -1,0 +1,68 @@
+"""Disks that cannot lock files, and versions that are deleted while they are used."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+import orlog
+from orlog.datasets.download import download
+from orlog.datasets.home.deletion import unless_deleted
+from orlog.errors import NotFoundError, StorageError
+from orlog.files import hold_folder, is_held, sole_access
+from orlog.manifests.names import did_you_mean
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_a_disk_cannot_lock_work_goes_on_and_it_is_said_once(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: object, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with sole_access(tmp_path / "version"), hold_folder(tmp_path, busy="held"):
+                assert not is_held(tmp_path)
+    texts = [str(one.message) for one in caught]
+    assert len(texts) == len({*texts})
+    assert any("cannot lock files" in text for text in texts)
+
+
+def test_other_errors_of_locks_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_file: object, _operation: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StorageError, match="Input/output"), sole_access(tmp_path / "version"):
+        pass
+
+
+def test_a_repair_beside_a_deletion_says_that_the_version_was_deleted(
+    mini_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(folder: Path, _mirrors: object) -> None:
+        shutil.rmtree(folder)
+        raise StorageError(f"{folder}: cannot write; free some space.", errno=errno.ENOENT)
+
+    monkeypatch.setattr(download, "_source_of_folder", gone)
+    with pytest.raises(NotFoundError, match="was deleted while"):
+        orlog.repair_dataset(mini_folder)
+
+
+def test_a_full_disk_is_no_deletion(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="free some space"), unless_deleted(tmp_path):
+        raise StorageError("free some space.", errno=errno.ENOSPC)
+
+
+def test_a_name_is_not_advised_to_be_itself() -> None:
+    assert did_you_mean("lab/small-v1", ["lab/small-v1"]) == ""
+    assert "lab/small-v2" in did_you_mean("lab/small-v1", ["lab/small-v1", "lab/small-v2"])
