@@ -74,6 +74,7 @@ class FileServer:
         rate: Requests a second that it answers; others get `rate_status`. None for any number.
         rate_status: 429 or 503, without a Retry-After.
         refused: Requests that came too soon.
+        allows: Whether a request may have what it asks for; others get 403.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,6 +86,7 @@ class FileServer:
         self.rate: float | None = None
         self.rate_status = 429
         self.refused = 0
+        self.allows: Callable[[Request], bool] = lambda _request: True
         self._next_at = 0.0
         self.closing = threading.Event()
         self.lock = threading.Lock()
@@ -148,9 +150,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         # A client that takes this server for a proxy sends a whole URL.
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        request = Request(path=self.path, headers=dict(self.headers))
         with self.owner.lock:
-            self.owner.requests.append(Request(path=self.path, headers=dict(self.headers)))
+            self.owner.requests.append(request)
         fault = self.owner.fault_for(path)
+        if not self.owner.allows(request):
+            fault = Fault(status=403)
         status, headers, body = self._answer(path, fault)
         self.send_response(status)
         for key, value in {**headers, **fault.headers}.items():

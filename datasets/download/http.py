@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from orlog.datasets.download.credentials import authorization, hidden, with_query
 from orlog.datasets.download.watchdog import ends_within
 from orlog.errors import MissingExtraError, NotFoundError, TransferError, clause
 
@@ -96,7 +97,7 @@ class Failure(Exception):  # noqa: N818 (the result of one request, not an error
         wait: float | None = None,
     ) -> None:
         # Parts of it come from the server, and it is printed on terminals.
-        shown = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        shown = "".join(letter if letter.isprintable() else "?" for letter in hidden(reason))
         super().__init__(shown[:LONGEST_REASON])
         self.is_final = is_final or is_missing
         self.is_missing = is_missing
@@ -164,13 +165,13 @@ def _request(url: str, start: int, patience: Patience) -> urllib3.BaseHTTPRespon
         "Cache-Control": "no-cache",
         **({"Range": f"bytes={start}-"} if start else {}),
     }
-    seen = [url]
+    seen = [with_query(url)]
     with _http_errors(patience):
         while True:
             response = _pool(os.getpid(), _proxy_of(seen[-1])).request(
                 "GET",
                 seen[-1],
-                headers=headers,
+                headers={**headers, **authorization(seen[-1])},
                 timeout=patience.timeout,
                 retries=False,
                 redirect=False,
@@ -202,12 +203,16 @@ def _redirected(response: urllib3.BaseHTTPResponse, seen: list[str]) -> str:
             wait=0 if status == 416 else _retry_after(response.headers.get("Retry-After")),
         )
     target = urllib.parse.urljoin(seen[-1], location)
+    # A server may send elsewhere by a signed URL, or name a password.
+    shown = (
+        urllib.parse.urlsplit(target)._replace(query="", fragment="").geturl().rpartition("@")[2]
+    )
     if target in seen:
-        raise Failure(f"{text}: redirects in a circle, through {target}", is_final=True)
+        raise Failure(f"{text}: redirects in a circle, through {shown}", is_final=True)
     if len(seen) > MOST_REDIRECTS:
         raise Failure(f"{text}: more than {MOST_REDIRECTS} redirects", is_final=True)
     if not is_http(target) or (seen[-1].startswith("https:") and target.startswith("http:")):
-        raise Failure(f"{text}: redirects to {target}, which is not followed", is_final=True)
+        raise Failure(f"{text}: redirects to {shown}, which is not followed", is_final=True)
     return target
 
 

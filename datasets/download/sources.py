@@ -20,6 +20,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 
+from orlog.datasets.download.credentials import plain_url
 from orlog.datasets.download.transfer import Patience, read_small
 from orlog.datasets.home.history import choose_version, read_history
 from orlog.datasets.home.origin import Source
@@ -87,11 +88,13 @@ def source_of_url(
     """Return the version whose folder or manifest is at a URL; mirrors are copies of the folder.
 
     Raises:
+        ValueError: user and password are in it.
         NotFoundError: there is no manifest.
         TransferError: it cannot be read.
         ManifestError: it is malformed.
     """
-    base = url.rstrip("/").removesuffix(f"/{MANIFEST_FILE}")
+    folder, mark, query = url.partition("?")
+    base = plain_url(folder.rstrip("/").removesuffix(f"/{MANIFEST_FILE}") + mark + query)
     where = f"{base}/{MANIFEST_FILE}"
     manifest = manifest_from_text(read_small(where, LARGEST_MANIFEST, patience=patience), where)
     return Source(manifest=manifest, mirrors=(*_trimmed(mirrors), base))
@@ -115,6 +118,7 @@ def find_source(
         IntegrityError: a manifest is not the one that the index names, or a remote registry names
             a file of this machine.
     """
+    mirrors = _trimmed(mirrors)
     asked = []
     known: set[str] = set()
     unreachable: TransferError | NotFoundError | None = None
@@ -138,7 +142,7 @@ def find_source(
             asked.append(registry.name + _absence(index, wanted))
             known |= {*index.datasets, *index.foreign}
         elif version in index.foreign.get(wanted.name, {}):
-            roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
+            roots = (*mirrors, registry.url, *registry.mirrors)
             return _listed(registry.name, roots, wanted, version, index, signed_by)
         else:
             return _offered(registry, wanted.name, version, index, mirrors, patience)
@@ -241,7 +245,7 @@ def _offered(
     patience: Patience,
 ) -> Source:
     entry = index.datasets[name][version]
-    roots = (*_trimmed(mirrors), registry.url, *registry.mirrors)
+    roots = (*mirrors, registry.url, *registry.mirrors)
     folders = tuple(f"{root}/{name}/{version}" for root in roots)
     data, where = _read_first(folders, MANIFEST_FILE, LARGEST_MANIFEST, patience)
     signed_by = ""
@@ -335,4 +339,4 @@ def _signature(where: str, patience: Patience) -> bytes | None:
 
 
 def _trimmed(urls: Sequence[str]) -> tuple[str, ...]:
-    return tuple(url.rstrip("/") for url in urls)
+    return tuple(plain_url(url).rstrip("/") for url in urls)

@@ -53,7 +53,7 @@ class Disk:
         def place(path: str) -> str:
             for one, other in ((old, new), *(((new, old),) if swapped else ())):
                 if path == one or path.startswith(f"{one}/"):
-                    return other + path[len(one) :]
+                    return f"{other}{path[len(one) :]}"
             return path
 
         self.names = {place(folder): names for folder, names in self.names.items()}

@@ -1,0 +1,84 @@
+"""What opens a server and is never shown: queries of signed URLs, and passwords in `.netrc`.
+
+URLs are printed, kept in files beside versions and put into errors. So a query that a user gives with a
+URL (`?token=..`) is kept in this process alone, by the URL before it, and sent with each request below
+that URL. User and password are not taken from URLs at all: `~/.netrc`, or the file that the environment
+variable NETRC names, has them by host.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import netrc
+import os
+import urllib.parse
+from pathlib import Path
+
+__all__ = ["authorization", "hidden", "plain_url", "with_query"]
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_queries: dict[str, str] = {}
+
+
+def plain_url(url: str) -> str:
+    """Return a URL that a user gives without its query, which is sent with each request below it.
+
+    Raises:
+        ValueError: user and password are in it; the message does not repeat them.
+    """
+    if "://" not in url:
+        return url
+    if "@" in url.split("/")[2]:
+        raise ValueError(
+            "leave user and password out of the URL, since URLs are shown and kept; orlog reads them "
+            "from ~/.netrc (machine HOST login USER password PASSWORD), or the file that NETRC names."
+        )
+    if not url.startswith(("http://", "https://")):
+        return url
+    plain, _, query = url.partition("#")[0].partition("?")
+    plain = plain.rstrip("/")
+    if query:
+        _queries[plain] = query
+    return plain
+
+
+def with_query(url: str) -> str:
+    """Return a URL as it is requested: with the query that was given with it, or with one above it."""
+    for start, query in _queries.items():
+        if url == start or url.startswith(f"{start}/"):
+            return f"{url}?{query}"
+    return url
+
+
+def hidden(text: str) -> str:
+    """Return a text without the queries that were given with URLs."""
+    for query in _queries.values():
+        text = text.replace(query, "..")
+    return text
+
+
+def authorization(url: str) -> dict[str, str]:
+    """Return the header for a URL with what `.netrc` has for its host; none over plain http elsewhere."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.hostname is None or (parts.scheme != "https" and parts.hostname not in _LOCAL):
+        return {}
+    path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _of_host(parts.hostname, path, changed)
+
+
+@functools.lru_cache(256)
+def _of_host(host: str, path: Path, _changed: int) -> dict[str, str]:
+    try:
+        found = netrc.netrc(path).authenticators(host)
+    except netrc.NetrcParseError as error:
+        raise ValueError(f"{path}: line {error.lineno} cannot be read: {error.msg}.") from error
+    if found is None:
+        return {}
+    user, _, password = found
+    account = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {account}"}
