@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from orlog.datasets.audit.alignment import check_action_alignment, check_reward_alignment
 from orlog.datasets.audit.duplicates import check_duplicates, check_splits
 from orlog.datasets.audit.episodes import (
     check_flags,
@@ -19,17 +20,17 @@ from orlog.datasets.audit.episodes import (
     check_times,
 )
 from orlog.datasets.audit.finals import check_final_observations, check_next_observations
-from orlog.datasets.audit.findings import GRAVITIES, Audit, Check, Facts, Finding
+from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding
 from orlog.datasets.audit.frames import check_frames
 from orlog.datasets.audit.jumps import check_jumps
 from orlog.datasets.audit.partial import Part, open_part
 from orlog.datasets.audit.pieces import Piece, pieces
 from orlog.datasets.audit.rewards import check_rewards
+from orlog.datasets.audit.stuck import check_saturated_episodes, check_stuck
 from orlog.datasets.audit.values import (
     check_bounds,
     check_finite,
     check_ranges,
-    check_stuck,
     check_unused_actions,
 )
 from orlog.datasets.reading.combining import combine_datasets
@@ -49,6 +50,7 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "bounds": check_bounds,
     "constant and saturated": check_ranges,
     "stuck": check_stuck,
+    "saturated episodes": check_saturated_episodes,
     "frames": check_frames,
     "unused actions": check_unused_actions,
     "flags": check_flags,
@@ -59,6 +61,8 @@ CHECKS: dict[str, Callable[[Facts], Check]] = {
     "times": check_times,
     "jumps": check_jumps,
     "rewards": check_rewards,
+    "alignment of actions": check_action_alignment,
+    "alignment of rewards": check_reward_alignment,
     "duplicates": check_duplicates,
     "splits": check_splits,
 }
@@ -155,8 +159,8 @@ def _run(facts: Facts, progress: Callable[[int, int], None], part: Part | None =
     not_checked = {name: found for name, found in results.items() if isinstance(found, str)}
     if part is not None:
         findings.append(part.finding)
-    order = list(GRAVITIES)
-    findings.sort(key=lambda one: order.index(one.gravity))
+    order = list(SEVERITIES)
+    findings.sort(key=lambda one: order.index(one.severity))
     return Audit(
         name=dataset.name,
         version=dataset.version,
@@ -194,7 +198,7 @@ def _unreadable(given: str, dataset: Dataset | None, error: IntegrityError) -> A
     """Return the audit of data that cannot be read; None for a dataset that cannot even be opened."""
     damage = Finding(
         check="damage",
-        gravity="error",
+        severity="error",
         column=error.file,
         text=f"the data cannot all be read, so nothing else was judged: {clause(error)}",
     )

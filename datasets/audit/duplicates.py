@@ -45,7 +45,7 @@ def check_splits(facts: Facts) -> Check:
         findings.append(
             Finding(
                 check="splits",
-                gravity="error",
+                severity="error",
                 column="episodes/split",
                 text=f"{len(both):,} episodes are both for training and held out: "
                 f"{', '.join(sorted(facts.splits[both[0]]))}",
@@ -66,7 +66,7 @@ def check_splits(facts: Facts) -> Check:
         findings.append(
             Finding(
                 check="splits",
-                gravity="error",
+                severity="error",
                 column="episodes/split",
                 text=f"{len(shared):,} stored episodes are in a held-out split and in another one",
                 episode=shared[0],
@@ -78,7 +78,7 @@ def check_splits(facts: Facts) -> Check:
         findings.append(
             Finding(
                 check="splits",
-                gravity="warning",
+                severity="warning",
                 column="episodes/split",
                 text=f"{len(none):,} episodes are in no split, though others are",
                 episode=none[0],
@@ -131,7 +131,7 @@ def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> l
         findings.append(
             Finding(
                 check="duplicates",
-                gravity="error",
+                severity="error",
                 column="episodes",
                 text=f"{count:,} episode{'' if count == 1 else 's'} of a held-out split "
                 f"{'is' if count == 1 else 'are'} also in another split: scores on it would be too good "
@@ -146,7 +146,7 @@ def _copied_episodes(facts: Facts, copies: list[np.ndarray], is_real: bool) -> l
         findings.append(
             Finding(
                 check="duplicates",
-                gravity="warning" if is_real else "note",
+                severity="warning" if is_real else "note",
                 column="episodes",
                 text=f"{count:,} episode{'' if count == 1 else 's'} repeat{'s' if count == 1 else ''} "
                 f"another one exactly (episodes {inside[0][0]} and {inside[0][1]})",
@@ -183,7 +183,7 @@ def _copied_transitions(
             findings.append(
                 Finding(
                     check="duplicates",
-                    gravity="error" if all(is_real.values()) else "warning",
+                    severity="error" if all(is_real.values()) else "warning",
                     column="steps",
                     text=f"{about}{round(len(crosses) / share):,} transitions of a held-out split are "
                     "also in another split",
@@ -197,7 +197,7 @@ def _copied_transitions(
     findings.append(
         Finding(
             check="duplicates",
-            gravity="warning" if is_real["actions"] else "note",
+            severity="warning" if is_real["actions"] else "note",
             column="steps",
             text=f"{about}{count:,} transitions occur more than once",
             episode=int(episodes[first]),

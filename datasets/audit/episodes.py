@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, Gravity, about_episodes
+from orlog.datasets.audit.findings import Check, Facts, Finding, Severity, about_episodes
 from orlog.datasets.audit.pieces import plain_columns
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.columns import ALWAYS, FLAGS
@@ -72,8 +72,8 @@ def check_flags(facts: Facts) -> Check:
     if len(long):
         text = f"{{}} is longer than the environment's limit of {horizon:,} steps"
         # Play is often recorded without the limit of the tasks, then in all episodes alike.
-        gravity: Gravity = "warning" if len(long) == len(lengths) else "error"
-        findings.append(about_episodes("flags", gravity, "episodes/lengths", text, long))
+        severity: Severity = "warning" if len(long) == len(lengths) else "error"
+        findings.append(about_episodes("flags", severity, "episodes/lengths", text, long))
     at_limit = lengths == horizon
     wrong = np.flatnonzero(at_limit & terminated & ~truncated)
     share = len(wrong) / max(1, int(at_limit.sum()))
@@ -119,8 +119,8 @@ def check_returns(facts: Facts) -> Check:
         if wrong.any():
             one = int(wrong.argmax())
             text = f"{{}} has a return that is not the sum of its rewards: {recorded[one]:g}, not {sums[one]:g}"
-            gravity: Gravity = "error" if name in ALWAYS else "warning"
-            findings.append(about_episodes("returns", gravity, name, text, np.flatnonzero(wrong)))
+            severity: Severity = "error" if name in ALWAYS else "warning"
+            findings.append(about_episodes("returns", severity, name, text, np.flatnonzero(wrong)))
     return findings
 
 
@@ -174,7 +174,7 @@ def check_times(facts: Facts) -> Check:
     return [
         Finding(
             check="times",
-            gravity="error" if kind == "goes back" else "warning",
+            severity="error" if kind == "goes back" else "warning",
             column=name,
             text=f"{kind} in {count:,} step{'' if count == 1 else 's'} inside of episodes"
             + (f" (usually {usual[name]:g} from step to step)" if kind != "goes back" else ""),

@@ -23,6 +23,7 @@ def check_final_observations(facts: Facts) -> Check:
     count = facts.dataset.total_episodes
     first, final, before_final = (np.zeros(count, np.uint64) for _ in range(3))  # hashes
     starts_at_zero, ends_at_zero = (np.zeros(count, np.bool_) for _ in range(2))
+    moved = np.zeros(count, np.bool_)  # whether the step before the last one changed something
     repeats = steps = 0
     while (piece := (yield)) is not None:
         hashes = piece.hashes("observations")
@@ -31,6 +32,7 @@ def check_final_observations(facts: Facts) -> Check:
         repeats, steps = repeats + int(others.sum()), steps + len(others)
         ended, lasts = piece.episodes[piece.ending], piece.before[piece.lasts]
         before_final[ended], final[ended] = hashes[lasts], hashes[lasts + 1]
+        moved[ended] = (hashes[lasts] != hashes[lasts - 1]) & (piece.lengths[piece.ending] > 1)
         ends_at_zero[ended] = _are_zero(piece, names, lasts + 1)
         goes_on = bool(piece.first_step)
         begun = piece.episodes[goes_on:]
@@ -46,11 +48,9 @@ def check_final_observations(facts: Facts) -> Check:
         text = "the final observation of {} was never recorded, as the data say"
         missing = np.flatnonzero(facts.missing_finals)
         findings.append(about_episodes(CHECK, "note", "observations", text, missing))
-    moves = repeats <= limit("copied steps") * max(1, steps)
-    few = max(limit("fewest episodes"), limit("copied finals") * known.sum())
-    if moves and len(repeated) >= few:
-        text = "the final observation of {} repeats the one before it: perhaps T observations for T actions"
-        findings.append(about_episodes(CHECK, "warning", "observations", text, repeated))
+    findings += _repeated(
+        repeated, moved[repeated], repeats / max(1, steps), steps, int(known.sum())
+    )
     if (first != first[0]).any() and len(shifted) >= max(2, limit("shifted finals") * count):
         text = "the final observation of {} is the first one of the next episode"
         findings.append(about_episodes(CHECK, "error", "observations", text, shifted))
@@ -58,6 +58,26 @@ def check_final_observations(facts: Facts) -> Check:
         text = "the final observation of {} is zero: it was probably never recorded"
         findings.append(about_episodes(CHECK, "warning", "observations", text, zero))
     return findings
+
+
+def _repeated(
+    repeated: np.ndarray, moved: np.ndarray, usual: float, steps: int, episodes: int
+) -> list[Finding]:
+    """Return the finding about final observations that repeat the ones before them.
+
+    Most of them: perhaps each was copied. A few: where observations hardly ever repeat, and where the
+    world had not come to rest before.
+    """
+    habit = max(limit("fewest episodes"), limit("copied finals") * episodes)
+    if usual <= limit("copied steps") and len(repeated) >= habit:
+        text = "the final observation of {} repeats the one before it: perhaps T observations for T actions"
+        return [about_episodes(CHECK, "warning", "observations", text, repeated)]
+    alone = repeated[moved]
+    by_chance = (usual + 1 / max(1, steps)) * episodes
+    if not len(alone) or by_chance > limit("copied by chance") * len(alone):
+        return []
+    text = "the final observation of {} repeats the one before it, as hardly any other does"
+    return [about_episodes(CHECK, "warning", "observations", text, alone)]
 
 
 def check_next_observations(facts: Facts) -> Check:
@@ -82,7 +102,7 @@ def check_next_observations(facts: Facts) -> Check:
     return [
         Finding(
             check=CHECK,
-            gravity="error",
+            severity="error",
             column=name,
             text=f"{count:,} rows differ from the observation of the following row",
             episode=place[0],

@@ -12,20 +12,20 @@ from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.reading.dataset import Dataset
 
 __all__ = [
-    "GRAVITIES",
+    "SEVERITIES",
     "Audit",
     "Check",
     "Facts",
     "Finding",
-    "Gravity",
+    "Severity",
     "about_episodes",
     "place_text",
 ]
 
-Gravity = Literal["error", "warning", "note"]
+Severity = Literal["error", "warning", "note"]
 
-GRAVITIES: dict[Gravity, str] = {
-    "error": "wrong however it is read",
+SEVERITIES: dict[Severity, str] = {
+    "error": "the data are wrong",
     "warning": "probably wrong: look at it",
     "note": "true, and worth knowing",
 }
@@ -36,21 +36,25 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         check: Name of the check.
-        gravity: `error`, `warning` or `note`.
+        severity: `error`, `warning` or `note`.
         column: The column, with the index of a number in its rows: `observations[3]`.
         text: What was found, in a sentence.
         episode: The first episode with it; None if it is about no single one.
         step: Its first step there; None if it is about no single one.
         count: How many rows, steps or episodes have it, as the text says.
+        last_step: The last step of the first place, if it is more than one step.
+        beside: Another number that shows it, next to the column; empty for none.
     """
 
     check: str
-    gravity: Gravity
+    severity: Severity
     column: str
     text: str
     episode: int | None = None
     step: int | None = None
     count: int = 1
+    last_step: int | None = None
+    beside: str = ""
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +67,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         episodes: Number of episodes that were looked at.
         steps: Number of their steps.
         is_partial: Whether only a part of the version is on this machine.
-        findings: What was found, the gravest first.
+        findings: What was found, the most severe first.
         checks: Names of the checks that ran.
         not_checked: Why something was not checked, by check.
     """
@@ -83,13 +87,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no finding is an error."""
         return not self.of("error")
 
-    def of(self, gravity: Gravity) -> list[Finding]:
-        """Return the findings of one gravity."""
-        return [one for one in self.findings if one.gravity == gravity]
+    def of(self, severity: Severity) -> list[Finding]:
+        """Return the findings of one severity."""
+        return [one for one in self.findings if one.severity == severity]
 
     def summary(self) -> str:
-        """Return the number of findings of each gravity, in words."""
-        counts = [(len(self.of(gravity)), gravity) for gravity in GRAVITIES]
+        """Return the number of findings of each severity, in words."""
+        counts = [(len(self.of(severity)), severity) for severity in SEVERITIES]
         return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def place_text(finding: Finding) -> str:
 
 def about_episodes(
     check: str,
-    gravity: Gravity,
+    severity: Severity,
     column: str,
     text: str,
     episodes: np.ndarray,
@@ -144,7 +148,7 @@ def about_episodes(
     subject = "1 episode" if one else f"each of {len(distinct):,} episodes"
     return Finding(
         check=check,
-        gravity=gravity,
+        severity=severity,
         column=column,
         text=text.format(subject),
         episode=int(distinct[0]),

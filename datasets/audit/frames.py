@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
 from orlog.datasets.audit.pieces import Piece, plain_columns
+from orlog.datasets.audit.runs import Runs
 from orlog.datasets.audit.thresholds import limit
 
 __all__ = ["check_frames"]
@@ -18,22 +18,13 @@ SAMPLED = (
 )
 
 
-class _Run(NamedTuple):
-    """Steps of an episode in which a frame stays the same."""
-
-    episode: int
-    step: int
-    steps: int
-
-
 class _Camera:
     """What one column of images has shown so far."""
 
     def __init__(self) -> None:
         self.blank: list[tuple[int, int]] = []  # (episode, row)
         self.steps = self.still = 0
-        self.frozen: list[_Run] = []
-        self.open: _Run | None = None  # at the end of a piece that does not end its episode
+        self.frozen = Runs(limit("frozen steps"))
 
 
 def check_frames(facts: Facts) -> Check:
@@ -80,27 +71,7 @@ def _look(piece: Piece, name: str, camera: _Camera) -> None:
         still[step] = np.array_equal(frames[row], frames[row + 1])
     camera.steps += piece.steps
     camera.still += int(still.sum())
-    _note_runs(piece, still, camera)
-
-
-def _note_runs(piece: Piece, still: np.ndarray, camera: _Camera) -> None:
-    """Note the runs of steps in which nothing changes, each within its episode."""
-    runs = [] if camera.open is None else [camera.open]
-    camera.open = None
-    if still.any():
-        firsts = piece.ends - piece.lengths
-        starts = still & ~np.concatenate([[False], still[:-1]])
-        starts[firsts] |= still[firsts]
-        lengths = np.bincount((starts.cumsum() - 1)[still])
-        episodes, steps = piece.places(np.flatnonzero(starts))
-        new = [_Run(*one) for one in np.transpose([episodes, steps, lengths]).tolist()]
-        if runs and still[0]:
-            before = runs.pop()
-            new[0] = before._replace(steps=before.steps + new[0].steps)
-        runs += new
-        if not piece.is_end and still[-1]:
-            camera.open = runs.pop()
-    camera.frozen += [one for one in runs if one.steps >= limit("frozen steps")]
+    camera.frozen.add(piece, still)
 
 
 def _blank_frames(facts: Facts, name: str, blank: list[tuple[int, int]]) -> list[Finding]:
@@ -112,7 +83,7 @@ def _blank_frames(facts: Facts, name: str, blank: list[tuple[int, int]]) -> list
     return [
         Finding(
             check="frames",
-            gravity="note" if is_habit else "warning",
+            severity="note" if is_habit else "warning",
             column=name,
             text=f"{count:,} frame{'s are' if count > 1 else ' is'} blank, all of one value, in {episodes:,} "
             f"episode{'s' if episodes > 1 else ''}",
@@ -125,21 +96,22 @@ def _blank_frames(facts: Facts, name: str, blank: list[tuple[int, int]]) -> list
 
 def _frozen_frames(name: str, camera: _Camera) -> list[Finding]:
     """Return the runs of equal frames, unless frames often stay the same elsewhere too."""
-    frozen = sum(one.steps for one in camera.frozen)
+    frozen, runs = camera.frozen.steps, camera.frozen.found
     elsewhere = (camera.still - frozen) / max(1, camera.steps - frozen)
-    if not camera.frozen or elsewhere > limit("hardly still"):
+    if not runs or elsewhere > limit("hardly still"):
         return []
-    count, longest = len(camera.frozen), max(one.steps for one in camera.frozen)
+    count, longest = len(runs), max(one.steps for one in runs)
     return [
         Finding(
             check="frames",
-            gravity="warning",
+            severity="warning",
             column=name,
             text=f"stays the same for {longest:,} steps"
             + (f" at most, in {count:,} places" if count > 1 else "")
             + ", though it changes in nearly every other step: a camera that hangs",
-            episode=camera.frozen[0].episode,
-            step=camera.frozen[0].step,
+            episode=runs[0].episode,
+            step=runs[0].step,
+            last_step=runs[0].step + runs[0].steps,
             count=count,
         )
     ]

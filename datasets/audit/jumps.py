@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from orlog.datasets.audit.findings import Check, Facts, Finding
-from orlog.datasets.audit.pieces import Piece, dimension, pieces
+from orlog.datasets.audit.pieces import Piece, dimension
+from orlog.datasets.audit.sampling import sampled_pieces
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 
@@ -27,8 +28,6 @@ __all__ = ["check_jumps", "count_outliers"]
 
 KEPT = 1024  # largest residuals of each number
 TAIL = 100  # residuals after the gap that say how fast the tail falls
-SAMPLED_EPISODES = 64
-SAMPLED_STEPS = 2**16
 
 
 def check_jumps(facts: Facts) -> Check:
@@ -106,7 +105,7 @@ def _findings(
         findings.append(
             Finding(
                 check="jumps",
-                gravity="warning" if places is strong and not is_habit else "note",
+                severity="warning" if places is strong and not is_habit else "note",
                 column=model.dimension(facts, worst),
                 text=text,
                 episode=first[0],
@@ -244,19 +243,13 @@ def _fit(facts: Facts, names: list[str]) -> _Model:
     }
     actions = judged_columns(facts, "actions", kinds="fiu")
     model = _Model(numbers, actions, None, np.zeros(starts[-1]))
-    chosen = np.unique(
-        np.linspace(0, dataset.total_episodes - 1, SAMPLED_EPISODES).astype(np.int64)
-    )
-    inputs, outputs, steps = [], [], 0
-    for piece in pieces(dataset[chosen], facts.missing_finals[chosen]):
+    inputs, outputs = [], []
+    for piece in sampled_pieces(facts):
         changes, _ = model.residuals(piece)
         given = model.inputs(piece)
         good = np.isfinite(changes).all(axis=0) & np.isfinite(given).all(axis=0)
         inputs.append(given[:, good])
         outputs.append(changes[:, good])
-        steps += int(good.sum())
-        if steps > SAMPLED_STEPS:
-            break
     x, y = np.concatenate(inputs, axis=1), np.concatenate(outputs, axis=1)
     usual = np.quantile(np.abs(y), limit("usual changes"), axis=1) if y.size else model.usual
     if x.shape[1] < 4 * (x.shape[0] + 1) or model.outputs > limit("wide rows"):

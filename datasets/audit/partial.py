@@ -75,7 +75,7 @@ def open_part(given: Given) -> Part | None:
         dataset,
         Finding(
             check="partial",
-            gravity="note",
+            severity="note",
             column="",
             text=f"a part of the version, as it was downloaded: {len(episodes):,} of "
             f"{manifest.total_episodes:,} episodes{without}; nothing is damaged, and the rest was "

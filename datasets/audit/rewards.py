@@ -22,7 +22,7 @@ from orlog.errors import OrlogError, clause
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.environments import make_environment
 
-__all__ = ["FORMULAS", "check_rewards"]
+__all__ = ["FORMULAS", "check_rewards", "computed_rewards"]
 
 Formula = Callable[[Piece], "np.ndarray | None"]
 
@@ -110,7 +110,7 @@ def check_rewards(facts: Facts) -> Check:
     return [
         Finding(
             check="rewards",
-            gravity="warning" if is_other else "error",
+            severity="warning" if is_other else "error",
             column="rewards",
             text=text,
             episode=episode,
@@ -118,6 +118,12 @@ def check_rewards(facts: Facts) -> Check:
             count=count,
         )
     ]
+
+
+def computed_rewards(facts: Facts, piece: Piece) -> np.ndarray | None:
+    """Return the rewards that the environment gives for a piece; None if they do not follow from it."""
+    formula = _formula(facts)
+    return None if isinstance(formula, str) else formula(piece)
 
 
 def _formula(facts: Facts) -> Formula | str:

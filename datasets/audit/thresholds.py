@@ -44,6 +44,38 @@ THRESHOLDS = {
     "stuck steps": Threshold(
         20, "Steps of an episode from which a number that never changes in it counts as stuck."
     ),
+    "hardly frozen": Threshold(
+        0.01,
+        "A number that stays the same in less than this share of the other steps may count as frozen in a "
+        "few episodes, however it goes on. In our datasets numbers that never rest for long have 0; the "
+        "least that one that does has is 0.028.",
+    ),
+    "frozen episodes": Threshold(
+        0.05, "Share of the episodes up to which a number may be frozen, however it goes on."
+    ),
+    "frozen leap": Threshold(
+        1.0,
+        "How many times as large as the usual change the one after a frozen number is, if there are more or "
+        "the number rests elsewhere. What rests by nature has 0 to 0.4 in our datasets.",
+    ),
+    "saturated share": Threshold(
+        0.15,
+        "Share of an episode's values of an action on its smallest and largest one from which it is saturated, "
+        "if nearly no other episode is. The largest of one in our datasets where the others are not: 0.03.",
+    ),
+    "saturated episodes": Threshold(
+        0.05, "Share of the episodes up to which they are reported as saturated, one by one."
+    ),
+    "hardly saturated": Threshold(
+        0.01,
+        "Share of the values of the other episodes up to which they are not saturated, but for one smallest and "
+        "one largest in each. In our datasets 0, or more than 0.02 where controllers saturate.",
+    ),
+    "wholly saturated": Threshold(
+        0.9,
+        "The same share where others are saturated in part. The largest in our mazes, whose controllers are: 0.7.",
+    ),
+    "partly saturated": Threshold(0.75, "The share that no other episode may exceed for that."),
     "frozen steps": Threshold(
         20, "Steps from which a frame that stays the same is reported, if nearly all others change."
     ),
@@ -79,6 +111,10 @@ THRESHOLDS = {
     "copied steps": Threshold(
         0.1, "Share of other steps up to which observations may repeat, if final ones must not."
     ),
+    "copied by chance": Threshold(
+        0.1,
+        "How many final observations may be expected to repeat the one before it by chance, for each that does.",
+    ),
     "shifted finals": Threshold(
         0.1, "Share of the episodes whose final observation is the first one of the next episode."
     ),
@@ -93,6 +129,47 @@ THRESHOLDS = {
     ),
     "other rewards": Threshold(
         0.5, "If more than this share of the rewards differs, another formula was used on purpose."
+    ),
+    "fewest aligned steps": Threshold(
+        500, "Steps from which actions and rewards are judged to be of the step before or after."
+    ),
+    "fewest steps to align": Threshold(
+        20, "Steps of an episode from which it is judged by itself."
+    ),
+    "explained changes": Threshold(
+        0.05,
+        "Share of the changes of some number that actions explain, beyond earlier observations, from which "
+        "single episodes are judged. Our datasets: 0.27 to 1.",
+    ),
+    "explained changes by shifted actions": Threshold(
+        0.1, "The same share from which the actions of all episodes may count as shifted."
+    ),
+    "shifted gain": Threshold(
+        1.5,
+        "How many times as much as actions explain those of the step before or after do, if all are shifted. "
+        "Our datasets, as they are: 0.5 at most; shifted by a step: 2.1 at least.",
+    ),
+    "free actions": Threshold(
+        0.1,
+        "Share of the actions' variance that must not follow from the observations for this to be told.",
+    ),
+    "unexplained rewards": Threshold(
+        0.3,
+        "Share of the rewards' variance that may be unexplained where they are judged by prediction.",
+    ),
+    "shifted rewards": Threshold(
+        0.5,
+        "How much of what is unexplained of the rewards is left if they are taken from the step before or after "
+        "and all are shifted; and from which it can be told for one episode.",
+    ),
+    "aligned errors": Threshold(
+        0.8,
+        "How large the errors of an episode's predictions are with the actions or rewards of the step before or "
+        "after, as a share of its own. Our datasets as they are: 0.9 at least.",
+    ),
+    "aligned evidence": Threshold(
+        4.0,
+        "How many standard errors they must be smaller by. Our datasets, as they are: 1.6 at most.",
     ),
     "return error": Threshold(
         1e-6, "Difference of a recorded return from the sum of rewards, relative to their sizes."

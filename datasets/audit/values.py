@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import gymnasium
 import numpy as np
 
-from orlog.datasets.audit.findings import Check, Facts, Finding, Gravity
+from orlog.datasets.audit.findings import Check, Facts, Finding, Severity
 from orlog.datasets.audit.pieces import Piece, dimension, plain_columns
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.columns.bounds import Bounds, bounds_of, describe_outside, lies_inside
@@ -20,7 +20,6 @@ __all__ = [
     "check_bounds",
     "check_finite",
     "check_ranges",
-    "check_stuck",
     "check_unused_actions",
     "judged_columns",
 ]
@@ -61,7 +60,7 @@ def check_finite(facts: Facts) -> Check:
     return [
         Finding(
             check="finite",
-            gravity="warning" if name.startswith(("infos/", "episodes/")) else "error",
+            severity="warning" if name.startswith(("infos/", "episodes/")) else "error",
             column=name,
             text=f"{count:,} number{_s(count)} {'is' if count == 1 else 'are'} infinite or NaN",
             episode=firsts[name][0],
@@ -96,7 +95,7 @@ def check_bounds(facts: Facts) -> Check:
     return [
         Finding(
             check="bounds",
-            gravity="warning",
+            severity="warning",
             column=name,
             text=describe_outside(outside, bounds[name]),
             episode=firsts[name][0],
@@ -184,13 +183,13 @@ def _constant(
     facts: Facts, name: str, extremes: _Extremes, constant: np.ndarray
 ) -> Iterator[Finding]:
     is_action = name.startswith("actions")
-    gravity: Gravity = "warning" if is_action else "note"
+    severity: Severity = "warning" if is_action else "note"
     for run in _runs(np.flatnonzero(constant)):
         value = extremes.low[run[0]]
         same = np.all(extremes.low[run] == value)
         yield Finding(
             check="unused actions" if is_action else "constant",
-            gravity=gravity,
+            severity=severity,
             column=_dimensions(facts, name, run),
             text=f"always {f'{value:g}' if same else 'the same'} in {extremes.rows:,} rows"
             + (": this action was never used" if is_action else ""),
@@ -217,7 +216,7 @@ def _clipped(
             each = "" if np.all(value[run] == value[run[0]]) else " and others"
             yield Finding(
                 check="saturated",
-                gravity="note",
+                severity="note",
                 column=_dimensions(facts, name, run),
                 text=f"{at[run].sum() / extremes.rows / len(run):.1%} of the values equal the {kind} "
                 f"one, {value[run[0]]:g}{each}: clipped, or a sensor at its limit",
@@ -243,7 +242,7 @@ def _on_bounds(
     ):
         yield Finding(
             check="saturated",
-            gravity="note",
+            severity="note",
             column=_dimensions(facts, name, run),
             text=f"{on[run].sum() / extremes.rows / len(run):.1%} of the values lie on a bound of "
             "the Box: policies that squash actions with tanh never reach it",
@@ -272,7 +271,7 @@ def check_unused_actions(facts: Facts) -> Check:
     return [
         Finding(
             check="unused actions",
-            gravity="warning",
+            severity="warning",
             column=name,
             text=f"{len(unused)} of {len(count)} actions were never taken in {count.sum():,} steps: "
             f"{_listed(unused + starts[name])}",
@@ -282,59 +281,6 @@ def check_unused_actions(facts: Facts) -> Check:
         if len(unused := np.flatnonzero(count == 0))
         and count.sum() >= limit("fewest rows") * len(count)
     ]
-
-
-def check_stuck(facts: Facts) -> Check:
-    """Find episodes in which a number never changes that changes in nearly every other step."""
-    names = judged_columns(facts, "observations", "actions")
-    dataset = facts.dataset
-    sizes = {name: math.prod(dataset.schema.columns()[name].shape) for name in names}
-    still = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-    stuck: dict[str, list[tuple[int, int]]] = {name: [] for name in names}  # (number, episode)
-    rows = stuck_steps = 0
-    while (piece := (yield)) is not None:
-        rows += piece.steps
-        firsts = piece.ends - piece.lengths
-        for name in names:
-            numbers = piece.numbers(name)
-            same = numbers[:, 1:] == numbers[:, :-1]
-            if axis_of(name) == "observation":
-                same = same.take(piece.before, axis=1)
-            else:  # an episode's first action follows none
-                same = np.concatenate([np.zeros((len(same), 1), np.bool_), same], axis=1)
-                same[:, firsts] = False
-            if not same.any():
-                continue
-            still[name] += np.count_nonzero(same, axis=1)
-            each = np.add.reduceat(same, firsts, axis=1, dtype=np.int64)
-            needed = piece.lengths - (axis_of(name) != "observation")
-            whole = (each >= needed) & (needed >= limit("stuck steps"))
-            stuck[name] += [
-                (int(number), int(piece.episodes[index]))
-                for number, index in zip(*np.nonzero(whole), strict=True)
-            ]
-    findings = []
-    for name in names:
-        for number in range(sizes[name]):
-            episodes = sorted({episode for one, episode in stuck[name] if one == number})
-            stuck_steps = int(dataset.episode_lengths[episodes].sum()) if episodes else 0
-            moving = max(1, rows - stuck_steps)
-            elsewhere = (still[name][number] - stuck_steps) / moving
-            if not episodes or elsewhere > limit("hardly still") or stuck_steps > rows / 2:
-                continue
-            findings.append(
-                Finding(
-                    check="stuck",
-                    gravity="warning",
-                    column=dimension(dataset, name, number),
-                    text=f"never changes in {len(episodes):,} episode{_s(len(episodes))}, though it "
-                    "changes in nearly every step of the others",
-                    episode=episodes[0],
-                    step=0,
-                    count=len(episodes),
-                )
-            )
-    return findings
 
 
 def _runs(indices: np.ndarray) -> list[np.ndarray]:

@@ -260,11 +260,11 @@ def _parents(manifest: Manifest) -> list[str]:
 
 
 def _findings(audit: Audit | None) -> list[str]:
-    """Return what the audit found, the gravest first."""
+    """Return what the audit found, the most severe first."""
     if audit is None or not audit.findings:
         return []
     rows = [
-        tuple(map(escaped, (one.gravity, one.check, one.column, place_text(one), one.text)))
+        tuple(map(escaped, (one.severity, one.check, one.column, place_text(one), one.text)))
         for one in audit.findings[:MOST_FINDINGS]
     ]
     found = [

@@ -14,6 +14,7 @@ from orlog.terminal import console, errors, print_json, printable, progress_bar,
 
 if TYPE_CHECKING:
     from orlog.datasets.audit.findings import Audit
+    from orlog.datasets.reading.dataset import Dataset
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -38,10 +39,11 @@ def audit(
 ) -> None:
     """Check whether the data of a dataset make sense. Exit code 3 if something is wrong.
 
-    It reads every value once: NaN, bounds, constant, stuck and clipped numbers, flags against the
-    time limit, final observations, returns, lengths and times, jumps inside of episodes, rewards as
-    the environment computes them, duplicates, and splits that share data. Errors are wrong however
-    they are read; warnings and notes leave the exit code 0.
+    It reads every value: NaN, bounds, constant, stuck and clipped dimensions, flags against the
+    time limit, final observations, returns, lengths and times, jumps inside of episodes, actions and
+    rewards that are shifted by a step, rewards as the environment computes them, duplicates, and
+    splits that share data. Errors mean that the data are wrong; warnings and notes leave the exit
+    code 0. The page of --html plots the first places.
     """
     from orlog.datasets.audit.audit import audit as audit_dataset
 
@@ -52,7 +54,7 @@ def audit(
     if html is not None:
         from orlog.audit_page import write_audit_page
 
-        write_audit_page(found, html)
+        write_audit_page(found, html, _dataset(name))
     if as_json:
         print_json(found.to_json())
     else:
@@ -61,6 +63,17 @@ def audit(
             console.print(f"written: {escape(str(html))}", soft_wrap=True)
     if not found.is_good:
         raise typer.Exit(3)
+
+
+def _dataset(name: str) -> Dataset | None:
+    """Return what was audited, to plot places of it; None for a part of it."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.errors import OrlogError
+
+    try:
+        return load_dataset(name)
+    except OrlogError:
+        return None
 
 
 def print_audit(found: Audit) -> None:
@@ -73,7 +86,7 @@ def print_audit(found: Audit) -> None:
     if found.findings:
         rows = [
             [
-                f"[{_COLORS[one.gravity]}]{one.gravity}[/]",
+                f"[{_COLORS[one.severity]}]{one.severity}[/]",
                 *map(escape, (one.check, one.column, place_text(one), one.text)),
             ]
             for one in found.findings

@@ -79,7 +79,7 @@ class Defect:
 
     plant: Callable[[list[Draft]], object]
     check: str
-    gravity: str
+    severity: str
     column: str
     episode: int | None = None
     step: int | None = None
@@ -303,13 +303,13 @@ def test_a_planted_defect_is_found(
     audit = orlog.audit(write(drafts))
     found = [one for one in audit.findings if fits(one, defect)]
     assert found, audit.findings
-    assert audit.is_good == (not any(one.gravity == "error" for one in audit.findings))
+    assert audit.is_good == (not any(one.severity == "error" for one in audit.findings))
 
 
 def fits(finding: Finding, defect: Defect) -> bool:
-    expected = [defect.check, defect.gravity, defect.column]
+    expected = [defect.check, defect.severity, defect.column]
     return (
-        [finding.check, finding.gravity, finding.column[: len(defect.column)]] == expected
+        [finding.check, finding.severity, finding.column[: len(defect.column)]] == expected
         and (defect.episode is None or finding.episode == defect.episode)
         and (defect.step is None or finding.step == defect.step)
         and (defect.count is None or finding.count == defect.count)
@@ -369,7 +369,7 @@ def test_a_part_of_a_version_is_told_from_a_damaged_one(mini_folder: Path) -> No
     assert "67 of 67 episodes, without infos/behavior_goal" in found.text
     next(part.glob("rewards/c.*")).unlink()  # which the record says is here
     (found,) = orlog.audit(part).findings
-    assert (found.check, found.gravity) == ("damage", "error")
+    assert (found.check, found.severity) == ("damage", "error")
 
 
 def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
@@ -396,7 +396,7 @@ def test_images_texts_and_episodes_of_any_length_are_audited() -> None:
             if length == 300:
                 writer.add_episode(episode)
     (found,) = orlog.audit("lab/words-v1").findings
-    assert (found.check, found.gravity, found.episode) == ("duplicates", "note", 2)
+    assert (found.check, found.severity, found.episode) == ("duplicates", "note", 2)
 
 
 def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +422,7 @@ def test_blank_and_frozen_frames_are_found(monkeypatch: pytest.MonkeyPatch) -> N
                 )
             )
     found = [one for one in orlog.audit("lab/camera-v1").findings if one.check == "frames"]
-    assert [(one.gravity, one.episode, one.step, one.count) for one in found] == [
+    assert [(one.severity, one.episode, one.step, one.count) for one in found] == [
         ("warning", 1, 17, 1),
         ("warning", 4, 50, 2),
     ]
@@ -446,7 +446,7 @@ def test_long_episodes_are_read_in_pieces(
 
 def test_of_a_maze_only_what_is_true_is_said(mini: Dataset) -> None:
     audit = orlog.audit(mini)
-    assert {one.gravity for one in audit.findings} == {"note"}
+    assert {one.severity for one in audit.findings} == {"note"}
     assert {one.check for one in audit.findings} == {"saturated", "flags", "jumps"}
     assert list(audit.not_checked) == ["splits"]  # so its rewards were computed again
 
@@ -458,7 +458,7 @@ def test_a_reward_that_a_maze_would_not_give_is_found(mini: Dataset) -> None:
             rewards[7] += episode.index == 1
             writer.add_episode(dataclasses.replace(episode, rewards=rewards))
     found = [one for one in orlog.audit("lab/maze-v1").findings if one.check == "rewards"]
-    assert [(one.gravity, one.episode, one.step, one.count) for one in found] == [
+    assert [(one.severity, one.episode, one.step, one.count) for one in found] == [
         ("error", 1, 7, 1)
     ]
 

@@ -1,0 +1,160 @@
+"""Defects of a single episode out of sixty, and of all of them: shifts, freezes, repeats, saturation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.audit.findings import Finding
+from tests.command_line import orlog as run
+
+EPISODES, BAD = 60, 23
+Draft = dict[str, Any]
+
+
+def record(
+    environment: str, horizon: int, scale: float
+) -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+    """Return episodes of an environment with random actions that are held for a few steps."""
+    env = gymnasium.make(environment, max_episode_steps=horizon)
+    rng = np.random.default_rng(0)
+    is_discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
+    drafts = []
+    for seed in range(EPISODES):
+        seen, actions, rewards = [env.reset(seed=seed)[0]], [], []
+        ends: list[list[bool]] = []
+        while not ends or not any(ends[-1]):
+            size = env.action_space.shape or ()
+            box = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
+            action: Any = np.int64(rng.integers(2)) if is_discrete else box
+            observation, reward, *flags, _ = env.step(action)
+            seen.append(observation)
+            actions.append(action)
+            rewards.append(float(reward))
+            ends.append(flags)
+        drafts.append(
+            {
+                "observations": np.array(seen),
+                "actions": np.array(actions),
+                "rewards": np.array(rewards),
+                "terminations": np.array(ends)[:, 0],
+                "truncations": np.array(ends)[:, 1],
+            }
+        )
+    return env, drafts
+
+
+@pytest.fixture(scope="module")
+def pendulum() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+    return record("Pendulum-v1", 200, 2.0)
+
+
+@pytest.fixture(scope="module")
+def cheetah() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+    return record("HalfCheetah-v5", 100, 1.0)
+
+
+@pytest.fixture(scope="module")
+def poles() -> tuple[gymnasium.Env[Any, Any], list[Draft]]:
+    return record("CartPole-v1", 500, 1.0)
+
+
+def findings(env: gymnasium.Env[Any, Any], drafts: list[Draft]) -> list[Finding]:
+    with orlog.DatasetWriter("lab/subtle-v1", environment=env) as writer:
+        for draft in drafts:
+            writer.add_episode(orlog.Episode(**draft))
+    return orlog.audit(writer.folder).findings
+
+
+def freeze(draft: Draft) -> None:
+    start = len(draft["actions"]) // 3
+    draft["observations"][start : start + 40, -1] = draft["observations"][start, -1]
+
+
+def repeat_final(draft: Draft) -> None:
+    draft["observations"][-1] = draft["observations"][-2]
+
+
+def saturate(draft: Draft) -> None:
+    half = 0.4 * np.abs(draft["actions"]).max()
+    draft["actions"] = draft["actions"].clip(-half, half)
+
+
+def shift_actions(draft: Draft) -> None:
+    draft["actions"] = np.roll(draft["actions"], 1, axis=0)
+
+
+def shift_rewards(draft: Draft) -> None:
+    draft["rewards"] = np.roll(draft["rewards"], 1)
+
+
+CASES: list[tuple[str, Callable[[Draft], None], set[str]]] = [
+    ("pendulum", freeze, {"stuck"}),
+    ("cheetah", freeze, {"stuck"}),
+    ("pendulum", repeat_final, {"final observations"}),
+    ("cheetah", repeat_final, {"final observations"}),
+    ("poles", repeat_final, {"final observations"}),
+    ("pendulum", saturate, {"saturated"}),
+    ("cheetah", saturate, {"saturated"}),
+    ("pendulum", shift_actions, {"alignment"}),
+    ("cheetah", shift_actions, {"alignment"}),
+    ("poles", shift_actions, {"alignment"}),
+    ("pendulum", shift_rewards, {"alignment", "rewards"}),
+    ("cheetah", shift_rewards, {"alignment", "rewards"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "plant", "checks"), CASES, ids=[f"{kind}-{plant.__name__}" for kind, plant, _ in CASES]
+)
+def test_a_defect_of_one_episode_of_sixty_is_found_and_named(
+    kind: str, plant: Callable[[Draft], None], checks: set[str], request: pytest.FixtureRequest
+) -> None:
+    env, good = request.getfixturevalue(kind)
+    drafts = copy.deepcopy(good)
+    plant(drafts[BAD])
+    found = [one for one in findings(env, drafts) if one.check in checks]
+    assert BAD in {one.episode for one in found}, found
+    assert {one.severity for one in found} <= {"warning", "error"}
+
+
+@pytest.mark.parametrize("kind", ["pendulum", "cheetah", "poles"])
+@pytest.mark.parametrize("plant", [shift_actions, shift_rewards])
+def test_a_shift_of_all_episodes_is_found(
+    kind: str, plant: Callable[[Draft], None], request: pytest.FixtureRequest
+) -> None:
+    env, good = request.getfixturevalue(kind)
+    if kind == "poles" and plant is shift_rewards:
+        pytest.skip("all its rewards are 1")
+    drafts = copy.deepcopy(good)
+    for draft in drafts:
+        plant(draft)
+    found = findings(env, drafts)
+    assert any(one.check in ("alignment", "rewards") for one in found), found
+
+
+@pytest.mark.parametrize("kind", ["pendulum", "cheetah", "poles"])
+def test_good_data_raise_no_alarm(kind: str, request: pytest.FixtureRequest) -> None:
+    env, good = request.getfixturevalue(kind)
+    assert [one for one in findings(env, good) if one.severity != "note"] == []
+
+
+def test_the_page_plots_the_place(
+    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], tmp_path: Path
+) -> None:
+    env, good = pendulum
+    drafts = copy.deepcopy(good)
+    freeze(drafts[BAD])
+    findings(env, drafts)
+    written = run("audit", "lab/subtle-v1", "--html", str(tmp_path / "audit.html"))
+    assert written.returncode == 3  # the rewards of these steps are wrong then
+    page = (tmp_path / "audit.html").read_text("utf-8")
+    assert page.count("<svg") == 2
+    assert f"episode {BAD}" in page
