@@ -119,9 +119,11 @@ def test_a_defect_of_one_episode_of_sixty_is_found_and_named(
 ) -> None:
     env, good = request.getfixturevalue(kind)
     drafts = copy.deepcopy(good)
-    plant(drafts[BAD])
+    # Random actions end some episodes of poles before there is anything to tell.
+    bad = BAD if kind != "poles" else int(np.argmax([len(one["actions"]) for one in good]))
+    plant(drafts[bad])
     found = [one for one in findings(env, drafts) if one.check in checks]
-    assert BAD in {one.episode for one in found}, found
+    assert bad in {one.episode for one in found}, found
     assert {one.severity for one in found} <= {"warning", "error"}
 
 
