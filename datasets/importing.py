@@ -156,7 +156,12 @@ def import_dataset(
     destination = datasets_folder() / wanted.name / version
     with unfinished_folder(destination, on_wait=on_wait) as folder:
         check_unused(wanted.name, version, is_listed=listed is not None)
-        sums = [_hash(file) for file in files] if listed is None else listed.sums
+        proven = listed is not None
+        if listed is None:
+            hashed = [_hash(file) for file in files]
+            sums, proven = [one for one, _ in hashed], all(is_listed for _, is_listed in hashed)
+        else:
+            sums = listed.sums
         notes = list(filter(None, map(superseded, sums)))
         if listed is None:
             operation = f"read {file_format.name}"
@@ -194,6 +199,7 @@ def import_dataset(
                     "again.",
                     file=str(source),
                 )
+        found.has_checksums = proven
         on_found(found)
         if not dry_run:
             if said.environment is not None:
@@ -244,19 +250,18 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def _hash(path: Path) -> str:
-    """Return the SHA-256 of a file, or of a list of the files of a folder.
+def _hash(path: Path) -> tuple[str, bool]:
+    """Return the SHA-256 of a file, or of a list of the files of a folder, and whether a list of checksums proves it.
 
     Raises:
         IntegrityError: `SHA256SUMS` beside them says otherwise.
     """
     if not path.is_dir():
         sha256 = hash_file(path)
-        check_sums(path.parent, {path.name: sha256}, all_of_it=False)
-        return sha256
+        return sha256, check_sums(path.parent, {path.name: sha256}, all_of_it=False)
     sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
-    check_sums(path, {name: sums[name] for name in sums if name != SUMS_FILE}, all_of_it=True)
-    return hash_of_sums(sums)
+    listed = {name: sums[name] for name in sums if name != SUMS_FILE}
+    return hash_of_sums(sums), check_sums(path, listed, all_of_it=True)
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:

@@ -164,6 +164,8 @@ class Found:
         lowest_return: The lowest sum of an episode's rewards.
         highest_return: The highest one.
         total_return: Sum of all rewards.
+        non_finite: How many numbers of each column are infinite or NaN, where some are.
+        has_checksums: Whether a list of checksums, beside the files or of a catalogue, proves them.
         doubts: Sentences about what was repaired, left out, or cannot be known.
     """
 
@@ -178,6 +180,8 @@ class Found:
     lowest_return: float = 0.0
     highest_return: float = 0.0
     total_return: float = 0.0
+    non_finite: dict[str, int] = dataclasses.field(default_factory=dict)
+    has_checksums: bool = False
     doubts: list[str] = dataclasses.field(default_factory=list)
 
     def count(self, steps: int, total: float, last: Steps) -> None:
@@ -244,4 +248,5 @@ def write_episodes(
     finally:
         writer.close()
     found.schema, found.doubts = written.schema, list(opened.doubts)
+    found.non_finite = written.non_finite
     return written, found

@@ -199,6 +199,16 @@ def _show_found(found: Found) -> None:
         ("observations", str(found.schema.observation_space)),
         ("actions", str(found.schema.action_space)),
         ("more columns", ", ".join(found.schema.extras) or "none"),
+        (
+            "not finite",
+            ", ".join(f"{name} {count:,}" for name, count in found.non_finite.items()) or "none",
+        ),
+        (
+            "checksums",
+            "compared, and right"
+            if found.has_checksums
+            else "none beside the files, so damage inside of them may go unnoticed",
+        ),
         ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
     ]
     console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,7 +16,7 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.formats import npz, robomimic, table
-from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.interchange.flags import flags_of
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
@@ -133,3 +135,26 @@ def test_a_number_too_large_is_refused(tmp_path: Path, text: str, is_read: bool)
 def test_a_flag_that_is_nan_is_no_end() -> None:
     with pytest.raises(SchemaError, match="row 7"):
         flags_of(np.array([0, 1, np.nan]), "done", "file", first=5)
+
+
+def test_an_import_says_what_is_not_finite_and_whether_checksums_were_compared(
+    tmp_path: Path,
+) -> None:
+    rewards = np.arange(10.0)
+    rewards[[3, 4]] = np.nan, np.inf
+    np.savez(
+        tmp_path / "a.npz",
+        observations=np.zeros((10, 2)),
+        actions=np.zeros((10, 1)),
+        rewards=rewards,
+        terminals=np.zeros(10, bool),
+        timeouts=np.arange(10) % 5 == 4,
+    )
+    said: list[Found] = []
+    options: Any = {"dry_run": True, "on_found": said.append}
+    orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", **options)
+    sha256 = hashlib.sha256((tmp_path / "a.npz").read_bytes()).hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{sha256}  a.npz\n")
+    orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", **options)
+    assert [one.has_checksums for one in said] == [False, True]
+    assert said[0].non_finite["rewards"] == 1  # the other was the last step of an episode
