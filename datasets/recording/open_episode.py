@@ -142,11 +142,24 @@ class OpenEpisode:
             return
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
+        self.set_flags(terminated, truncated)
         if self.wants_more:
             self._add_more(info, state, log_prob)
         self._keep_observation(after)
         self._keep_action(action)
         self._rewards.append(reward)
+
+    def set_flags(self, terminated: Any, truncated: Any, *, added: int = 0) -> None:
+        """Note the flags of a step that is added next, or of which `added` is 1 if it was added.
+
+        Raises:
+            SchemaError: one is NaN, which is no end and no step that goes on either.
+        """
+        if terminated != terminated or truncated != truncated:
+            raise SchemaError(
+                f"{self.where(added)}: terminated is {terminated} and truncated is {truncated}; "
+                "expected true or false; correct the environment."
+            )
         self.flags = terminated, truncated
 
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
@@ -158,12 +171,12 @@ class OpenEpisode:
         assert self.rows is not None
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
+        self.set_flags(terminated, truncated)
         number = reward
         if type(reward) not in _FLOATS:
             self._other_rewards[self.steps] = reward
             number = 0.0
         self.rows.keep_result((after, number, terminated, truncated, info), 0)
-        self.flags = terminated, truncated
 
     def _add_more(
         self,
@@ -259,9 +272,9 @@ class OpenEpisode:
             text = "action_log_prob is recorded only with action_log_probs=True"
         return SchemaError(f"{self.where()}: {text}.")
 
-    def where(self) -> str:
-        """Return dataset, episode and step in words."""
-        step = self._written + self.steps
+    def where(self, back: int = 0) -> str:
+        """Return dataset, episode and step in words: the next step, or one so many steps before it."""
+        step = self._written + self.steps - back
         return f"{self._writer.name}, episode {self._writer.total_episodes}, step {step}"
 
     def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:

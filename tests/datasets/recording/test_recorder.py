@@ -381,3 +381,27 @@ def test_a_recording_killed_at_any_instant_keeps_every_finished_episode(
 
 def orlog_has(name: str) -> bool:
     return (datasets_folder() / name / "1.0.0" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str) -> None:
+    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            flag: Any = np.nan if self.steps == 3 else terminated
+            return observation, reward, flag, truncated, info
+
+    made = gymnasium.make(environment, max_episode_steps=9)
+    env = orlog.record(Broken(made), "lab/broken-v1")
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match="episode 0, step 2: terminated is nan"):
+        env.step(env.action_space.sample())
+    env.close()
+    recorded = orlog.load_dataset("lab/broken-v1")
+    assert recorded.total_steps in (2, 3)
+    assert not recorded[0].terminations.any()
