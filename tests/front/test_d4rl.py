@@ -340,8 +340,10 @@ def test_what_cannot_be_scored_is_trained(upstream: Upstream, dataset: str) -> N
     assert one is not None
     assert (here.environment, here.benchmark) == (None, dataset)
     assert "checksum" in here.manifest.description
-    said = run("train", "bc", dataset, "--steps", "20")
-    assert one.reason in said
+    refused = orlog("train", "bc", dataset, "--steps", "20")
+    assert refused.returncode == 1
+    assert one.reason in refused.stderr
+    run("train", "bc", dataset, "--steps", "20", "--evaluations", "0")
     ended = orlog("evaluate", f"runs/bc/{dataset}/seed-0")
     assert ended.returncode != 0
     assert one.reason in ended.stderr
@@ -354,7 +356,7 @@ def test_choices_are_kept_as_choices(upstream: Upstream) -> None:
     here = download(upstream, dataset, body)
     assert str(here.action_space) == "Discrete(7)"
     np.testing.assert_array_equal(here[0].actions, body["actions"][: len(here[0].actions)])
-    run("train", "bc", dataset, "--steps", "20")
+    run("train", "bc", dataset, "--steps", "20", "--evaluations", "0")
     ended = orlog("train", "td3bc", dataset, "--steps", "20")
     assert ended.returncode != 0
     assert "takes" in ended.stderr
@@ -429,6 +431,6 @@ def test_a_file_of_ones_own_is_imported_like_one_of_d4rl(
     here = load_dataset("lab/hopper-v3")
     assert (here.benchmark, here.environment) == ("", None)
     assert str(here.action_space) == "Box(-inf, inf, (3,), float32)"
-    ended = orlog("train", "bc", "lab/hopper-v3", "--steps", "2")
+    ended = orlog("train", "bc", "lab/hopper-v3", "--steps", "2", "--evaluations", "0")
     assert "lab/hopper-v3: bc needs actions with finite bounds, found Box(-inf, inf" in ended.stderr
     assert "import the file with --like NAME" in ended.stderr
