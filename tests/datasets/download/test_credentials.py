@@ -111,3 +111,11 @@ def test_a_password_in_a_url_is_refused_without_repeating_it(words: tuple[str, .
     assert found.returncode == 1
     assert "netrc" in found.stderr
     assert "hunter2" not in found.stdout + found.stderr
+
+
+def test_a_linked_url_with_a_password_is_refused_without_repeating_it(tmp_path: Path) -> None:
+    link = ("registry", "link", str(tmp_path), "lab/x-v1@1.0.0")
+    found = command(*link, "http://ann:hunter2@127.0.0.1:9/x.hdf5", "--format", "d4rl-hdf5")
+    assert found.returncode != 0
+    assert "password" in found.stderr
+    assert "hunter2" not in found.stdout + found.stderr
