@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 CACHE_BYTES = 2**26
+CHECKSUM_BYTES = 4
 HEAP = re.compile(rb"GCOL\x01")  # what each heap of texts begins with
 HEAP_HEADER = 16
 LEAST_HEAP_BYTES = 4096
@@ -301,14 +302,47 @@ def _check_stored(
     stored_bytes = node.get_storage_size()
     if stored.get_layout() == h5py.h5d.CHUNKED:
         chunks = stored.get_chunk()
-        claimed = math.prod(-(-rows // chunk) for rows, chunk in zip(shape, chunks, strict=True))
-        whole = node.get_num_chunks() == claimed or not size
         if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK:
             raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
+        claimed = math.prod(-(-rows // chunk) for rows, chunk in zip(shape, chunks, strict=True))
+        whole = node.get_num_chunks() == claimed or not size
+        if h5py.h5z.FILTER_FLETCHER32 in filters:
+            packed = not filters.isdisjoint({h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_LZF})
+            _check_chunks(
+                node, None if packed else math.prod(chunks) * node.get_type().get_size(), where
+            )
     else:
         whole = stored_bytes == size * dtype.itemsize
     if not whole or stored_bytes > file_bytes:
         raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
+
+
+def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
+    """Refuse chunks that are smaller than their checksum, beyond which libhdf5 2.0.0 would read.
+
+    Args:
+        node: The dataset.
+        unpacked: Bytes of each chunk's values; None where they are compressed to any size.
+        where: What errors call it.
+
+    Raises:
+        IntegrityError: a chunk does not have the size of its values and their checksum.
+    """
+    chunks: list[Any] = []
+    node.chunk_iter(chunks.append)
+    for chunk in chunks:
+        values = chunk.size - CHECKSUM_BYTES
+        # A chunk may have been written without some filters; its mask says so.
+        if unpacked is None or chunk.filter_mask:
+            sound = values >= 0
+        else:
+            sound = values == unpacked
+        if not sound:
+            raise IntegrityError(
+                f"{where}: cannot be read as HDF5: its chunk at row {chunk.chunk_offset[0]:,} claims "
+                f"{chunk.size} bytes, which is not the size of its values and their checksum.",
+                file=where,
+            )
 
 
 def write_checked(group: Any, name: str, values: np.ndarray) -> None:

@@ -192,8 +192,9 @@ def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
 def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path) -> None:
     folder = run_folder(tmp_path, "bc", mini, 0)
     steps = itertools.count()
+    asked = {"seed": 0, "steps": 20, "curve_episodes": 2}  # as a reproduction of two episodes asks
     with pytest.raises(StoppedError):
-        train_run("bc", mini, folder, seed=0, steps=20, stop=lambda: next(steps) == 7)
+        train_run("bc", mini, folder, **asked, stop=lambda: next(steps) == 7)
     words = ["reproduce", "bc", mini.name, "--seeds", "1", "--steps", "20", "--episodes", "2"]
     words += ["--workers", "1", "--out", str(tmp_path)]
     refused = CliRunner().invoke(app, words)
@@ -202,6 +203,6 @@ def test_a_reproduction_that_was_cut_short_goes_on(mini: Dataset, tmp_path: Path
     assert found.exit_code == 0, found.output
     assert [line["step"] for line in read_metrics(folder)] == list(range(1, 21))
     (whole,) = make_jobs("bc", mini, tmp_path / "whole", seeds=(0,), steps=20, episodes=2)
-    train_run("bc", mini, whole.folder, seed=0, steps=20)
+    train_run("bc", mini, whole.folder, **asked)
     name = "checkpoint.safetensors"
     assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()

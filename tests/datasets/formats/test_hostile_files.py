@@ -113,6 +113,27 @@ def test_heaps_of_texts_that_libhdf5_would_never_end_to_read_are_refused(
         path.write_bytes(sound)
 
 
+@pytest.mark.parametrize("packing", [{}, {"compression": "gzip"}, {"shuffle": True}])
+def test_chunks_that_are_smaller_than_their_checksums_are_refused(
+    samples: dict[str, list[Sample]], tmp_path: Path, packing: dict[str, Any]
+) -> None:
+    """libhdf5 2.0.0 takes the checksum's four bytes off any size, and then reads far beyond."""
+    sample = next(one for one in samples["d4rl"] if one.root.name == "d4rl-written")
+    path = Path(shutil.copy(sample.given[0], tmp_path / "chunks.hdf5"))
+    with h5py.File(path, "a") as file:
+        rewards = file["rewards"][:]
+        del file["rewards"]
+        file.create_dataset("rewards", data=rewards, fletcher32=True, **packing)
+        stored = file["rewards"].id.get_chunk_info(0)
+    index = struct.pack("<IIQ", stored.size, 0, 0)
+    data = path.read_bytes()
+    assert data.count(index) >= 1
+    for size in (0, 3):
+        path.write_bytes(data.replace(index, struct.pack("<IIQ", size, 0, 0)))
+        with pytest.raises(IntegrityError, match=rf"cannot be read as HDF5: its chunk .* claims {size} bytes"):
+            read_files(formats()["d4rl"], path, tmp_path / "store", sample.options)
+
+
 def test_groups_of_hdf5_that_lie_in_groups_again_and_again_are_refused(
     samples: dict[str, list[Sample]], tmp_path: Path
 ) -> None:
