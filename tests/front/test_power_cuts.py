@@ -1,41 +1,45 @@
-"""What a command says is done is on disk: names and data are synced, as its own system calls show.
+"""Power cuts: what a command says is done is on disk, and before that the old state or the new one opens.
 
-A power cut may lose the data of a file that was written and not synced, and each name that was made
-(a file, a folder, a renamed one) and whose folder was not synced afterwards. So the calls of a command
-are recorded by strace, and nothing that it leaves behind may still be waiting for a sync when it ends.
+The system calls of a command are recorded by strace and repeated on a disk of the test's own, which
+loses what was not synced. `make test` cuts at some calls; `make test-all` cuts after each of them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
-
-def can_trace() -> bool:
-    """Whether strace is here, and allowed to look at processes."""
-    if shutil.which("strace") is None:
-        return False
-    return subprocess.run(["strace", "-o", os.devnull, "true"], check=False).returncode == 0
-
+import orlog
+from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.runs import CHECKPOINT_FILE, RUN_FILE
+from orlog.datasets.home.folders import installed_names, stored_versions
+from orlog.errors import IntegrityError, NotFoundError
+from orlog.files import hash_file
+from orlog.run_verification import verify_runs
+from orlog.stored_results import read_results
+from tests.command_line import orlog as command_line
+from tests.levels import THOROUGH
+from tests.power import SURVIVALS, Call, Disk, File, Folder, can_trace, record_calls
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.scaled,
     pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not trace"),
 ]
 
-CALLS = (
-    "openat,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,fsync,fdatasync,unlink,rmdir"
-)
-STRACE = ("strace", "-f", "-y", "-qq", "-s", "4096", "-e")
 # Locks hold nothing. When a version was last used is a hint for `cache gc`, and packs are made again.
 NOT_PROMISED = re.compile(r"\.lock$|/used/|/packs/|\.pyc$|__pycache__|/last-used|\.unfinished")
+ORLOG = (sys.executable, "-m", "orlog.cli")
 RECORD = """
 import gymnasium, sys, orlog
 env = orlog.record(gymnasium.make("Pendulum-v1", max_episode_steps=5), "lab/pen-v1", append="more" in sys.argv)
@@ -45,142 +49,216 @@ for seed in range(2):
         env.step(env.action_space.sample())
 env.close()
 """
+IMPORT = (*ORLOG, "import", "data.npz", "new/arm-v1", "--environment", "Pendulum-v1")
+STEPS = 6
+TRAIN = (
+    *(*ORLOG, "train", "bc", "new/arm-v1", "--steps", str(STEPS)),
+    *("--evaluations", "2", "--set", "hidden=4,4", "--keep-checkpoints"),
+)
+RUN = "runs/bc/new/arm-v1/seed-0"
+FEW_CUTS = 6
+RNG = np.random.default_rng(0)
 
 
-class Disk:
-    """What a disk still waits for: names by their folder, and files whose data were written."""
+class Place:
+    """A folder in which commands run, one after another, and lose power at any of their calls."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, set[str]] = {}
-        self.data: set[str] = set()
+    def __init__(self, root: Path, log: Path) -> None:
+        self.root, self._log = root, log
+        self._environment = {
+            **os.environ,
+            "ORLOG_HOME": str(root / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
-    def named(self, path: str) -> None:
-        self.names.setdefault(str(Path(path).parent), set()).add(Path(path).name)
+    def run(self, *words: str) -> list[Call]:
+        """Run a command, which must end well, and return its calls."""
+        return record_calls(self.root, self._log, words, self._environment)
 
-    def moved(self, old: str, new: str, *, swapped: bool) -> None:
-        def place(path: str) -> str:
-            for one, other in ((old, new), *(((new, old),) if swapped else ())):
-                if path == one or path.startswith(f"{one}/"):
-                    return f"{other}{path[len(one) :]}"
-            return path
+    def cut(self, *words: str, state: Callable[[Path], object]) -> None:
+        """Run a command; cut the power at its calls, and look at what state opens then.
 
-        self.names = {place(folder): names for folder, names in self.names.items()}
-        self.data = {place(path) for path in self.data}
-        self.named(new)
-        if swapped:
-            self.named(old)
-
-    def waiting(self, root: Path) -> list[str]:
-        """Return what is still there and was not synced, below a folder."""
-        names = [f"{folder}/{name}" for folder, names in self.names.items() for name in names]
-        found = {path for path in [*names, *self.data] if path.startswith(f"{root}/")}
-        return sorted(one for one in found if Path(one).exists() and not NOT_PROMISED.search(one))
-
-
-def replay(log: str) -> Disk:
-    """Return what a disk waits for after the calls in a log of strace."""
-    disk, begun = Disk(), {}
-    for line in log.splitlines():
-        pid, _, call = line.partition(" ")
-        call = call.strip()
-        if call.endswith("<unfinished ...>"):
-            begun[pid] = call.removesuffix("<unfinished ...>")
-            continue
-        if call.startswith("<... "):
-            call = begun.pop(pid) + call.partition(" resumed>")[2]
-        name, _, rest = call.partition("(")
-        arguments, _, result = rest.rpartition(" = ")
-        if result.startswith("-1"):
-            continue
-        paths = re.findall(r'"((?:[^"\\]|\\.)*)"', arguments)
-        if name in ("fsync", "fdatasync"):
-            path = arguments.partition("<")[2].rpartition(">")[0]
-            disk.data.discard(path)
-            disk.names.pop(path, None)
-        elif name in ("openat", "creat") and re.search(r"O_WRONLY|O_RDWR|O_CREAT", arguments):
-            path = result.partition("<")[2].rpartition(">")[0]
-            disk.data.add(path)
-            disk.named(path)
-        elif name.startswith("mkdir"):
-            disk.named(paths[0])
-        elif name.startswith("rename"):
-            disk.moved(paths[0], paths[1], swapped="RENAME_EXCHANGE" in arguments)
-        elif name.startswith("link"):
-            disk.named(paths[1])
-    return disk
+        Afterwards the folder is as the command left it.
+        """
+        before = Disk(self.root)
+        old = state(self.root)
+        before.put("all", 0)  # to look may have left marks
+        calls = self.run(*words)
+        left = Disk(self.root)
+        before.put("all", 0)
+        whole = Disk(self.root).run(calls)
+        assert tree(whole.survivors("all", RNG)) == tree(left.root), (
+            "the disk of the test does not repeat this"
+        )
+        assert waiting(whole) == []
+        left.put("all", 0)
+        new = state(self.root)
+        whole.put("least", 0)
+        assert state(self.root) == new, "what was said to be done is gone"
+        for number, survival in cuts(calls):
+            before.put("all", 0)
+            Disk(self.root).run(calls[:number]).put(survival, number)
+            found = state(self.root)
+            assert found in (old, new), (
+                f"{survival} after call {number}, {calls[number - 1]}: {found}"
+            )
+        left.put("all", 0)
 
 
-def left_waiting(root: Path, *words: str) -> list[str]:
-    """Run a command, and return what it left that is not on disk."""
-    log = root / "calls.log"
-    environment = {**os.environ, "ORLOG_HOME": str(root / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [*STRACE, f"trace={CALLS}", "-o", str(log), sys.executable, *words],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = replay(log.read_text("utf-8", "replace"))
-    log.unlink()
-    return found.waiting(root)
+def cuts(calls: list[Call]) -> Iterator[tuple[int, str]]:
+    """Return after how many calls to cut, and what survives."""
+    changing = [number for number, call in enumerate(calls, 1) if call.name != "lseek"]
+    if not THOROUGH:
+        rng = np.random.default_rng(len(calls))
+        changing = sorted(
+            rng.choice(changing, min(FEW_CUTS, len(changing)), replace=False).tolist()
+        )
+    for number in changing:
+        yield number, SURVIVALS[number % len(SURVIVALS)]
+        yield number, "some"
+
+
+def tree(folder: Folder) -> dict[str, object]:
+    return {
+        name: tree(node)
+        if isinstance(node, Folder)
+        else node.content()
+        if isinstance(node, File)
+        else node
+        for name, node in folder.first.items()
+    }
+
+
+def waiting(disk: Disk) -> list[str]:
+    """Return what is there and would not survive a power cut."""
+
+    def missing(path: str, whole: Folder, least: Folder) -> Iterator[str]:
+        for name, node in whole.first.items():
+            other, place = least.first.get(name), f"{path}/{name}"
+            if isinstance(node, Folder):
+                yield from missing(place, node, other if isinstance(other, Folder) else Folder())
+            elif other is not node or (isinstance(node, File) and node.synced < len(node.writes)):
+                yield place
+
+    found = missing("", disk.survivors("all", RNG), disk.survivors("least", RNG))
+    return sorted(path for path in found if not NOT_PROMISED.search(path))
+
+
+def versions(_: Path) -> dict[str, str]:
+    """Return the digest of each version that opens in the home, with every byte checked."""
+    found = {}
+    for name in installed_names():
+        for version in stored_versions(name):
+            dataset = orlog.load_dataset(f"{name}@{version}")
+            assert orlog.verify_store(dataset)[1] == []
+            found[f"{name}@{version}"] = dataset.digest
+    return found
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Return a folder on which nothing was made yet, with a file to import."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    monkeypatch.setenv("ORLOG_HOME", str(root / "home"))
+    monkeypatch.chdir(tmp_path)
     rows = 20
     rng = np.random.default_rng(0)
-    (tmp_path / "record.py").write_text(RECORD)
+    (root / "record.py").write_text(RECORD)
     np.savez(
-        tmp_path / "data.npz",
+        root / "data.npz",
         observations=rng.uniform(-1, 1, (rows, 3)),
         actions=rng.uniform(-2, 2, (rows, 1)),
         rewards=rng.normal(size=rows),
         terminals=np.zeros(rows, bool),
         timeouts=np.arange(rows) % 5 == 4,
     )
-    return tmp_path
+    return Place(root, tmp_path / "calls.log")
 
 
-def test_what_is_recorded_appended_and_derived_is_on_disk(root: Path) -> None:
-    orlog = ("-m", "orlog.cli")
-    assert left_waiting(root, "record.py") == []
-    assert left_waiting(root, "record.py", "more") == []
-    words = ("view", "lab/pen-v1", "--top", "50", "--save", "views/best.json")
-    assert left_waiting(root, *orlog, *words) == []
-    assert left_waiting(root, *orlog, "save", "views/best.json", "lab/best-v1@1.0.0") == []
-    assert left_waiting(root, *orlog, "lock", "lab/pen-v1") == []
+def repaired(root: Path) -> bool:
+    """Return whether every byte is right; what is damaged is refused."""
+    manifest, problems = orlog.verify_store("new/arm-v1")
+    if not problems:
+        return versions(root) == {f"{manifest.name}@{manifest.version}": manifest.digest}
+    with pytest.raises(IntegrityError):
+        orlog.load_dataset("new/arm-v1")
+    return False
 
 
-def test_what_is_imported_published_and_downloaded_is_on_disk(root: Path) -> None:
-    orlog = ("-m", "orlog.cli")
-    words = ("import", "data.npz", "new/arm-v1", "--environment", "Pendulum-v1")
-    assert left_waiting(root, *orlog, *words) == []
-    publish = ("publish", "new/arm-v1", "shared/registry", "--no-audit")
-    assert left_waiting(root, *orlog, *publish) == []
-    assert left_waiting(root, *orlog, "registry", "add", "shared", "shared/registry") == []
-    shutil.rmtree(root / "home" / "datasets")
-    assert left_waiting(root, *orlog, "download", "new/arm-v1") == []
+def published(root: Path) -> dict[str, str]:
+    """Return what another home can have from the folder `shared`, every byte checked."""
+    with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, ORLOG_HOME=home):
+        try:
+            orlog.download_dataset("new/arm-v1", mirrors=[str(root / "shared")])
+        except NotFoundError:
+            return {}
+        return versions(root)
 
 
-def test_what_is_trained_and_scored_is_on_disk(root: Path) -> None:
-    orlog = ("-m", "orlog.cli")
-    words = ("import", "data.npz", "new/arm-v1", "--environment", "Pendulum-v1")
-    assert left_waiting(root, *orlog, *words) == []
-    train = (
-        "train",
-        "bc",
-        "new/arm-v1",
-        "--steps",
-        "4",
-        "--evaluations",
-        "1",
-        "--set",
-        "hidden=4,4",
-    )
-    assert left_waiting(root, *orlog, *train, "--keep-checkpoints") == []
-    run = "runs/bc/new/arm-v1/seed-0"
-    assert left_waiting(root, *orlog, "evaluate", run, "--episodes", "2") == []
+def trained(root: Path) -> str:
+    """Go on with the training, or begin it where nothing of it was left; return what was learned."""
+    words = ("--resume", RUN) if (root / RUN / RUN_FILE).exists() else TRAIN[len(ORLOG) + 1 :]
+    ended = command_line("train", *words, cwd=root)
+    assert ended.returncode == 0, ended.stderr
+    assert [line["step"] for line in read_metrics(root / RUN)] == list(range(1, STEPS + 1))
+    assert [one.problems for one in verify_runs(root / RUN)] == [[]]
+    return hash_file(root / RUN / CHECKPOINT_FILE)
+
+
+def scored(root: Path) -> object:
+    """Return the returns that an evaluation says, after its seals were checked."""
+    assert [one.problems for one in verify_runs(root / RUN)] == [[]]
+    file = root / RUN / "evaluation.json"
+    return json.loads(file.read_bytes())["returns"] if file.exists() else None
+
+
+def reproduced(_: Path) -> object:
+    """Return the returns in the results that are kept, after their seals were checked."""
+    return {result.key: result.evaluation.returns for result in read_results()}
+
+
+def test_recordings_and_what_comes_of_them(place: Place) -> None:
+    record = (sys.executable, "record.py")
+    place.cut(*record, state=versions)
+    place.cut(*record, "more", state=versions)
+    view = ("view", "lab/pen-v1", "--top", "50", "--save", "views/best.json")
+    place.cut(*ORLOG, *view, state=versions)
+    place.cut(*ORLOG, "save", "views/best.json", "lab/best-v1@1.0.0", state=versions)
+    place.cut(*ORLOG, "lock", "lab/pen-v1", state=versions)
+
+
+def test_imports_and_deletions(place: Place) -> None:
+    place.cut(*IMPORT, state=versions)
+    place.cut(*ORLOG, "delete", "new/arm-v1", "--yes", state=versions)
+    assert versions(place.root) == {}
+
+
+def test_what_is_published_downloaded_and_repaired(place: Place) -> None:
+    place.run(*IMPORT)
+    publish = ("publish", "new/arm-v1", "shared", "--no-audit")
+    place.cut(*ORLOG, *publish, state=published)
+    place.cut(*ORLOG, "registry", "add", "shared", "shared", state=versions)
+    shutil.rmtree(place.root / "home" / "datasets")
+    place.cut(*ORLOG, "download", "new/arm-v1", state=versions)
+    stored = orlog.load_dataset("new/arm-v1")
+    shard = stored.folder / stored.manifest.objects[-1].path
+    shard.write_bytes(bytes(shard.stat().st_size))
+    place.cut(*ORLOG, "repair", "new/arm-v1", state=repaired)
+    place.cut(*ORLOG, "cache", "gc", state=versions)
+
+
+def test_training_and_scores(place: Place) -> None:
+    place.run(*IMPORT)
+    place.cut(*TRAIN, state=trained)
+    place.cut(*ORLOG, "evaluate", RUN, "--episodes", "2", state=scored)
+
+
+def test_results_of_sweeps(place: Place) -> None:
+    place.run(*IMPORT)
+    words = ("--datasets", "new/arm-v1", "--algorithms", "bc", "--seeds", "1", "--steps", "4")
+    place.cut(*ORLOG, "reproduce", *words, "--episodes", "2", "--workers", "1", state=reproduced)
+
+
+def test_builds(place: Place) -> None:
+    place.cut(*ORLOG, "build", "pointmaze/umaze-mini-v1", state=versions)
