@@ -33,23 +33,6 @@ if TYPE_CHECKING:
 
     from orlog.algos.networks import Scaling
 
-__all__ = [
-    "ACTION_WORDS",
-    "ALGORITHMS",
-    "Actor",
-    "Algorithm",
-    "AlgorithmLike",
-    "action_kind",
-    "algorithm_forms",
-    "algorithm_name",
-    "algorithm_title",
-    "find_algorithm",
-    "known_as",
-    "make_algorithm",
-    "own_errors",
-    "takes_goals",
-]
-
 AlgorithmLike: TypeAlias = str | type[Any]
 """A name (`iql`), a module or file with a class (`my_method.py:MyMethod`), or the class itself."""
 

@@ -56,8 +56,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["AWAC", "AWACConfig", "advantage_weights"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AWACConfig:

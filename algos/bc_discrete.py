@@ -39,8 +39,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
-__all__ = ["BCDiscrete", "BCDiscreteConfig", "cloning_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BCDiscreteConfig:

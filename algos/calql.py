@@ -61,8 +61,6 @@ from orlog.algos.networks import (
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ReturnBatch
 
-__all__ = ["CalQL", "CalQLConfig", "calibrated_gaps"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalQLConfig:

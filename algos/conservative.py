@@ -13,15 +13,6 @@ from orlog.algos.gaussians import squashed_samples
 from orlog.algos.networks import TwinCritic
 from orlog.algos.optimizers import Adam
 
-__all__ = [
-    "draw_actions",
-    "draw_proposals",
-    "gaussian_of",
-    "make_optimizer",
-    "values_of",
-    "weighted_gaps",
-]
-
 
 def gaussian_of(
     outputs: Float32[Tensor, "batch outputs"],

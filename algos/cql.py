@@ -78,8 +78,6 @@ from orlog.algos.networks import (
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["CQL", "CQLConfig", "conservative_gaps"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CQLConfig:

@@ -66,8 +66,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
-__all__ = ["CQLDiscrete", "CQLDiscreteConfig", "bellman_loss", "conservative_gap"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CQLDiscreteConfig:

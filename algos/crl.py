@@ -56,8 +56,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
-__all__ = ["CRL", "BilinearCritic", "CRLConfig", "contrastive_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CRLConfig:

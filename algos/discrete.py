@@ -8,8 +8,6 @@ from torch import Tensor
 
 from orlog.algos.networks import Scaling
 
-__all__ = ["action_count", "actions_from_indices", "actions_to_indices", "chosen_values"]
-
 
 def action_count(scaling: Scaling) -> int:
     """Return how many actions there are."""

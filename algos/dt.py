@@ -42,8 +42,6 @@ from orlog.algos.settings import check_settings
 from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
 
-__all__ = ["DT", "DTConfig", "masked_square"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DTConfig:

@@ -63,8 +63,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["EDAC", "EDACConfig", "similarity"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EDACConfig:

@@ -41,8 +41,6 @@ from orlog.algos.networks import Scaling
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 
-__all__ = ["Encoder", "EncoderKind", "Observations", "encode_windows", "make_encoder"]
-
 EncoderKind: TypeAlias = Literal["nature", "impala"]
 """The convolutions that frames pass."""
 

@@ -45,8 +45,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.errors import DivergedError
 
-__all__ = ["EvaluatedQ", "FQESettings", "TargetPolicy", "fit_q"]
-
 TargetPolicy: TypeAlias = Callable[[Observations], Tensor]
 """Probabilities [batch, actions] of Discrete actions, or actions [batch, act] in the environment's unit."""
 

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from orlog.algos.encoders import Observations
 
-__all__ = ["ChunkActor", "NoisyActor", "flow_actions", "flow_errors"]
-
 
 def flow_errors(
     velocity: nn.Module,

@@ -60,8 +60,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["FQL", "FQLConfig", "policy_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FQLConfig:

@@ -14,8 +14,6 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-__all__ = ["gaussian_log_likelihood", "squashed_log_density", "squashed_samples"]
-
 
 def gaussian_log_likelihood(
     actions: Float32[Tensor, "batch act"],

@@ -49,8 +49,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
-__all__ = ["GCBC", "GCBCConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GCBCConfig:

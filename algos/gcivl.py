@@ -63,8 +63,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
-__all__ = ["GCIVL", "GCIVLConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GCIVLConfig:

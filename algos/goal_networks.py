@@ -20,15 +20,6 @@ from orlog.algos.encoders import Encoder, EncoderKind, Observations, make_encode
 from orlog.algos.networks import Scaling, TwinCritic, make_network
 from orlog.loaders.batch import StateGoalBatch
 
-__all__ = [
-    "GoalEncoder",
-    "act_for_goals",
-    "log_likelihood",
-    "make_goal_critic",
-    "make_goal_policy",
-    "policy_means",
-]
-
 BatchT = TypeVar("BatchT", bound=StateGoalBatch)
 
 _STATES = ("observations", "next_observations", "subgoal_observations")

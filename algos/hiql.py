@@ -61,8 +61,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateSubgoalBatch
 
-__all__ = ["HIQL", "HIQLConfig", "to_length"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HIQLConfig:

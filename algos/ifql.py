@@ -57,8 +57,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["IFQL", "IFQLConfig", "best_actions"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IFQLConfig:

@@ -63,8 +63,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["IQL", "IQLConfig", "expectile_loss", "policy_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IQLConfig:

@@ -52,8 +52,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
-__all__ = ["IQLDiscrete", "IQLDiscreteConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IQLDiscreteConfig:

@@ -28,18 +28,6 @@ from orlog.algos.relu_networks import (
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = [
-    "Critics",
-    "ReluNetwork",
-    "Scaling",
-    "TwinCritic",
-    "bellman_targets",
-    "frozen",
-    "make_generator",
-    "make_network",
-    "update_target",
-]
-
 
 def make_generator(seed: int, purpose: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator whose stream depends on (seed, purpose) alone."""

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Adam"]
-
 
 class Adam(torch.optim.Adam):
     """Fused Adam. Steps that are not the usual one are left to PyTorch."""

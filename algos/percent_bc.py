@@ -21,8 +21,6 @@ import dataclasses
 
 from orlog.algos.bc import BC, BCConfig
 
-__all__ = ["PercentBC", "PercentBCConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PercentBCConfig(BCConfig):

@@ -12,8 +12,6 @@ import dataclasses
 
 from orlog.algos.bc_discrete import BCDiscrete, BCDiscreteConfig
 
-__all__ = ["PercentBCDiscrete", "PercentBCDiscreteConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PercentBCDiscreteConfig(BCDiscreteConfig):

@@ -46,8 +46,6 @@ from orlog.manifests.published import presets_file, published_settings
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["DEFAULTS", "OWN", "RECIPES", "Recipe", "Rewards", "preset_names", "recipe_for"]
-
 DEFAULTS = "none"
 """The preset without any: the algorithm's defaults."""
 

@@ -61,8 +61,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ChunkBatch
 
-__all__ = ["QCFQL", "QCFQLConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QCFQLConfig:

@@ -62,8 +62,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
-__all__ = ["QRL", "QRLConfig", "Quasimetric", "far_loss", "local_loss"]
-
 _GROUP = 8  # numbers of a representation whose intervals are united
 
 

@@ -58,8 +58,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import NextActionBatch
 
-__all__ = ["ReBRAC", "ReBRACConfig", "penalized_values", "policy_loss"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReBRACConfig:

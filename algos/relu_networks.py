@@ -23,17 +23,6 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "BLOCK",
-    "Precision",
-    "has_fast_bf16",
-    "no_fast_bf16",
-    "precision_between_hidden_layers",
-    "products_in",
-    "relu_network",
-    "twin_relu_networks",
-]
-
 Precision: TypeAlias = Literal["float32", "bf16"]
 
 BLOCK = 512

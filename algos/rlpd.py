@@ -58,8 +58,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["RLPD", "RLPDConfig"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RLPDConfig:

@@ -18,15 +18,6 @@ from orlog.algos.algorithms import (
     find_algorithm,
 )
 
-__all__ = [
-    "check_for_any_form",
-    "check_settings",
-    "complete_config",
-    "make_config",
-    "read_config",
-]
-
-
 _AT_LEAST_1 = (
     "batch_size",
     "steps",

@@ -53,8 +53,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
-__all__ = ["TD3BC", "TD3BCConfig", "policy_loss", "smoothed_actions"]
-
 EXPLORATION_NOISE = 0.1  # as in TD3 (Fujimoto, van Hoof and Meger 2018)
 
 

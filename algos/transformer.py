@@ -14,8 +14,6 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["CausalTransformer", "DecisionTransformer", "Drop", "make_dropout", "make_linear"]
-
 Drop: TypeAlias = Callable[[Tensor], Tensor]
 """Sets some numbers to 0 and makes the others larger."""
 

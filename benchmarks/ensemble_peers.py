@@ -22,8 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["make_authors_edac", "make_plain_rebrac"]
-
 WIDTH = 256
 
 

@@ -17,8 +17,6 @@ import numpy as np
 
 import orlog
 
-__all__ = ["LARGE", "ROW"]
-
 LENGTH, ROW, BLOCK, HOLE = 1000, 512, 2**13, 2**16
 ZEROS = bytes(HOLE)
 

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Group", "memory_group", "number_behind"]
-
 GROUPS = Path("/sys/fs/cgroup")
 
 

@@ -18,8 +18,6 @@ import orlog
 from benchmarks.store import halfcheetah_like
 from orlog.datasets.formats.formats import Format, formats
 
-__all__ = ["EPISODES", "LENGTH", "write_all"]
-
 EPISODES, LENGTH = 100, 1000
 FRAMES, SIDE = 2000, 96
 

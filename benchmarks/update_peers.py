@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["PEERS", "make_peer"]
-
 
 def make_peer(
     corl: Path, name: str, data: Mapping[str, np.ndarray], batch_size: int

@@ -23,8 +23,6 @@ from orlog.files import (
 )
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["export_dataset"]
-
 
 def export_dataset(
     dataset: Given,

@@ -30,8 +30,6 @@ from orlog.manifests.manifest import Parent
 from orlog.manifests.names import DatasetName, parse_name
 from orlog.manifests.shipped import listed_versions, superseded
 
-__all__ = ["import_dataset"]
-
 
 def import_dataset(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

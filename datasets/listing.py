@@ -23,17 +23,6 @@ from orlog.manifests.names import DatasetName, newest_first
 from orlog.manifests.rebuilds import rebuild_text, version_of
 from orlog.manifests.shipped import SHIPPED, shipped_index
 
-__all__ = [
-    "Listed",
-    "Offered",
-    "audit_of",
-    "list_datasets",
-    "listed_elsewhere",
-    "listed_here",
-    "matching",
-    "offers_of",
-]
-
 NOT_READ = frozenset({"envlogger"})
 """Formats that orlog lists and does not read; importing all formats to see that takes too long."""
 

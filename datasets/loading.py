@@ -18,8 +18,6 @@ from orlog.errors import InvalidNameError, NotFoundError, wrong_type
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.names import is_url, parse_name
 
-__all__ = ["load_dataset"]
-
 
 def load_dataset(
     name: Given,

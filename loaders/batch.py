@@ -12,22 +12,6 @@ from torch import Tensor
 
 from orlog.datasets.columns.summaries import fields_summary
 
-__all__ = [
-    "Batch",
-    "ChunkBatch",
-    "GoalBatch",
-    "NStepBatch",
-    "NextActionBatch",
-    "ReturnBatch",
-    "SequenceBatch",
-    "StateGoalBatch",
-    "StateSubgoalBatch",
-    "StructuredBatch",
-    "StructuredNextActionBatch",
-    "StructuredReturnBatch",
-    "Tensors",
-]
-
 # Not Self, which jaxtyping's runtime checks of shapes do not support.
 TensorsT = TypeVar("TensorsT", bound="Tensors")
 

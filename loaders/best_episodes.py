@@ -11,8 +11,6 @@ from orlog.loaders.arrays.statistics import finite_returns
 from orlog.loaders.transitions import Transitions, transitions
 from orlog.loaders.weights import weighted, weights_by_episode
 
-__all__ = ["best_transitions"]
-
 
 def best_transitions(
     data: Given | Arrays,

@@ -27,8 +27,6 @@ from orlog.loaders.sampling.arguments import as_length
 from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Batches
 
-__all__ = ["ChunkSampler", "action_chunks"]
-
 
 class ChunkSampler:
     """Chooses steps and gathers the chunks that start there."""

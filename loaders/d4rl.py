@@ -39,8 +39,6 @@ from orlog.loaders.sampling.arguments import as_integer
 from orlog.manifests.columns import is_part
 from orlog.manifests.spaces import leaf_spaces
 
-__all__ = ["d4rl_arrays", "qlearning_dataset", "sequence_dataset", "transitions_dataset"]
-
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 
 

@@ -25,8 +25,6 @@ from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import check_choice
 from orlog.loaders.sampling.streams import Batches
 
-__all__ = ["EpisodeBatch", "EpisodeSampler", "PackedEpisodeBatch", "episodes"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EpisodeBatch(Tensors):

@@ -31,8 +31,6 @@ from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["FrameSampler", "frame_stacks"]
-
 
 class FrameSampler:
     """Chooses steps and gathers them with the frames before them."""

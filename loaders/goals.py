@@ -52,8 +52,6 @@ from orlog.loaders.sampling.blocks import gather_in_blocks
 from orlog.loaders.sampling.streams import Batches
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["GoalBatch", "GoalMixture", "GoalReward", "GoalSampler", "find_goal", "goals"]
-
 GoalReward: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Values: TypeAlias = Tensor | dict[str, Tensor]
 

@@ -39,8 +39,6 @@ from orlog.loaders.sampling.n_steps import sum_rewards
 from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.weights import step_probabilities
 
-__all__ = ["PreferenceBatch", "PreferenceSampler", "preferences"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PreferenceBatch(Tensors):

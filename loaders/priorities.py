@@ -31,14 +31,6 @@ from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
 from orlog.loaders.sampling.n_steps import NStepSampler
 
-__all__ = [
-    "PrioritizedBatch",
-    "PrioritizedStructuredBatch",
-    "PrioritizedTransitions",
-    "SumTree",
-    "prioritized_transitions",
-]
-
 _FANOUT = 16
 _TOP = 4096
 _BLOCK = 64  # batches whose uniform numbers are drawn at once

@@ -19,8 +19,6 @@ from orlog.loaders.sampling.streams import Batches
 from orlog.loaders.sequences import returns_to_go
 from orlog.loaders.transitions import TransitionSampler
 
-__all__ = ["ReturnSampler", "return_transitions", "with_returns"]
-
 
 class ReturnSampler:
     """Chooses the steps that `transitions` would choose, and gathers their returns too."""

@@ -28,8 +28,6 @@ from orlog.loaders.batch import SequenceBatch
 from orlog.loaders.sampling.arguments import as_length, check_choice
 from orlog.loaders.sampling.streams import Batches
 
-__all__ = ["SequenceBatch", "SequenceSampler", "returns_to_go", "sequences"]
-
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 

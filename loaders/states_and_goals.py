@@ -30,8 +30,6 @@ from orlog.loaders.batch import GoalBatch, StateGoalBatch, StateSubgoalBatch
 from orlog.loaders.goals import GoalMixture, goals
 from orlog.loaders.subgoals import subgoals
 
-__all__ = ["GoalParts", "goal_parts", "states_and_goals", "states_and_subgoals"]
-
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _OBSERVATIONS = ("observations", "next_observations", "subgoal_observations")
 

@@ -49,8 +49,6 @@ from orlog.loaders.sampling.streams import Stream, batch_number
 from orlog.loaders.transitions import TransitionSampler
 from orlog.manifests.columns import axis_of
 
-__all__ = ["Mixing", "StreamedTransitions", "stream_transitions"]
-
 BLOCK_BYTES = 2**22
 MOST_THREADS = 4
 LARGE_ROW_BYTES = 512  # chunks hold few rows this large, so blocks need not share chunks

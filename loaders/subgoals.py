@@ -26,18 +26,10 @@ from torch import Tensor
 
 from orlog.datasets.reading.given import Given
 from orlog.loaders.arrays.arrays import Arrays, as_arrays, refuse_missing_finals
-from orlog.loaders.goals import (
-    ACTOR_GOALS,
-    VALUE_GOALS,
-    GoalBatch,
-    GoalMixture,
-    GoalSampler,
-    find_goal,
-)
+from orlog.loaders.batch import GoalBatch
+from orlog.loaders.goals import ACTOR_GOALS, VALUE_GOALS, GoalMixture, GoalSampler, find_goal
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.streams import Batches
-
-__all__ = ["SubgoalBatch", "SubgoalSampler", "subgoals"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, repr=False)

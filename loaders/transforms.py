@@ -30,17 +30,6 @@ from orlog.loaders.arrays.statistics import Moments, derived_digest, finite_retu
 from orlog.loaders.batch import Tensors
 from orlog.loaders.sampling.arguments import canonical_number
 
-__all__ = [
-    "Normalizer",
-    "Transform",
-    "clip_actions",
-    "images_to_float",
-    "normalize_observations",
-    "observation_normalizer",
-    "scale_rewards",
-    "scale_rewards_by_return_range",
-]
-
 Transform: TypeAlias = Callable[[Arrays], Arrays]
 BatchT = TypeVar("BatchT")
 

@@ -22,8 +22,6 @@ from orlog.loaders.sampling.n_steps import NStepSampler
 from orlog.loaders.sampling.streams import BLOCK as BLOCK
 from orlog.loaders.sampling.streams import Batches
 
-__all__ = ["TransitionSampler", "Transitions", "transitions"]
-
 
 class TransitionSampler:
     """Chooses steps and gathers them with their next observations, and next actions if asked."""

@@ -21,8 +21,6 @@ from orlog.loaders.arrays.arrays import Arrays, Mixture, as_arrays
 from orlog.loaders.arrays.statistics import derived_digest, finite_returns
 from orlog.loaders.sampling.arguments import check_choice
 
-__all__ = ["step_probabilities", "weighted", "weights_by_episode", "weights_by_return"]
-
 Per: TypeAlias = Literal["episode", "step"]
 
 

@@ -27,18 +27,6 @@ from orlog.manifests.names import either, is_name, nearest, versioned
 from orlog.manifests.shipped import SHIPPED, shipped_names
 from orlog.manifests.tables import Row, read_table
 
-__all__ = [
-    "BENCHMARKS",
-    "Benchmark",
-    "BenchmarkDataset",
-    "as_listed",
-    "benchmark_dataset",
-    "benchmark_datasets",
-    "find_benchmark_dataset",
-    "plain_name",
-    "unknown_name",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benchmark:

@@ -22,27 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = [
-    "ALWAYS",
-    "FLAGS",
-    "Axis",
-    "ColumnSpec",
-    "axis_of",
-    "can_be_named",
-    "expected_rows",
-    "has_offsets",
-    "is_offsets",
-    "is_part",
-    "is_values",
-    "little_endian_bytes",
-    "offsets_column",
-    "offsets_of",
-    "part_column",
-    "path_of_offsets",
-    "row_ends",
-    "values_column",
-]
-
 Axis = Literal["step", "observation", "episode"]
 
 FLAGS = ("terminations", "truncations")

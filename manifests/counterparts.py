@@ -21,14 +21,6 @@ from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.shipped import records_folder
 
-__all__ = [
-    "BenchmarkEnvironment",
-    "Counterpart",
-    "benchmark_environment",
-    "benchmark_environments",
-    "counterpart",
-]
-
 BENCHMARKS = ("d4rl",)
 
 

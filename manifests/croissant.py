@@ -13,8 +13,6 @@ from typing import Any
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
 
-__all__ = ["UNKNOWN", "croissant"]
-
 UNKNOWN = (
     "rai:dataBiases",
     "rai:dataSocialImpact",

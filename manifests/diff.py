@@ -33,15 +33,6 @@ from orlog.manifests.columns import (
 )
 from orlog.manifests.manifest import Column, Manifest
 
-__all__ = [
-    "DatasetDiff",
-    "Difference",
-    "EpisodeRange",
-    "MovedEpisodes",
-    "diff_datasets",
-    "diff_manifests",
-]
-
 BLOCK_BYTES = 2**24
 LENGTHS = "episodes/lengths"
 Change = Literal["added", "removed", "changed"]

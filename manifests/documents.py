@@ -16,18 +16,6 @@ import msgspec
 from orlog.errors import FormatVersionError, ManifestError, clause
 from orlog.files import replace_file, sole_access, storage_errors
 
-__all__ = [
-    "canonical_json",
-    "convert_json",
-    "parse_json",
-    "read_json_file",
-    "read_small_file",
-    "refuse_newer",
-    "replace_json_file",
-    "sole_writer",
-    "write_json",
-]
-
 LARGEST_FILE = 2**24
 LONGEST_WAIT = 60.0
 _HALF_CHARACTER = re.compile(r"\\u[dD]")

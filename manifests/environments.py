@@ -30,17 +30,6 @@ from orlog.errors import MissingExtraError, NotFoundError, SchemaError, Simulato
 from orlog.manifests.counterparts import counterpart
 from orlog.manifests.manifest import EnvironmentRecord
 
-__all__ = [
-    "IMPORTS",
-    "check_installed",
-    "environment_record",
-    "environment_versions",
-    "import_modules",
-    "imported_modules",
-    "make_environment",
-    "own_arguments",
-]
-
 # Start of an environment id -> (module that registers it, orlog's extra that installs it,
 # distributions whose versions decide what the simulator does).
 _FAMILIES: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -25,17 +25,6 @@ from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MOST_VALUES, Count, Manifest
 from orlog.manifests.names import is_version, parse_name, plain_version
 
-__all__ = [
-    "INDEX_FILE",
-    "LARGEST_INDEX",
-    "ForeignEntry",
-    "ForeignFile",
-    "Index",
-    "IndexEntry",
-    "index_from_json",
-    "is_safe_path",
-]
-
 INDEX_FILE = "index.json"
 INDEX_VERSION = 1
 LARGEST_INDEX = 64 * 2**20

@@ -26,8 +26,6 @@ from orlog.manifests.documents import read_json_file, replace_json_file, sole_wr
 from orlog.manifests.names import DatasetName, is_version, parse_name
 from orlog.manifests.rebuilds import marked_version
 
-__all__ = ["LOCK_FILE", "LockedDataset", "check_lock", "find_lock", "read_lock", "write_lock"]
-
 LOCK_FILE = "orlog.lock"
 
 

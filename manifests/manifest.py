@@ -36,25 +36,6 @@ from orlog.manifests.documents import (
 from orlog.manifests.names import parse_name
 from orlog.manifests.spaces import space_from_json
 
-__all__ = [
-    "MANIFEST_FILE",
-    "Column",
-    "Container",
-    "EnvironmentRecord",
-    "Manifest",
-    "Outside",
-    "Parent",
-    "Part",
-    "PartColumn",
-    "RecipeRecord",
-    "StoredObject",
-    "combined_blake3",
-    "not_a_version",
-    "part_folder",
-    "parts_of",
-    "read_manifest",
-]
-
 MANIFEST_FILE = "manifest.json"
 MANIFEST_VERSION = 1
 STORE_FORMAT = 1

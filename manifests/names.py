@@ -18,23 +18,6 @@ from pathlib import Path
 
 from orlog.errors import InvalidNameError
 
-__all__ = [
-    "DatasetName",
-    "counted",
-    "did_you_mean",
-    "either",
-    "is_name",
-    "is_url",
-    "is_version",
-    "nearest",
-    "newest_first",
-    "parse_name",
-    "plain_version",
-    "squeezed",
-    "version_parts",
-    "versioned",
-]
-
 _PART = r"[a-z0-9][a-z0-9_.-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})*/(?:{_PART}-)?v[0-9]+)")
 _LAST = re.compile(rf"(?:{_PART}-)?v[0-9]+")

@@ -16,8 +16,6 @@ from orlog.manifests.documents import parse_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.shipped import records_folder
 
-__all__ = ["presets_file", "published_file", "published_settings"]
-
 
 def published_file() -> Path:
     """Return the file of all published settings."""

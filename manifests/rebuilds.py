@@ -26,17 +26,6 @@ from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import plain_version
 from orlog.manifests.shipped import recorded_manifest
 
-__all__ = [
-    "as_rebuild",
-    "how_to_record",
-    "is_rebuild",
-    "marked_version",
-    "rebuild_text",
-    "rebuild_warning",
-    "recorded_build",
-    "version_of",
-]
-
 LENGTH = 8
 """Digits of the digest in the version of a rebuild."""
 

@@ -19,19 +19,6 @@ from orlog.manifests.manifest import (
 )
 from orlog.manifests.names import DatasetName, is_version, newest_first
 
-__all__ = [
-    "SHIPPED",
-    "known_files",
-    "listed_versions",
-    "recorded_folder",
-    "recorded_manifest",
-    "recorded_manifests",
-    "records_folder",
-    "shipped_index",
-    "shipped_names",
-    "superseded",
-]
-
 
 def records_folder() -> Path:
     """Return the folder of all recorded files that ship: manifests, references, baselines."""

@@ -41,20 +41,6 @@ from orlog.manifests.manifest import MANIFEST_FILE
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "LARGEST_SIGNATURE",
-    "SIGNATURE_FILE",
-    "SIGNATURE_SUFFIX",
-    "SignedKind",
-    "add_signature",
-    "check_signature",
-    "is_public_key",
-    "new_key",
-    "public_key",
-    "sign",
-    "signers",
-]
-
 SIGNATURE_SUFFIX = ".sig"
 SIGNATURE_VERSION: Literal[1] = 1
 LARGEST_SIGNATURE = 4096

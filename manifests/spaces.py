@@ -28,16 +28,6 @@ from gymnasium import spaces
 
 from orlog.errors import SchemaError, clause
 
-__all__ = [
-    "leaf_keys",
-    "leaf_spaces",
-    "named_parts",
-    "original_type",
-    "space_from_json",
-    "space_to_json",
-    "storable_space",
-]
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

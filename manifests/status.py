@@ -8,12 +8,6 @@ import msgspec
 
 from orlog.manifests.names import is_version, parse_name
 
-__all__ = [
-    "History",
-    "VersionStatus",
-    "check_version",
-]
-
 LONGEST_REASON = 1000
 
 

@@ -16,8 +16,6 @@ from typing import TypeAlias
 
 from orlog.manifests.shipped import records_folder
 
-__all__ = ["TABLES", "Row", "checksums_file", "read_table", "table_file"]
-
 TABLES = (
     "atari",
     "d4rl",

@@ -23,8 +23,6 @@ from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import versioned
 from orlog.manifests.shipped import records_folder
 
-__all__ = ["CATALOGUE", "catalogue_index"]
-
 Row = dict[str, str]
 Entries = Iterator[tuple[str, ForeignEntry]]
 Tables = Callable[[str], list[Row]]

@@ -18,8 +18,6 @@ from pathlib import Path
 from orlog.manifests.documents import write_json
 from orlog.manifests.tables import TABLES, checksums_file, table_file
 
-__all__ = ["copy_table", "write_tables"]
-
 # Some sources are texts in repositories whose names are not known; who found them says nothing.
 _REWORDED = (
     (

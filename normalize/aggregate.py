@@ -13,8 +13,6 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["AGGREGATES", "Aggregate", "interquartile_mean", "mean", "median", "optimality_gap"]
-
 Aggregate: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 

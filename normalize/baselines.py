@@ -13,13 +13,6 @@ from orlog.manifests.documents import convert_json, parse_json, write_json
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.references import Protocol, References
 
-__all__ = [
-    "Baseline",
-    "read_baseline",
-    "record_baseline",
-    "write_record",
-]
-
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The recorded results of an algorithm on a dataset.

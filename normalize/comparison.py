@@ -17,8 +17,6 @@ from orlog.normalize.ranks import Consensus, kemeny_consensus, mean_ranks
 from orlog.normalize.scores import MethodScores, check_method_scores, run_means
 from orlog.normalize.variance import VarianceSplit, split_variance
 
-__all__ = ["Comparison", "Estimate", "Profile", "compare_methods"]
-
 CONFIDENCE = 0.95
 
 

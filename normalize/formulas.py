@@ -26,15 +26,6 @@ from numpy.typing import ArrayLike
 
 from orlog.normalize.aggregate import interquartile_mean
 
-__all__ = [
-    "SafeScore",
-    "TaskScores",
-    "check_successes",
-    "checked_values",
-    "normalized_cost",
-    "task_scores",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SafeScore:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["probability_of_improvement"]
-
 
 def probability_of_improvement(
     first: Float[np.ndarray, "*resamples seeds tasks"],

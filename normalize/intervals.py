@@ -15,16 +15,6 @@ from jaxtyping import Float
 
 from orlog.normalize.scores import check_finite
 
-__all__ = [
-    "BOOTSTRAP_COVERAGE",
-    "BOOTSTRAP_NOTE",
-    "bootstrap_interval",
-    "mean_interval",
-    "percentile_interval",
-    "stratified_interval",
-    "stratified_resamples",
-]
-
 BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
 """Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`)."""
 

@@ -24,23 +24,6 @@ from collections.abc import Collection
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-__all__ = [
-    "ERROR",
-    "INTERVAL_ERROR",
-    "MARGIN",
-    "POWER",
-    "ROUNDING",
-    "Judgement",
-    "can_reject",
-    "judge",
-    "look_counts",
-    "noticed_difference",
-    "pairs_used",
-    "seeds_to_exclude",
-    "seeds_to_settle",
-    "unseen_share",
-]
-
 MARGIN = 5.0
 """Difference of normalized scores, in points, that counts as none."""
 

@@ -41,25 +41,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-__all__ = [
-    "Terms",
-    "absolute_error",
-    "doubly_robust",
-    "effective_sample_size",
-    "importance_sampling",
-    "mean_terms",
-    "padded",
-    "per_decision_importance_sampling",
-    "rank_correlation",
-    "regret",
-    "resampled_values",
-    "spread_of_fits",
-    "value_range",
-    "weighted_doubly_robust",
-    "weighted_importance_sampling",
-    "weighted_per_decision_importance_sampling",
-]
-
 _AT_ONCE = 50  # resamples multiplied at a time
 
 

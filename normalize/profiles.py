@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["performance_profile", "profile_thresholds"]
-
 
 def performance_profile(
     scores: Float[np.ndarray, "*resamples seeds tasks"],

@@ -23,17 +23,6 @@ from orlog.manifests.benchmarks import BENCHMARKS, find_benchmark_dataset, plain
 from orlog.manifests.names import squeezed
 from orlog.manifests.tables import Row, read_table
 
-__all__ = [
-    "Disagreement",
-    "PublishedScore",
-    "Statistic",
-    "disagreements_about",
-    "published_names",
-    "published_scores",
-    "same_algorithm",
-    "scores_on",
-]
-
 Statistic: TypeAlias = Literal["last", "mean of last", "maximum", "other", "not stated"]
 
 

@@ -13,8 +13,6 @@ from jaxtyping import Float, Int
 
 from orlog.normalize.scores import check_finite
 
-__all__ = ["EXACT_METHODS", "Consensus", "kemeny_consensus", "mean_ranks"]
-
 EXACT_METHODS = 15
 """Most methods for which the consensus is exact; its cost doubles with each further one."""
 

@@ -22,24 +22,6 @@ from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.documents import convert_json, parse_json, read_small_file
 
-__all__ = [
-    "CLEAR",
-    "MEASURED",
-    "Protocol",
-    "PublishedProtocol",
-    "PublishedReferences",
-    "PublishedReturn",
-    "ReferenceReturn",
-    "ReferenceReturns",
-    "References",
-    "benchmark_references",
-    "read_references",
-    "references_from_json",
-    "score_caveats",
-    "simulator_of",
-]
-
-
 MEASURED = "measured with orlog"
 """The source of references whose policies were both run here."""
 

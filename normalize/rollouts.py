@@ -16,8 +16,6 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from jaxtyping import Bool, Float64
 
-__all__ = ["Episodes", "Policy", "PolicyWithMemory", "WatchingPolicy", "run_episodes"]
-
 Policy = Callable[[Any], np.ndarray]
 
 

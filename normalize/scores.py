@@ -8,8 +8,6 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["MethodScores", "check_finite", "check_method_scores", "run_means"]
-
 LARGEST = 1e150
 """Scores must be smaller, so that their variance is a number."""
 

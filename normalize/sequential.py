@@ -20,8 +20,6 @@ from jaxtyping import Float
 from orlog.errors import MissingExtraError
 from orlog.normalize.scores import check_finite
 
-__all__ = ["Decision", "SequentialComparison", "compare_sequentially"]
-
 Decision = Literal["above", "below", "not told apart", "needs seeds"]
 
 _DECISIONS: Mapping[str, Decision] = {

@@ -24,14 +24,6 @@ from jaxtyping import Float
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.scores import check_finite
 
-__all__ = [
-    "EXPLORATION",
-    "POLICIES",
-    "expected_online_performance",
-    "method_digest",
-    "tuning_curves",
-]
-
 EXPLORATION = 2.0
 """Weight of the bandit's exploration, as in unifloral: for scores where 100 is the expert's."""
 

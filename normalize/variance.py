@@ -16,8 +16,6 @@ from jaxtyping import Float
 
 from orlog.normalize.scores import check_finite
 
-__all__ = ["VarianceSplit", "split_variance"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceSplit:

@@ -38,8 +38,6 @@ from orlog.normalize.judgements import (
     unseen_share,
 )
 
-__all__ = ["MARGIN", "VERDICT_NOTE", "Verdict", "compare"]
-
 VERDICT_NOTE = (
     f"Same: the 99 % interval of the difference lies within {MARGIN:g} points. Consistent: the new mean "
     "lies inside the 95 % prediction interval of the recorded seeds. In simulations at most 5 % of equal "

@@ -14,8 +14,6 @@ from unittest import mock
 
 from orlog.cli import main
 
-__all__ = ["Ended", "orlog"]
-
 
 class Ended(NamedTuple):
     """What a command left: its exit code and what it printed."""

@@ -7,8 +7,6 @@ import dataclasses
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
-__all__ = ["ACTIONS", "STATES", "Lake", "Logged", "frozen_lake"]
-
 MAP = ["SFF", "FFH", "FFG"]
 STATES, ACTIONS = 9, 4
 

@@ -21,8 +21,6 @@ from typing import Any, Self
 
 import yaml
 
-__all__ = ["READ_TOKEN", "WRITE_TOKEN", "HubServer"]
-
 REPOSITORY = "lab/data"
 WRITE_TOKEN = "hf_write"
 READ_TOKEN = "hf_read"

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_at"]
-
 # Inside `shutil.rmtree` these have names relative to an open folder, and its descriptor.
 RELATIVE = {"os.remove": 1, "os.rmdir": 1}
 ACCESSES = {"open", "os.link", "os.listdir", "os.mkdir", "os.rename", "os.scandir", *RELATIVE}

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["THOROUGH", "VARIABLE", "scaled"]
-
 VARIABLE = "ORLOG_TESTS"
 THOROUGH = os.environ.get(VARIABLE) == "all"
 

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["compile_once"]
-
 
 def compile_once() -> None:
     """From now on, give copies of models that were compiled before, if MuJoCo has been imported."""

@@ -11,8 +11,6 @@ import numpy as np
 import orlog
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["pendulum", "swing_up"]
-
 
 def swing_up(seen: np.ndarray) -> np.ndarray:
     """Return the torque that pumps energy into the pendulum, and balances it at the top."""

@@ -16,18 +16,6 @@ from orlog.errors import VersionExistsError
 from orlog.manifests.index import Index, index_from_json
 from orlog.manifests.signatures import SignedKind, check_signature, signers
 
-__all__ = [
-    "MINI",
-    "OWN_PLACE",
-    "PLACE",
-    "SOME",
-    "assert_signed",
-    "ending",
-    "in_child",
-    "index_of",
-    "tree",
-]
-
 MINI = "pointmaze/umaze-mini-v1"
 PLACE = f"{MINI}/1.0.0"
 OWN_PLACE = f"{MINI}/1.0.9"  # a version that does not ship with orlog

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Fault", "FileServer", "Request"]
-
 LONGEST_STALL = 20
 BLOCK_BYTES = 2**14
 

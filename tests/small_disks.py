@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 import pytest
 
-__all__ = ["Mount", "change_mount", "fill", "mounted_in"]
-
 Mount: TypeAlias = Callable[[str], Path]
 
 

@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["run_tool", "tool_python"]
-
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 UNREACHABLE = ("Retrying (", "No network", "ConnectionError", "Temporary failure")
 

@@ -9,8 +9,6 @@ from orlog.algos.training import train as training
 from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.runs import RunRecord
 
-__all__ = ["finetune_run", "train_run"]
-
 
 def train_run(algorithm: Any, dataset: Any, folder: Any, **given: Any) -> RunRecord:
     """Train with the keywords of `TrainOptions`, of `Hooks` and of `train_run` itself."""

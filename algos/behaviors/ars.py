@@ -25,8 +25,6 @@ from jaxtyping import Float64
 
 from orlog.datasets.recipes.behavior_policies import Layers
 
-__all__ = ["ARSConfig", "ars"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ARSConfig:

@@ -35,8 +35,6 @@ from orlog.algos.optimizers import Adam
 from orlog.algos.settings import check_settings
 from orlog.datasets.recipes.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 
-__all__ = ["SACConfig", "sac"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SACConfig:

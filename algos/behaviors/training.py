@@ -35,8 +35,6 @@ from orlog.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.processes import processor_name
 
-__all__ = ["TRAINERS", "BehaviorRecord", "Evaluated", "LogLine", "keep", "train_behavior"]
-
 # Settings of each method, and the function that yields steps and policies.
 TRAINERS: dict[str, tuple[type[Any], Callable[..., Iterator[tuple[int, Layers]]]]] = {
     "ars": (ARSConfig, ars),

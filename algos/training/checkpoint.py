@@ -40,17 +40,6 @@ from torch import Tensor, nn
 from orlog.algos.training.generators import generator_states, set_generators
 from orlog.errors import AlgorithmError, CheckpointError, FormatVersionError
 
-__all__ = [
-    "check_state",
-    "checkpoint_metadata",
-    "first_difference",
-    "first_not_finite",
-    "is_of_another_algorithm",
-    "load_checkpoint",
-    "save_checkpoint",
-    "verify_checkpoint",
-]
-
 FORMAT = 2
 _GENERATORS = "global generators"  # no attribute can have a name with a space
 _DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)

@@ -11,16 +11,6 @@ from orlog.algos.training.runs import VIEW_FILE, RunRecord
 from orlog.datasets.home.folders import version_folder
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = [
-    "FINETUNED",
-    "import_words",
-    "is_at_home",
-    "option_words",
-    "resume_command",
-    "run_command",
-    "setting_text",
-]
-
 FINETUNED = "runs/finetune"
 """Where fine-tuned runs lie, unless another folder is given."""
 

@@ -14,8 +14,6 @@ import torch
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.memory import measure_memory
 
-__all__ = ["batches_on", "device_versions", "find_device", "put_arrays"]
-
 _SHARE = 0.5  # of a GPU's free memory that data may take; networks and other runs need some too
 
 

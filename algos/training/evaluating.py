@@ -46,21 +46,6 @@ from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Episodes, Policy, run_episodes
 from orlog.processes import processor_name
 
-__all__ = [
-    "EPISODES",
-    "FIRST_SEED",
-    "LoadedRun",
-    "algorithm_of_run",
-    "dataset_of_run",
-    "evaluate_loaded",
-    "evaluate_run",
-    "find_run",
-    "load_run",
-    "run_protocol",
-    "scoring_protocol",
-    "vector_environment",
-]
-
 EPISODES = 100
 
 

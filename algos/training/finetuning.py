@@ -43,8 +43,6 @@ from orlog.datasets.reading.given import Given
 from orlog.files import hash_file
 from orlog.loaders.arrays.arrays import read_arrays
 
-__all__ = ["find_finetuned", "finetune_run"]
-
 
 def find_finetuned(
     run: PathLike,

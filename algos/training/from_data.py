@@ -12,8 +12,6 @@ import numpy as np
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.statistics import finite_returns
 
-__all__ = ["SOURCES", "settings_from_data"]
-
 
 def _best_tenth(returns: np.ndarray) -> float:
     count = math.ceil(len(returns) / 10)

@@ -17,8 +17,6 @@ import torch
 
 from orlog.algos.algorithms import is_own
 
-__all__ = ["EVALUATING", "MAKING", "TRAINING", "generator_states", "seeded", "set_generators"]
-
 MAKING, TRAINING, EVALUATING = range(3)
 """What is drawn for; each has a stream of its own."""
 

@@ -12,8 +12,6 @@ from orlog.algos.algorithms import own_errors
 from orlog.algos.relu_networks import Precision, products_in
 from orlog.errors import DivergedError
 
-__all__ = ["Trainable", "train"]
-
 
 class Trainable(Protocol):
     """The part of an algorithm that the loop uses."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["keep_freed_memory"]
-
 _MMAP_THRESHOLD, _TOP_PAD, _TRIM_THRESHOLD = -3, -2, -1  # names of glibc's `mallopt`
 _HUGE_PAGES = 14  # name of `madvise`
 _MIB = 2**20

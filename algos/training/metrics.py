@@ -15,14 +15,6 @@ from orlog.errors import (
 )
 from orlog.files import replace_file
 
-__all__ = [
-    "METRICS_FILE",
-    "keep_metrics",
-    "log_metrics",
-    "metrics_sha256",
-    "read_metrics",
-]
-
 METRICS_FILE = "metrics.jsonl"
 
 

@@ -54,8 +54,6 @@ from orlog.loaders.sampling.draws import draw_uniform, stream_key
 from orlog.manifests.environments import make_environment
 from orlog.normalize.references import Protocol
 
-__all__ = ["DataSource", "OnlineSource", "check_explores", "loaded", "online_record"]
-
 _EPISODES = 2  # purpose of the seeds; 0 and 1 are those of networks and noise
 _IN_WORDS: dict[type[Any], str] = {
     NextActionBatch: "transitions with the data's next actions",

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-__all__ = ["CURVE_EPISODES", "Hooks", "TrainOptions"]
-
 CURVE_EPISODES = 20
 
 

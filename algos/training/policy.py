@@ -44,16 +44,6 @@ from orlog.loaders.states_and_goals import ACHIEVED, DESIRED, GoalParts, goal_pa
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.rollouts import Policy
 
-__all__ = [
-    "Spaces",
-    "check_goal_to_act_for",
-    "fitting_form",
-    "make_from_record",
-    "make_policy",
-    "observation_width",
-    "outside_bounds",
-]
-
 _IN_WORDS = {
     "vector": "vectors of numbers (a Box, or a Dict or Tuple of such)",
     "structured": "images, integers and mixtures of spaces",

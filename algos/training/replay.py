@@ -28,8 +28,6 @@ from orlog.files import sync
 from orlog.loaders.arrays.arrays import Leaf
 from orlog.loaders.batch import Batch, StructuredBatch
 
-__all__ = ["Replay"]
-
 Values: TypeAlias = Tensor | dict[str, Tensor]
 
 

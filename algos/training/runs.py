@@ -55,38 +55,6 @@ from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol
 
-__all__ = [
-    "CHECKPOINT_FILE",
-    "EVALUATION_FILE",
-    "METRICS_FILE",
-    "ONLINE_FILE",
-    "RUN_FILE",
-    "VIEW_FILE",
-    "Evaluation",
-    "OnlineRecord",
-    "PathLike",
-    "Position",
-    "RunRecord",
-    "as_path",
-    "check_config",
-    "check_files",
-    "check_record",
-    "code_versions",
-    "has_checkpoint",
-    "is_of_sealing_orlog",
-    "keep_checkpoint",
-    "kept_checkpoints",
-    "load_state",
-    "one_thread",
-    "read_evaluation",
-    "read_run",
-    "read_sealed_evaluation",
-    "run_folder",
-    "save_state",
-    "saved_step",
-    "write_evaluation",
-]
-
 PathLike: TypeAlias = str | os.PathLike[str]
 
 RUN_FILE = "run.json"

@@ -17,8 +17,6 @@ import msgspec
 
 from orlog.manifests.documents import canonical_json, convert_json, read_json_file, write_json
 
-__all__ = ["Seal", "read_sealed", "write_sealed"]
-
 Kind = TypeVar("Kind")
 
 _SEAL = "seal"

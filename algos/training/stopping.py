@@ -7,8 +7,6 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["StopRequest"]
-
 
 class StopRequest:
     """Records the first signal that asks a process to stop; a second one acts as usual.

@@ -34,7 +34,7 @@ from orlog.algos.training.from_data import settings_from_data
 from orlog.algos.training.generators import EVALUATING, TRAINING, seeded
 from orlog.algos.training.loop import train
 from orlog.algos.training.memory import keep_freed_memory
-from orlog.algos.training.metrics import keep_metrics, log_metrics
+from orlog.algos.training.metrics import METRICS_FILE, keep_metrics, log_metrics
 from orlog.algos.training.online import DataSource, OnlineSource, check_explores, online_record
 from orlog.algos.training.options import Hooks, TrainOptions
 from orlog.algos.training.policy import (
@@ -45,7 +45,6 @@ from orlog.algos.training.policy import (
 )
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
-    METRICS_FILE,
     RUN_FILE,
     VIEW_FILE,
     PathLike,
@@ -84,17 +83,6 @@ from orlog.manifests.documents import write_json
 from orlog.manifests.environments import imported_modules
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import run_episodes
-
-__all__ = [
-    "SAVES",
-    "Trainer",
-    "check_folder",
-    "check_same_run",
-    "reward_numbers",
-    "run_config",
-    "train_run",
-    "with_rewards",
-]
 
 SAVES = 5
 

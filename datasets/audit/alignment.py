@@ -26,8 +26,6 @@ from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 from orlog.manifests.spaces import leaf_spaces
 
-__all__ = ["check_action_alignment", "check_reward_alignment"]
-
 CHECK = "alignment"
 SHIFTS = (-1, 0, 1)
 LARGEST = (

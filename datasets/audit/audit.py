@@ -39,8 +39,6 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.operations import episode_column
 from orlog.errors import IntegrityError, LockError, SchemaError, clause
 
-__all__ = ["CHECKS", "audit"]
-
 SPLIT = "episodes/split"
 HELD_OUT = "held-out"
 MISSING_FINAL = "episodes/final_observation_missing"

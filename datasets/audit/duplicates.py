@@ -15,8 +15,6 @@ from orlog.datasets.audit.hashing import ODD, OTHER, mixed
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.audit.thresholds import limit
 
-__all__ = ["check_duplicates", "check_splits", "is_held_out"]
-
 _HELD_OUT = re.compile(
     r"(^|[^a-z])(val|valid|validation|test|testing|eval|evaluation|held.?out|holdout)($|[^a-z])",
     re.IGNORECASE,

@@ -11,13 +11,6 @@ from orlog.datasets.audit.pieces import plain_columns
 from orlog.datasets.audit.thresholds import limit
 from orlog.manifests.columns import ALWAYS, FLAGS
 
-__all__ = [
-    "check_flags",
-    "check_lengths",
-    "check_returns",
-    "check_times",
-]
-
 _LENGTHS = re.compile(
     r"(episode_)?(length|lengths|len|num_steps|n_steps|steps|num_samples|num_frames)"
 )

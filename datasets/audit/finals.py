@@ -10,8 +10,6 @@ from orlog.datasets.audit.findings import Check, Facts, Finding, about_episodes
 from orlog.datasets.audit.pieces import Piece, plain_columns
 from orlog.datasets.audit.thresholds import limit
 
-__all__ = ["check_final_observations", "check_next_observations"]
-
 CHECK = "final observations"
 
 

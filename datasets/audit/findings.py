@@ -11,17 +11,6 @@ import numpy as np
 from orlog.datasets.audit.pieces import Piece
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = [
-    "SEVERITIES",
-    "Audit",
-    "Check",
-    "Facts",
-    "Finding",
-    "Severity",
-    "about_episodes",
-    "place_text",
-]
-
 Severity = Literal["error", "warning", "note"]
 
 SEVERITIES: dict[Severity, str] = {

@@ -11,8 +11,6 @@ from orlog.datasets.audit.pieces import Piece, plain_columns
 from orlog.datasets.audit.runs import Runs
 from orlog.datasets.audit.thresholds import limit
 
-__all__ = ["check_frames"]
-
 SAMPLED = (
     64  # numbers of a frame that are compared first: few frames are equal in them and not elsewhere
 )

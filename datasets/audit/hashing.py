@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["ODD", "OTHER", "mixed", "row_hashes", "sums_of"]
-
 ODD = np.uint64(0x9E3779B97F4A7C15)
 OTHER = np.uint64(0xD1B54A32D192ED03)
 

@@ -24,8 +24,6 @@ from orlog.datasets.audit.sampling import sampled_pieces
 from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 
-__all__ = ["check_jumps", "count_outliers"]
-
 KEPT = 1024  # largest residuals of each number
 TAIL = 100  # residuals after the gap that say how fast the tail falls
 

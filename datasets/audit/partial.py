@@ -25,8 +25,6 @@ from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import parse_name
 from orlog.manifests.spaces import named_parts
 
-__all__ = ["Part", "open_part"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:

@@ -22,8 +22,6 @@ from orlog.datasets.columns.blocks import Block, episode_blocks, slice_block
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import axis_of, has_offsets, is_offsets, is_part, offsets_of
 
-__all__ = ["Piece", "dimension", "pieces", "plain_columns"]
-
 LONG_EPISODE_BYTES = 2**26
 PIECE_BYTES = 2**21  # so that most of what checks compute stays in the CPU's cache
 

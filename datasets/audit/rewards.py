@@ -22,8 +22,6 @@ from orlog.errors import OrlogError, clause
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.environments import make_environment
 
-__all__ = ["FORMULAS", "check_rewards", "computed_rewards"]
-
 Formula = Callable[[Piece], "np.ndarray | None"]
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from orlog.datasets.audit.pieces import Piece
 
-__all__ = ["Run", "Runs"]
-
 
 class Run(NamedTuple):
     """Steps of an episode in which something stays the same: row `step` and `steps` rows after it."""

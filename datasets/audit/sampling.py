@@ -9,8 +9,6 @@ import numpy as np
 from orlog.datasets.audit.findings import Facts
 from orlog.datasets.audit.pieces import Piece, pieces
 
-__all__ = ["sampled_pieces"]
-
 SAMPLED_EPISODES = 64
 SAMPLED_STEPS = 2**16
 

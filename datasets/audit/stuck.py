@@ -13,8 +13,6 @@ from orlog.datasets.audit.thresholds import limit
 from orlog.datasets.audit.values import judged_columns
 from orlog.manifests.columns import axis_of
 
-__all__ = ["check_saturated_episodes", "check_stuck"]
-
 MOST_RUNS = 2**14  # of one number: what rests so often does so by nature
 LOOKED_AT = 32  # runs whose surroundings are read again
 

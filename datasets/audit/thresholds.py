@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["THRESHOLDS", "Threshold", "limit"]
-
 
 class Threshold(NamedTuple):
     """A number that decides whether something is reported, and what it means."""

@@ -16,14 +16,6 @@ from orlog.manifests.columns import axis_of, offsets_of
 from orlog.manifests.manifest import Outside
 from orlog.manifests.spaces import leaf_spaces
 
-__all__ = [
-    "check_bounds",
-    "check_finite",
-    "check_ranges",
-    "check_unused_actions",
-    "judged_columns",
-]
-
 
 def judged_columns(facts: Facts, *roots: str, kinds: str = "f") -> list[str]:
     """Return the columns under some roots whose rows are few numbers of some kinds of dtype."""

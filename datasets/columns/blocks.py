@@ -11,14 +11,6 @@ import numpy as np
 from orlog.errors import SchemaError
 from orlog.manifests.columns import axis_of, is_offsets, offsets_of
 
-__all__ = [
-    "Block",
-    "concatenate_blocks",
-    "episode_blocks",
-    "misfit",
-    "slice_block",
-]
-
 
 def episode_blocks(ends: np.ndarray, rows: int) -> np.ndarray:
     """Return the first episode of each block of whole episodes, then the number of episodes.

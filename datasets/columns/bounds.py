@@ -19,16 +19,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.manifest import Outside
 from orlog.manifests.spaces import leaf_spaces
 
-__all__ = [
-    "Bounds",
-    "bounds_of",
-    "count_outside",
-    "describe_outside",
-    "lies_inside",
-    "merge_outside",
-    "refuse_outside",
-]
-
 _LONG_ROW = 1024
 _BLOCK_NUMBERS = 2**16  # so that all steps of a count find a block in the CPU's cache
 

@@ -11,8 +11,6 @@ import numpy as np
 from orlog.datasets.columns.summaries import fields_summary, summary
 from orlog.errors import SchemaError, wrong_type
 
-__all__ = ["Columns", "Episode", "as_column", "as_infos", "as_numbers"]
-
 # Values of a space over some rows. Numbers: one array. Dict: a dict of columns. Tuple: a tuple of
 # columns. Text, Sequence, Graph and OneOf: a list with an entry per row. The space says which of
 # these it is, so a union would only make every reader of an episode cast.

@@ -15,8 +15,6 @@ import numpy as np
 
 from orlog.errors import SchemaError, clause
 
-__all__ = ["options_from_text", "options_to_text"]
-
 _ARRAY = "__array__"
 
 

@@ -32,10 +32,6 @@ from orlog.manifests.columns import (
     values_column,
 )
 
-__all__ = [
-    "Schema",
-]
-
 Kind = Literal["text", "array"]
 
 INT = np.dtype(np.int64)

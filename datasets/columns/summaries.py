@@ -6,8 +6,6 @@ import reprlib
 import textwrap
 from collections.abc import Mapping
 
-__all__ = ["fields_summary", "summary"]
-
 WIDTH = 100
 MOST_KEYS = 8
 

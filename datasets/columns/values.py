@@ -39,12 +39,6 @@ from orlog.manifests.columns import (
 )
 from orlog.manifests.spaces import named_parts
 
-__all__ = [
-    "flatten",
-    "space_columns",
-    "unflatten",
-]
-
 Space: TypeAlias = gymnasium.Space[Any]
 
 _INT = np.dtype(np.int64)

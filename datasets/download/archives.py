@@ -14,8 +14,6 @@ from orlog.errors import IntegrityError, OrlogError, SchemaError, clause
 from orlog.files import storage_errors
 from orlog.manifests.index import is_safe_path
 
-__all__ = ["is_archive", "unpack"]
-
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,

@@ -6,14 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from orlog.datasets.download.http import Patience
 from orlog.datasets.download.sources import read_index, source_of_url
-from orlog.datasets.download.transfer import Patience
 from orlog.datasets.home.origin import read_origin
 from orlog.datasets.home.registries import read_registries
 from orlog.errors import IntegrityError, MissingExtraError, NotFoundError, TransferError, clause
 from orlog.manifests.manifest import Manifest
-
-__all__ = ["BRIEF", "Confirmation", "confirm_version"]
 
 BRIEF = Patience(timeout=5.0, attempts=1)
 

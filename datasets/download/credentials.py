@@ -15,8 +15,6 @@ import os
 import urllib.parse
 from pathlib import Path
 
-__all__ = ["authorization", "hidden", "plain_url", "with_query"]
-
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _queries: dict[str, str] = {}
 

@@ -70,13 +70,6 @@ from orlog.manifests.rebuilds import version_of
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
-__all__ = [
-    "download_dataset",
-    "download_version",
-    "repair_dataset",
-    "repair_version",
-]
-
 
 def download_version(
     source: Source,

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from orlog.datasets.download.archives import is_archive, unpack
-from orlog.datasets.download.http import check_http
+from orlog.datasets.download.http import Patience, check_http
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -32,14 +32,7 @@ from orlog.datasets.download.objects import (
     fetch_at_once,
 )
 from orlog.datasets.download.sources import ForeignFileSource
-from orlog.datasets.download.transfer import (
-    Expected,
-    Fetched,
-    Limiter,
-    Mirror,
-    Patience,
-    fetch_object,
-)
+from orlog.datasets.download.transfer import Expected, Fetched, Limiter, Mirror, fetch_object
 from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
@@ -51,9 +44,6 @@ from orlog.manifests.documents import read_json_file, replace_json_file, sole_wr
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest
 from orlog.manifests.shipped import listed_versions
-
-__all__ = ["download_foreign_file", "first_downloads_file", "read_listed", "reads_folder"]
-
 
 WHOLE_EXTRAS = ("d4rl",)
 """Benchmarks with an extra of their own, for downloading, reading and scoring."""

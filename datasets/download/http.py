@@ -26,20 +26,6 @@ from orlog.errors import MissingExtraError, NotFoundError, TransferError, clause
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = [
-    "BLOCK_BYTES",
-    "Failure",
-    "Patience",
-    "Stream",
-    "check_http",
-    "is_http",
-    "missing_backend",
-    "opened",
-    "pause_after",
-    "read_small",
-    "times",
-]
-
 BLOCK_BYTES = 2**20
 MOST_REDIRECTS = 5
 LARGEST_ERROR_PAGE = 2**16

@@ -32,10 +32,6 @@ from orlog.files import (
 )
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject
 
-__all__ = [
-    "download_part",
-]
-
 
 def download_part(
     source: Source,

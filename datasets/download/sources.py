@@ -21,7 +21,7 @@ import urllib.parse
 from collections.abc import Sequence
 
 from orlog.datasets.download.credentials import plain_url
-from orlog.datasets.download.transfer import Patience, read_small
+from orlog.datasets.download.http import Patience, read_small
 from orlog.datasets.home.history import choose_version, read_history
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import Registry, check_serial, read_registries
@@ -45,15 +45,6 @@ from orlog.manifests.manifest import LARGEST_MANIFEST, MANIFEST_FILE, manifest_f
 from orlog.manifests.names import DatasetName, did_you_mean, is_url, newest_first
 from orlog.manifests.shipped import SHIPPED, shipped_index, shipped_names
 from orlog.manifests.signatures import LARGEST_SIGNATURE, SIGNATURE_SUFFIX, check_signature
-
-__all__ = [
-    "ForeignFileSource",
-    "find_source",
-    "offered_version",
-    "read_index",
-    "source_of_url",
-]
-
 
 PAUSE = 0.5  # seconds
 WHOLE_DIGEST = len("sha256:") + 64

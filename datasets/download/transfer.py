@@ -29,26 +29,13 @@ from orlog.datasets.download.http import (
     Patience,
     Stream,
     is_http,
-    missing_backend,
     opened,
     pause_after,
-    read_small,
     times,
 )
 from orlog.errors import TransferError
 from orlog.files import make_folder, storage_errors
 from orlog.manifests.manifest import StoredObject
-
-__all__ = [
-    "Expected",
-    "Fetched",
-    "Limiter",
-    "Mirror",
-    "Patience",
-    "fetch_object",
-    "missing_backend",
-    "read_small",
-]
 
 SMALL_BLOCK_BYTES = 2**14
 QUICK_BLOCK = 0.1

@@ -14,8 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-__all__ = ["ends_within"]
-
 PERIOD = 0.1
 IDLE_PERIODS = 50
 

@@ -23,8 +23,6 @@ from gymnasium import spaces
 
 from orlog.datasets.environments.drawing import SIZE, STACK, box, next_stack, picture
 
-__all__ = ["LANDING", "PADDLES", "REACH", "Catch", "Thing"]
-
 LANDING = 32.0
 """Height at which things are caught or lost, in pixels from above."""
 

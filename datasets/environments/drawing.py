@@ -12,8 +12,6 @@ import numpy as np
 from gymnasium import spaces
 from jaxtyping import Float64, UInt8
 
-__all__ = ["FRAMES", "SIZE", "STACK", "Coverage", "box", "disc", "next_stack", "picture"]
-
 SIZE = 36
 """Pixels on each side: the fewest that the Nature convolutions take, and that they cover exactly."""
 

@@ -27,18 +27,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-__all__ = [
-    "CUBE",
-    "PLACE",
-    "GoalTasks",
-    "cube",
-    "cube_tasks",
-    "goal_observation",
-    "maze",
-    "medium_maze_tasks",
-    "numpy_seed",
-]
-
 PLACE = slice(0, 2)
 """Where an observation of a point maze has the ball's place."""
 

@@ -23,8 +23,6 @@ from gymnasium import spaces
 
 from orlog.datasets.environments.drawing import SIZE, STACK, disc, next_stack, picture
 
-__all__ = ["REACH", "Reach"]
-
 REACH = 3.0
 """Distance of the centers within which a step is rewarded, in pixels."""
 

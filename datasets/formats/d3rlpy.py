@@ -46,8 +46,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
-__all__ = ["FORMAT"]
-
 LAYOUT = "the layout of a dump of d3rlpy"
 VERSION = "2.1"
 COLUMNS = ["observations", "actions", "rewards", "terminated"]

@@ -34,8 +34,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
-__all__ = ["FORMAT"]
-
 MOST_INFOS = 256
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"

@@ -27,8 +27,6 @@ from orlog.datasets.interchange.hdf5_files import (
 )
 from orlog.datasets.store.hdf5 import import_h5py
 
-__all__ = ["FORMAT"]
-
 LAYOUT = "DSRL's layout"
 KEYS = ("observations", "next_observations", "actions", "rewards", "terminals", "timeouts", "costs")
 

@@ -33,8 +33,6 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["Format", "choose_format", "find_format", "formats", "own_format", "read_version"]
-
 NO_OPTIONS = Options()
 NOTHING_SAID = SaidSpaces()
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")

@@ -32,8 +32,6 @@ from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
 from orlog.datasets.interchange.npz_files import NpzColumn, is_npz, open_npz
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["FORMAT"]
-
 STATE = "state.json"
 ARRAYS = ("obs", "acts", "rews")
 LARGEST_DOCUMENT = 2**24

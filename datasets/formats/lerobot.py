@@ -52,8 +52,6 @@ from orlog.datasets.interchange.lerobot_metadata import (
 from orlog.datasets.interchange.lerobot_writing import COUNTERS, lerobot_losses, write_lerobot
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["FORMAT"]
-
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 BLOCK_BYTES = 2**24
 LARGEST_IMAGE = 2**26

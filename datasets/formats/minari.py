@@ -54,8 +54,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["FORMAT"]
-
 MAIN_FILE = "main_data.hdf5"
 LAYOUT = "Minari's layout"
 BLOCK_BYTES = 2**24

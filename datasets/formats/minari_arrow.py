@@ -44,8 +44,6 @@ from orlog.datasets.interchange.minari_metadata import (
 )
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["FORMAT"]
-
 BLOCK_BYTES = 2**24
 ENDINGS = ("arrow", "parquet")
 SIGNATURE = b"ARROW1\0\0"

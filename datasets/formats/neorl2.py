@@ -35,8 +35,6 @@ from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["FORMAT", "is_neorl2"]
-
 ENDINGS = (".parquet", ".pq")
 NAMES = {
     "observations": ("observations", "obs"),

@@ -31,8 +31,6 @@ from orlog.datasets.interchange.npz_writing import npz_writer
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
-__all__ = ["FORMAT"]
-
 NAMES = {
     "observations": ("observations", "observation", "obs"),
     "actions": ("actions", "action", "acts"),

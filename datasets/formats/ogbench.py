@@ -32,8 +32,6 @@ from orlog.datasets.interchange.ogbench_tasks import Task, find_task, with_rewar
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["FORMAT"]
-
 BLOCK_BYTES = 2**24
 POWDERWORLD_ACTIONS = 8  # places of the brush along an edge; the only environment with integers
 NEEDED = ("observations", "actions", "terminals")

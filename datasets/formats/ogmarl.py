@@ -35,8 +35,6 @@ from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["FORMAT"]
-
 BLOCK_BYTES = 2**24
 CACHE_BYTES = 2**26
 LARGEST_CHUNK = 2**28

@@ -23,8 +23,6 @@ from orlog.datasets.interchange.arrow_files import check_pyarrow
 from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["FORMAT"]
-
 ROW_GROUP_BYTES = 2**25
 WRITTEN = {
     "observations": "observation",

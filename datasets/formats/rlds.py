@@ -49,8 +49,6 @@ from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
-__all__ = ["FORMAT"]
-
 BLOCK_BYTES = 2**24
 ONLY_SPLIT = {"train"}
 

@@ -50,8 +50,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
 
-__all__ = ["FORMAT"]
-
 LAYOUT = "robomimic's layout"
 BLOCK_BYTES = 2**24
 LONGEST_ARGUMENTS = 5000

@@ -45,8 +45,6 @@ from orlog.datasets.interchange.known_lengths import EpisodeCutter
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["FORMAT"]
-
 ENDINGS = (".csv", ".parquet", ".pq")
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22

@@ -41,8 +41,6 @@ from orlog.datasets.interchange.tensordict_files import (
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError, SchemaError
 
-__all__ = ["FORMAT"]
-
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 FLAGS = ("done", "terminated", "truncated")
 IDS = ("collector/traj_ids", "traj_ids", "episode", "next/traj_ids", "next/episode")

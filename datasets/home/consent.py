@@ -32,8 +32,6 @@ from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.shipped import recorded_manifest, recorded_manifests
 
-__all__ = ["check_environment", "note_environment"]
-
 # Such ids of `gymnasium.make` wrap environments of old Gym, dm_control, bsuite and others.
 _WRAPS_OTHERS = re.compile(r"GymV[0-9]+|compatibility", re.IGNORECASE)
 # Separators of paths and modules, `~` for a home folder, and file suffixes.

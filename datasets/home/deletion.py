@@ -9,8 +9,6 @@ from pathlib import Path
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial
 from orlog.errors import IntegrityError, NotFoundError, StorageError
 
-__all__ = ["FolderSeen", "unless_deleted"]
-
 
 class FolderSeen:
     """Remembers which folder was at a path, so that its deletion can be detected later.

@@ -24,17 +24,6 @@ from orlog.errors import FormatVersionError, IntegrityError
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from orlog.manifests.names import is_version, newest_first
 
-__all__ = [
-    "dataset_folders",
-    "datasets_folder",
-    "installed_names",
-    "installed_versions",
-    "share_objects",
-    "stored_objects",
-    "stored_versions",
-    "version_folder",
-]
-
 
 def datasets_folder() -> Path:
     """Return `$ORLOG_HOME/datasets`; ORLOG_HOME is `~/.cache/orlog` unless it is set.

@@ -26,7 +26,6 @@ from orlog.datasets.home.holdings import (
     Kind,
     Room,
     all_holdings,
-    cached_versions,
     described,
     holdings_of,
     is_downloaded,
@@ -45,7 +44,6 @@ from orlog.datasets.home.removal import (
     OPENED_NOW,
     Collection,
     GarbageReport,
-    Kept,
     Removed,
     check_limits,
     erase,
@@ -60,22 +58,6 @@ from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, newest_first, parse_name
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.signatures import SIGNATURE_FILE
-
-__all__ = [
-    "CachedVersion",
-    "GarbageReport",
-    "Kept",
-    "Removed",
-    "cached_versions",
-    "check_deletable",
-    "collect_garbage",
-    "delete_version",
-    "own_versions",
-    "pin_version",
-    "plan_deletion",
-    "total_bytes",
-    "unpin_version",
-]
 
 _UNUSED = {"download": "a download without progress", "strange": "moved aside"}
 _TO_PUT_BACK = "is put back: a process was killed while it was replacing it"

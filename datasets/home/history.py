@@ -26,15 +26,6 @@ from orlog.manifests.names import is_version, newest_first, parse_name
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.manifests.status import History, VersionStatus, check_version
 
-__all__ = [
-    "choose_version",
-    "clear_status",
-    "known_versions",
-    "read_history",
-    "set_status",
-    "status_message",
-]
-
 HISTORY_FILE = "versions.json"
 
 

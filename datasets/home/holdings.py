@@ -26,24 +26,6 @@ from orlog.manifests.names import is_version, newest_first, parse_name
 from orlog.manifests.rebuilds import is_rebuild, rebuild_text, version_of
 from orlog.manifests.shipped import recorded_manifest
 
-__all__ = [
-    "KINDS",
-    "CachedVersion",
-    "Holding",
-    "Kind",
-    "Room",
-    "all_holdings",
-    "cached_versions",
-    "described",
-    "holdings_of",
-    "is_downloaded",
-    "is_orphan",
-    "mark_used",
-    "parse_entry",
-    "pin_file",
-    "seconds_unused",
-]
-
 Kind: TypeAlias = Literal["version", "partial", "download", "recording", "strange", "leftover"]
 
 # What follows the version in the name of a file or folder, and its kind.

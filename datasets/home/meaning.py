@@ -19,14 +19,6 @@ from orlog.manifests.manifest import MANIFEST_FILE, Manifest, read_manifest
 from orlog.manifests.names import newest_first
 from orlog.manifests.shipped import listed_versions, recorded_manifest
 
-__all__ = [
-    "check_linked",
-    "check_offered",
-    "check_unchanged",
-    "check_unused",
-    "known_manifests",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Meaning:

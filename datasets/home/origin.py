@@ -16,15 +16,6 @@ import msgspec
 from orlog.manifests.documents import read_json_file, replace_json_file
 from orlog.manifests.manifest import Manifest
 
-__all__ = [
-    "Origin",
-    "Source",
-    "origin_file",
-    "read_origin",
-    "was_downloaded",
-    "write_origin",
-]
-
 
 class Origin(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True

@@ -23,23 +23,6 @@ from orlog.manifests.documents import read_json_file
 from orlog.manifests.manifest import Manifest, StoredObject
 from orlog.manifests.names import is_version, newest_first
 
-__all__ = [
-    "PARTIAL_FILE",
-    "PartialRecord",
-    "discard_part",
-    "files_of_part",
-    "how_much",
-    "is_partial",
-    "is_whole",
-    "partial_folder",
-    "partial_names",
-    "partial_versions",
-    "present_objects",
-    "read_partial",
-    "version_folder_of",
-    "write_partial",
-]
-
 PARTIAL_FILE = "partial.json"
 
 

@@ -27,16 +27,6 @@ from orlog.manifests.documents import read_json_file, replace_json_file, sole_wr
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.signatures import is_public_key
 
-__all__ = [
-    "Registry",
-    "add_registry",
-    "check_serial",
-    "read_registries",
-    "registries_file",
-    "remove_registry",
-    "seen_file",
-]
-
 LARGEST_SERIAL = 2**53
 LONGEST_URL = 2000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")

@@ -11,22 +11,6 @@ from pathlib import Path
 from orlog.errors import StorageError
 from orlog.files import BusyError, sole_access, storage_errors, sync
 
-__all__ = [
-    "DAY",
-    "GONE",
-    "LEFT_BEHIND",
-    "OPENED_LEAST_RECENTLY",
-    "OPENED_NOW",
-    "Collection",
-    "GarbageReport",
-    "Kept",
-    "Removed",
-    "check_limits",
-    "erase",
-    "remove_in_one_step",
-    "remove_unless_busy",
-]
-
 DAY = 86_400.0
 GONE = "is gone already"
 LEFT_BEHIND = "left by a process that ended early"

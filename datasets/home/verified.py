@@ -25,8 +25,6 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import OrlogError
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 
-__all__ = ["Stamp", "is_settled", "remember_files", "remembered_files", "stamp_of"]
-
 SETTLED_NS = 2 * 10**9
 MOST_FILES = 100_000  # as many as a small JSON file holds
 

@@ -11,15 +11,6 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = [
-    "BUFFER_BYTES",
-    "array_of",
-    "check_pyarrow",
-    "parquet_batches",
-    "reading_arrow",
-    "table_batches",
-]
-
 BLOCK_BYTES = 2**24
 BUFFER_BYTES = 2**20
 LARGEST_ROW_BYTES = 2**27

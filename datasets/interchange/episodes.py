@@ -27,8 +27,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.manifest import EnvironmentRecord
 
-__all__ = ["Asked", "Found", "Opened", "Options", "Steps", "write_episodes"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

@@ -6,8 +6,6 @@ import numpy as np
 
 from orlog.errors import SchemaError
 
-__all__ = ["flags_of"]
-
 
 def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np.ndarray:
     """Return numbers as flags, of the same shape.

@@ -27,8 +27,6 @@ from orlog.datasets.interchange.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 
-__all__ = ["MISSING", "FlatRows", "count_choices", "open_flat_rows", "unbounded_space"]
-
 BLOCK_BYTES = 2**22  # stays in the cache of the processor
 LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10

@@ -12,8 +12,6 @@ from orlog.datasets.interchange.flat_rows import MISSING
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
-__all__ = ["file_stem", "flat_columns", "flat_losses"]
-
 
 def file_stem(dataset: Dataset) -> str:
     """Return what a file of the dataset is called: the last part of its name."""

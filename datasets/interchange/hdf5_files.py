@@ -16,21 +16,6 @@ import numpy as np
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = [
-    "attribute",
-    "check_stored",
-    "child",
-    "datasets_in",
-    "has_child",
-    "is_hdf5",
-    "look_inside",
-    "names_in",
-    "numbers",
-    "open_hdf5",
-    "reading",
-    "write_checked",
-]
-
 CACHE_BYTES = 2**26
 CHECKSUM_BYTES = 4
 HEAP = re.compile(rb"GCOL\x01")  # what each heap of texts begins with
@@ -333,11 +318,8 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
     for chunk in chunks:
         values = chunk.size - CHECKSUM_BYTES
         # A chunk may have been written without some filters; its mask says so.
-        if unpacked is None or chunk.filter_mask:
-            sound = values >= 0
-        else:
-            sound = values == unpacked
-        if not sound:
+        any_size = unpacked is None or chunk.filter_mask
+        if values < 0 or not (any_size or values == unpacked):
             raise IntegrityError(
                 f"{where}: cannot be read as HDF5: its chunk at row {chunk.chunk_offset[0]:,} claims "
                 f"{chunk.size} bytes, which is not the size of its values and their checksum.",

@@ -11,8 +11,6 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["decoded_images", "encoded_images", "image_size"]
-
 
 def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) -> np.ndarray:
     """Return the images of a column, (rows, height, width, channels) uint8.

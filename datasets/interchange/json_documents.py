@@ -8,8 +8,6 @@ from typing import Any
 
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["LARGEST_DOCUMENT", "read_json_object"]
-
 LARGEST_DOCUMENT = 2**26
 
 

@@ -16,8 +16,6 @@ from orlog.datasets.interchange.episodes import Steps
 from orlog.datasets.interchange.flat_rows import MISSING
 from orlog.errors import SchemaError
 
-__all__ = ["EpisodeCutter", "Rows"]
-
 HELD = 2
 Rows = dict[str, np.ndarray]
 """Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,

@@ -33,8 +33,6 @@ from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json
 
-__all__ = ["EPISODE", "FINAL", "KEPT", "SEED", "Kept", "KeptRows", "image_shape", "read_kept"]
-
 KEPT = Path("meta") / "orlog.json"
 FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
 LARGEST_ROW = 2**26

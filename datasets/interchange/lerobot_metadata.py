@@ -26,18 +26,6 @@ from orlog.datasets.interchange.json_documents import LARGEST_DOCUMENT, read_jso
 from orlog.datasets.interchange.video_frames import Video, open_video
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = [
-    "INFO",
-    "LONGEST_EPISODE",
-    "MOST_EPISODES",
-    "Episodes",
-    "Videos",
-    "inside",
-    "read_document",
-    "read_episodes",
-    "tables_in",
-]
-
 INFO = Path("meta") / "info.json"
 V3 = "v3.0"
 VIDEO_PATHS = {

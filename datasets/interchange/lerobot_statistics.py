@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["FeatureStatistics"]
-
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 MOST_NUMBERS = 1024  # of a row that has quantiles
 LEVELS = np.arange(256) / 255

@@ -25,8 +25,6 @@ from orlog.datasets.interchange.lerobot_metadata import (
 from orlog.datasets.interchange.video_frames import video_shape
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["INFO", "find_features", "read_episodes", "tables_of", "video_times"]
-
 INFO = Path("meta_data") / "info.json"
 INDEX = Path("meta_data") / "episode_data_index.safetensors"
 LARGEST_INDEX = 2**28

@@ -41,8 +41,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec
 
-__all__ = ["COUNTERS", "lerobot_losses", "write_lerobot"]
-
 PART = "chunk-{:03d}/file-{:03d}.parquet"
 FILE_BYTES = 10**8
 FILES_OF_CHUNK = 1000

@@ -12,8 +12,6 @@ from gymnasium import spaces
 
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError
 
-__all__ = ["decoded_frames", "is_jpeg", "row_bytes", "same_numbers"]
-
 JPEG_START = b"\xff\xd8"
 
 

@@ -21,17 +21,6 @@ from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
-__all__ = [
-    "METADATA_FILE",
-    "Metadata",
-    "dataset_id",
-    "find_data",
-    "metadata_of",
-    "read_document",
-    "read_metadata",
-    "references_in",
-]
-
 METADATA_FILE = "metadata.json"
 DEEPEST_NAME = 8
 MOST_INSIDE = 1000

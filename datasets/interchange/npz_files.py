@@ -21,8 +21,6 @@ from numpy.lib import format as npy
 
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
-__all__ = ["NpzColumn", "NpzFile", "is_npz", "open_npz", "reading_npz"]
-
 LARGEST_ROW_BYTES = 2**26
 LARGEST_FORTRAN_BYTES = 2**30
 MOST_ROWS = 2**40

@@ -12,8 +12,6 @@ from typing import IO, Any
 
 import numpy as np
 
-__all__ = ["NpzWriter", "npz_writer"]
-
 COPIED_BYTES = 2**20
 
 

@@ -21,8 +21,6 @@ from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.shipped import records_folder
 
-__all__ = ["Task", "find_task", "with_rewards"]
-
 NAME = re.compile(
     r"(?:(?P<of>.+)-)?(?:singletask(?:-task(?P<one>\d))?(?:-v\d+)?|task(?P<other>\d))"
 )

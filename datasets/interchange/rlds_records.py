@@ -37,8 +37,6 @@ from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
 
-__all__ = ["Features", "Plan", "look_at_all", "stored_dtype"]
-
 MOST_LISTED = 10_000
 FLAGS = ("is_first", "is_last", "is_terminal")
 

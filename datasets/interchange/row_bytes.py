@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["rows_differ"]
-
 
 def rows_differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return for each row whether its bytes differ, (n,) bool.

@@ -22,8 +22,6 @@ from orlog.manifests.counterparts import BenchmarkEnvironment
 from orlog.manifests.environments import environment_record, make_environment
 from orlog.manifests.manifest import EnvironmentRecord
 
-__all__ = ["Bound", "EnvironmentLike", "SaidSpaces", "of_benchmark", "of_environment"]
-
 Bound: TypeAlias = float | Sequence[float] | None
 """A bound of all dimensions, or one for each; None leaves it."""
 

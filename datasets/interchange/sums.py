@@ -8,8 +8,6 @@ from pathlib import Path
 from orlog.errors import IntegrityError
 from orlog.files import hash_file, sync, write_durably
 
-__all__ = ["SUMS_FILE", "check_sums", "write_sums"]
-
 SUMS_FILE = "SHA256SUMS"
 LARGEST_BYTES = 2**26
 HEX = frozenset("0123456789abcdef")

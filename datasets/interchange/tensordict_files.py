@@ -20,8 +20,6 @@ import numpy as np
 from orlog.datasets.interchange.json_documents import read_json_object
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = ["META", "TensorColumn", "read_document", "tensor_columns", "write_documents"]
-
 META = "meta.json"
 LARGEST_DOCUMENT = 2**24
 LARGEST_ROW_BYTES = 2**26

@@ -17,8 +17,6 @@ import numpy as np
 from orlog.datasets.interchange.tfrecord_files import Span
 from orlog.errors import IntegrityError
 
-__all__ = ["Feature", "Kind", "Values", "example_bytes", "read_example"]
-
 Kind = Literal["bytes", "float", "int64"]
 KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 NUMBERS: dict[Kind, int] = {kind: number for number, kind in KINDS.items()}

@@ -26,19 +26,6 @@ from orlog.errors import SchemaError, clause
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.spaces import space_from_json, space_to_json
 
-__all__ = [
-    "DatasetInfo",
-    "Leaf",
-    "Own",
-    "Shard",
-    "find_version",
-    "own_to_json",
-    "plain_text",
-    "read_features",
-    "read_info",
-    "read_own",
-]
-
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
 METADATA_FILE = "metadata.json"

@@ -16,8 +16,6 @@ from orlog.datasets.interchange.tf_examples import READ_AT_ONCE, Feature, Values
 from orlog.datasets.interchange.tfds_metadata import LARGEST_VALUE, STEPS, Leaf
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError
 
-__all__ = ["Column", "image_shape", "import_pillow", "stored_names"]
-
 RAGGED_VALUES = "/ragged_flat_values"
 RAGGED_LENGTHS = "/ragged_row_lengths_0"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}

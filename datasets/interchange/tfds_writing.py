@@ -32,8 +32,6 @@ from orlog.datasets.interchange.tfrecord_files import write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
-__all__ = ["SEED", "SPLIT", "TfdsWriter", "tfds_losses"]
-
 SEED = "reset_seed"
 SPLIT = "split"
 SHARD_BYTES = 2**28

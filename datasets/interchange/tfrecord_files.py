@@ -18,15 +18,6 @@ import google_crc32c
 
 from orlog.errors import IntegrityError, SchemaError
 
-__all__ = [
-    "Span",
-    "masked_checksum",
-    "near_record",
-    "open_tfrecord",
-    "record_spans",
-    "write_record",
-]
-
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 CHECKED_AT_ONCE = 2**20

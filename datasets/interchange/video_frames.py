@@ -18,8 +18,6 @@ import numpy as np
 
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
-__all__ = ["Video", "open_video", "video_shape"]
-
 CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
 PIXELS = {1: "gray", 3: "rgb24"}
 LARGEST_INDEX = 2**26  # bytes of the box that lists the frames

@@ -12,8 +12,6 @@ from typing import Any
 from orlog.datasets.publish.targets import RemoteTarget, check_size, checked_blocks, target_errors
 from orlog.manifests.manifest import StoredObject
 
-__all__ = ["BucketTarget"]
-
 PART_BYTES = 32 * 2**20
 
 

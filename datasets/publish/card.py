@@ -26,8 +26,6 @@ from orlog.manifests.manifest import Manifest
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
 
-__all__ = ["Card", "dataset_card", "escaped", "is_own_card", "marker"]
-
 MOST_NUMBERS = 8  # of the observations and of the actions whose ranges are shown
 MOST_FINDINGS = 10
 LONGEST_ROW = 256  # longer rows, such as images, have no ranges worth reading

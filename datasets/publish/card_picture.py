@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["card_picture"]
-
 BINS = 30
 WIDTH, HEIGHT, MARGIN = 280, 180, 40  # of one panel, in pixels
 FRAME = 64  # pixels of the longer side of a frame

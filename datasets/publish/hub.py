@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import RepoFile
 
-__all__ = ["HubTarget"]
-
 BLOCK_BYTES = 2**20
 BATCH_FILES = 200
 BATCH_BYTES = 2**28

@@ -17,8 +17,6 @@ from orlog.datasets.publish.targets import Change, Target, apply_changes
 from orlog.datasets.reading.given import as_dataset
 from orlog.manifests.manifest import Manifest
 
-__all__ = ["publish_card"]
-
 CARD, PICTURE = "README.md", "card.svg"
 LARGEST_CARD = 2**24
 

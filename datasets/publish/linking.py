@@ -11,8 +11,6 @@ from orlog.manifests.documents import convert_json
 from orlog.manifests.index import ForeignEntry
 from orlog.manifests.names import parse_name
 
-__all__ = ["foreign_file_entry", "link_foreign_file"]
-
 
 def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
     """Return an index entry for a file from its fields; None stands for an unknown value.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orlog.datasets.download.transfer import missing_backend
+from orlog.datasets.download.http import missing_backend
 from orlog.datasets.publish.targets import FolderTarget, RemoteTarget, Target
 from orlog.errors import (
     NotFoundError,
@@ -13,10 +13,6 @@ from orlog.errors import (
 )
 from orlog.files import absolute_path
 from orlog.manifests.names import is_url
-
-__all__ = [
-    "open_target",
-]
 
 
 def open_target(target: str) -> Target:

@@ -65,8 +65,6 @@ from orlog.manifests.signatures import (
     signers,
 )
 
-__all__ = ["Sign", "change_index", "publish_dataset"]
-
 MOST_NAMED = 3  # findings in a message
 
 Sign: TypeAlias = Callable[[bytes, SignedKind], bytes]

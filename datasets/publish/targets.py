@@ -32,18 +32,6 @@ from orlog.files import hash_file, make_folder, sync, sync_all, sync_folders, ta
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
 
-__all__ = [
-    "Change",
-    "FolderTarget",
-    "RemoteTarget",
-    "Target",
-    "apply_changes",
-    "check_size",
-    "checked_blocks",
-    "retried",
-    "target_errors",
-]
-
 BLOCK_BYTES = 2**20
 ATTEMPTS = 30
 LONGEST_INDEX_WAIT = 60

@@ -16,14 +16,6 @@ from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import is_offsets
 from orlog.manifests.manifest import Manifest, StoredObject
 
-__all__ = [
-    "Choice",
-    "check_choice",
-    "choose",
-    "plain_objects",
-    "wanted_objects",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:

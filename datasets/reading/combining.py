@@ -11,8 +11,6 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.reading.operations import apply_operation, split_counts
 from orlog.errors import wrong_type
 
-__all__ = ["combine_datasets", "split_dataset"]
-
 
 def split_dataset(
     dataset: Given, sizes: Sequence[float], *, seed: int | None = None

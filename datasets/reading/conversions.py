@@ -17,8 +17,6 @@ from orlog.datasets.columns.episode import Columns, Episode
 from orlog.errors import MissingExtraError, SchemaError
 from orlog.manifests.manifest import Manifest
 
-__all__ = ["to_d3rlpy", "to_dict", "to_hf", "to_minari", "to_pandas", "to_torchrl"]
-
 
 class Source(Protocol):
     """What is handed over; `Dataset` provides it."""

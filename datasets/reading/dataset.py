@@ -38,8 +38,6 @@ from orlog.manifests.manifest import EnvironmentRecord, Manifest, Parent
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.rebuilds import version_of
 
-__all__ = ["Dataset"]
-
 BLOCK_BYTES = 2**24
 
 

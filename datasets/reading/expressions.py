@@ -28,8 +28,6 @@ import numpy as np
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["evaluate", "used_names"]
-
 LONGEST = 10_000
 DEEPEST = 50
 LARGEST_EXPONENT = 16

@@ -48,26 +48,6 @@ from orlog.manifests.rebuilds import (
 )
 from orlog.manifests.shipped import recorded_manifests, shipped_names
 
-__all__ = [
-    "FILES",
-    "as_folder",
-    "find_dataset",
-    "find_part",
-    "find_stored",
-    "find_whole_or_part",
-    "folders_to_repair",
-    "folders_to_verify",
-    "holds_manifest",
-    "is_file",
-    "known_names",
-    "near_names",
-    "pinned",
-    "read_installed",
-    "refuse_hdf5",
-    "stored_folder",
-    "stored_folders",
-]
-
 FILES = (".json", ".hdf5", ".h5")
 HDF5_START = b"\x89HDF\r\n\x1a\n"
 

@@ -11,13 +11,6 @@ from orlog.datasets.reading.finding import as_folder
 from orlog.datasets.reading.opening import open_dataset
 from orlog.errors import SchemaError, wrong_type
 
-__all__ = [
-    "Given",
-    "as_dataset",
-    "as_name",
-    "as_stored_folder",
-]
-
 Given: TypeAlias = str | Path | Dataset
 """A dataset's name, perhaps with a version or digest; a path, as text or `Path`; or a `Dataset`."""
 

@@ -23,13 +23,6 @@ from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName, parse_name
 
-__all__ = [
-    "open_dataset",
-    "open_named",
-    "open_part",
-    "open_path",
-]
-
 
 def open_dataset(name: str | Path) -> Dataset:
     """Return a dataset that is on this machine, by name, by version or digest, or by path.

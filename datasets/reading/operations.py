@@ -50,24 +50,6 @@ from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts
 
-__all__ = [
-    "MOST_EPISODES",
-    "ROUNDING",
-    "Operation",
-    "Source",
-    "SourceT",
-    "apply_operation",
-    "best_positions",
-    "episode_column",
-    "fewer_columns",
-    "filter_episodes",
-    "operation_text",
-    "select_columns",
-    "select_episodes",
-    "split_counts",
-    "top_episodes",
-]
-
 Operation: TypeAlias = dict[str, Any]
 
 

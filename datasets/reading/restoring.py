@@ -26,8 +26,6 @@ from orlog.errors import NotFoundError, SchemaError
 if TYPE_CHECKING:
     from orlog.datasets.columns.episode import Episode
 
-__all__ = ["STATE", "Simulator", "restore", "simulator_of", "wrappers_of"]
-
 STATE = "state/"
 _MUJOCO = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat", "qacc_warmstart")
 # D4RL and OGBench have the columns of MuJoCo's, and no others.

@@ -12,14 +12,6 @@ import numpy as np
 from orlog.datasets.store.version import StoredVersion
 from orlog.manifests.columns import is_offsets
 
-__all__ = [
-    "Selection",
-    "check_range",
-    "check_rows",
-    "placed",
-    "seeded_order",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:

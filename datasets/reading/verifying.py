@@ -9,8 +9,6 @@ from orlog.datasets.reading.given import Given, as_stored_folder
 from orlog.datasets.store.verify import Problem, verify_folder
 from orlog.manifests.manifest import Manifest
 
-__all__ = ["verify_store"]
-
 
 def verify_store(
     folder: Given, *, quick: bool = False, progress: Callable[[int], None] = lambda _: None

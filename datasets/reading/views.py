@@ -38,13 +38,6 @@ from orlog.errors import (
 from orlog.files import absolute_path, make_folder, storage_errors, sync, write_durably
 from orlog.manifests.documents import parse_json, read_small_file, refuse_newer
 
-__all__ = [
-    "open_view",
-    "save_view",
-    "view_sources",
-]
-
-
 VIEW_VERSION = 1
 LARGEST_VIEW = 64 * 2**20
 DEEPEST = 64

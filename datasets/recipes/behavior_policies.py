@@ -27,16 +27,6 @@ from jaxtyping import Float32, Float64
 from orlog.errors import DivergedError, IntegrityError, NotFoundError
 from orlog.files import replace_file, storage_errors
 
-__all__ = [
-    "LOG_DEVIATIONS",
-    "BehaviorPolicy",
-    "Layers",
-    "TrainedPolicy",
-    "check_weights",
-    "read_policies",
-    "write_policies",
-]
-
 # Weights [in, out] and biases [out] of each layer.
 Layers: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], ...]
 

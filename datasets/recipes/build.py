@@ -49,8 +49,6 @@ from orlog.processes import Execute, map_in_order, process_pool
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
 
-__all__ = ["build_dataset", "builds"]
-
 EPISODES_PER_TASK = 20
 
 

@@ -25,8 +25,6 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
 from orlog.manifests.environments import make_environment
 
-__all__ = ["DATASETS", "CartPoleRecipe"]
-
 EXPERT = (0.1, 0.2, 1.0, 1.0)
 """Weights of position, velocity, angle and angular velocity; balances for 500 steps."""
 

@@ -8,8 +8,6 @@ import pkgutil
 import orlog.datasets.recipes
 from orlog.datasets.recipes.recipe import CatalogueEntry
 
-__all__ = ["catalogue"]
-
 INFRASTRUCTURE = frozenset({"behavior_policies", "build", "catalogue", "rebuilds", "recipe"})
 
 

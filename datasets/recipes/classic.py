@@ -30,8 +30,6 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of, play_episode
 from orlog.manifests.environments import make_environment
 
-__all__ = ["CONTROLLERS", "DATASETS", "ClassicRecipe"]
-
 Controller: TypeAlias = Callable[[list[float]], Any]
 """Returns the action for an observation: an integer, or a list of numbers inside the bounds."""
 

@@ -35,8 +35,6 @@ from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of,
 from orlog.manifests.environments import make_environment
 from orlog.manifests.shipped import records_folder
 
-__all__ = ["DATASETS", "MujocoRecipe"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MujocoRecipe:

@@ -30,8 +30,6 @@ from orlog.datasets.environments import ogbench
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
 from orlog.manifests.environments import check_installed
 
-__all__ = ["DATASETS", "NavigateRecipe", "PlayRecipe"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OGBenchRecipe:

@@ -18,8 +18,6 @@ from orlog.datasets.environments.reach import Reach
 from orlog.datasets.recipes.classic import ClassicRecipe
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert
 
-__all__ = ["CONTROLLERS", "DATASETS", "PixelsRecipe"]
-
 Controller: TypeAlias = Callable[[Any], Any]
 """Returns the action for an environment: an integer, or a list of numbers inside the bounds."""
 

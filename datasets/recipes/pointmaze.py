@@ -33,8 +33,6 @@ from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.recipes.recipe import CatalogueEntry, Expert, parameters_of
 from orlog.manifests.environments import make_environment
 
-__all__ = ["DATASETS", "UMAZE", "PointMazeRecipe", "WaypointController", "distances_to"]
-
 Cell = tuple[int, int]
 
 CONTROLLER = (

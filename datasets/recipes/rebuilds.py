@@ -31,8 +31,6 @@ from orlog.manifests.names import plain_version
 from orlog.manifests.rebuilds import as_rebuild, how_to_record, recorded_build
 from orlog.manifests.shipped import recorded_folder
 
-__all__ = ["BuildStatistics", "accepted", "compare_with_recorded", "record_statistics"]
-
 LEVEL = 0.001
 QUANTILES = 100
 MOST_NUMBERS = 64

@@ -15,8 +15,6 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Episode
 
-__all__ = ["CatalogueEntry", "Expert", "Recipe", "parameters_of", "parts_of", "play_episode"]
-
 Policy: TypeAlias = Callable[[Any], np.ndarray]
 
 

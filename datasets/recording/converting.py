@@ -32,8 +32,6 @@ from orlog.manifests.manifest import (
 from orlog.manifests.names import DatasetName, parse_name, version_parts
 from orlog.processes import Execute
 
-__all__ = ["convert_dataset"]
-
 
 def convert_dataset(
     dataset: Given,

@@ -26,8 +26,6 @@ from orlog.manifests.columns import FLAGS, axis_of, offsets_of
 from orlog.manifests.manifest import Part, PartColumn
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["EpisodeWriter"]
-
 REWARDS_IN_MEMORY = 2**21
 
 

@@ -27,8 +27,6 @@ from orlog.manifests.manifest import (
 )
 from orlog.manifests.spaces import space_to_json
 
-__all__ = ["finish_version", "make_manifest", "refuse_existing"]
-
 
 def finish_version(
     store: Path,

@@ -28,8 +28,6 @@ from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.documents import canonical_json, parse_json, read_small_file
 from orlog.manifests.spaces import space_to_json
 
-__all__ = ["read_journal", "restore", "schema_json", "write_journal"]
-
 JOURNAL = "journal.json"
 JOURNAL_VERSION = 1
 LARGEST_JOURNAL = 2**26

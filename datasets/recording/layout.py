@@ -13,8 +13,6 @@ from orlog.datasets.store.container import WrittenPart
 from orlog.files import link_or_copy, make_folder
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
 
-__all__ = ["lay_out_version"]
-
 
 def lay_out_version(
     recorded: Path,

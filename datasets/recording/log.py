@@ -25,8 +25,6 @@ from blake3 import blake3
 from orlog.datasets.columns.blocks import Block
 from orlog.files import storage_errors
 
-__all__ = ["EpisodeLog", "logged_episodes"]
-
 LARGEST_LOG = 2**28
 SMALL = 2**20  # bytes of a block that are written at once
 _DIGEST_BYTES = 32

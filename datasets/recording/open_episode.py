@@ -20,8 +20,6 @@ from orlog.datasets.recording.rows import Rows, make_rows
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, clause
 
-__all__ = ["OpenEpisode"]
-
 LOG_PROBS = "action_log_probs"
 _INTEGERS = (int, np.int64)
 _FLOATS = {float, np.float64}

@@ -31,8 +31,6 @@ from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
 
-__all__ = ["ParallelRecorder", "record_parallel"]
-
 _COLUMNS = ("acts", "rewards", "terminations", "truncations")
 
 

@@ -26,8 +26,6 @@ from orlog.errors import (
 )
 from orlog.manifests.spaces import storable_space
 
-__all__ = ["Recorder", "close_writer", "record", "start_recording", "stop_writer"]
-
 BLOCK_STEPS = 1024
 BLOCK_BYTES = 2**24
 

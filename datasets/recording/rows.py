@@ -12,8 +12,6 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-__all__ = ["PlainRows", "Rows", "make_rows"]
-
 _VERSION = 1  # of `_rows.c`
 
 

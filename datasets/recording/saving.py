@@ -23,8 +23,6 @@ from orlog.manifests.manifest import (
 )
 from orlog.manifests.names import parse_name
 
-__all__ = ["save_dataset"]
-
 
 def save_dataset(
     dataset: Given,

@@ -25,8 +25,6 @@ from orlog.datasets.recording.recorder import close_writer, start_recording, sto
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.errors import SchemaError, wrong_type
 
-__all__ = ["VectorRecorder", "record_vector"]
-
 
 def record_vector(
     envs: VectorEnv[Any, Any, Any],

@@ -69,8 +69,6 @@ from orlog.manifests.manifest import (
 from orlog.manifests.names import parse_name, version_parts
 from orlog.manifests.spaces import storable_space
 
-__all__ = ["DatasetWriter"]
-
 CHECKPOINT_SECONDS = 60.0
 
 

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 from numcodecs import blosc
 
-__all__ = ["CODECS", "Blosc", "Codec", "Uncompressed"]
-
 # A fork breaks Blosc's own pool of threads; orlog's threads work on several chunks instead.
 blosc.use_threads = False
 

@@ -8,11 +8,6 @@ from orlog.datasets.columns.schema import Schema
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import Outside, Part, StoredObject
 
-__all__ = [
-    "WrittenColumn",
-    "WrittenPart",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:

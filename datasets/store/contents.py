@@ -22,8 +22,6 @@ from orlog.errors import IntegrityError, OrlogError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from orlog.manifests.manifest import Manifest, part_folder, parts_of
 
-__all__ = ["DamageFinder", "column_of"]
-
 ROWS_AT_ONCE = 2**17
 BLOCKS_KEPT = 16
 

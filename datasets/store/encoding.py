@@ -30,8 +30,6 @@ from orlog.datasets.store.codecs import CODECS
 from orlog.errors import clause
 from orlog.manifests.columns import is_values
 
-__all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Encoding", "choose_encoding"]
-
 CHUNK_BYTES = 2**20
 SHARD_BYTES = 2**24
 FRAME_BYTES = 2**13

@@ -32,8 +32,6 @@ from orlog.files import hash_file, make_folder, storage_errors, sync
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 
-__all__ = ["Hdf5Reader", "import_h5py", "write_hdf5"]
-
 DATA_FILE = "data.h5"
 FORMAT = ("v110", "v110")
 GZIP_LEVEL = 2

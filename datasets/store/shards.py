@@ -26,14 +26,6 @@ from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError, clause
 from orlog.files import too_many_files
 
-__all__ = [
-    "Shard",
-    "choose_for_images",
-    "decode_chunk",
-    "encode_shard",
-    "undo_difference",
-]
-
 SAMPLED_CHUNKS = 16
 PIECE_BYTES = 2**21
 TOGETHER_BYTES = 2**22  # of rows decoded together; more would not fit the cache

@@ -28,20 +28,6 @@ from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.signatures import SIGNATURE_FILE
 
-__all__ = [
-    "Problem",
-    "Reader",
-    "check_bytes",
-    "check_object",
-    "check_place",
-    "check_places",
-    "find_link",
-    "hash_values",
-    "locate",
-    "make_objects",
-    "verify_folder",
-]
-
 THREADS = min(16, os.cpu_count() or 1)
 SECONDS_BETWEEN_REPORTS = 0.1
 VALUES_AT_ONCE = 2**25  # bytes

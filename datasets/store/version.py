@@ -27,8 +27,6 @@ from orlog.manifests.manifest import (
     read_manifest,
 )
 
-__all__ = ["StoredVersion", "schema_of_manifest"]
-
 GAP_BYTES = 2**18  # ranges with at most this gap between them are read at once
 WINDOW_BYTES = 2**26
 

@@ -15,8 +15,6 @@ from zarr.abc.codec import ArrayArrayCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import NDBuffer
 
-__all__ = ["DifferenceCodec"]
-
 
 @dataclasses.dataclass(frozen=True)
 class DifferenceCodec(ArrayArrayCodec):

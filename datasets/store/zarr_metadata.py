@@ -11,15 +11,6 @@ from orlog.datasets.store.encoding import Encoding
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.documents import parse_json
 
-__all__ = [
-    "LARGEST_METADATA",
-    "array_metadata",
-    "group_metadata",
-    "read_encoding",
-    "shard_path",
-    "to_bytes",
-]
-
 LARGEST_METADATA = 2**20
 
 

@@ -29,10 +29,6 @@ from orlog.datasets.store.zarr_metadata import (
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec
 
-__all__ = [
-    "ZarrReader",
-]
-
 THREADS = min(8, os.cpu_count() or 1)
 CHUNKS_FOR_THREADS = 4
 SMALL_CHUNK_BYTES = 2**16

@@ -39,11 +39,6 @@ from orlog.files import make_folder, storage_errors
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, StoredObject
 
-__all__ = [
-    "ColumnWriter",
-    "ZarrWriter",
-]
-
 THREADS = min(8, os.cpu_count() or 1)
 SYNCS = 8
 OPEN_FILES = 64

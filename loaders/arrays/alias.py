@@ -17,8 +17,6 @@ import math
 import numpy as np
 from jaxtyping import Float64, Int64
 
-__all__ = ["AliasTable", "alias_table", "check_weights"]
-
 _SUM_BITS = 62  # all weights together, as integers: a prefix sum of them fits int64
 _MOST_BUCKET_BITS = 50  # a threshold is a multiple of 2^-50 or more: exact in float64
 

@@ -37,19 +37,6 @@ from orlog.loaders.arrays.filling import (
 from orlog.loaders.arrays.gathering import gather_rows
 from orlog.loaders.arrays.step_table import StepTable
 
-__all__ = [
-    "Arrays",
-    "Leaf",
-    "Mixture",
-    "as_arrays",
-    "check_arrays",
-    "choose_items",
-    "missing_finals",
-    "mixture_of",
-    "read_arrays",
-    "refuse_missing_finals",
-]
-
 MISSING_FINALS = "episodes/final_observation_missing"
 _BLOCK_BYTES = 2**25  # read at a time: decoded data then take little memory besides the arrays
 

@@ -23,16 +23,6 @@ from orlog.loaders.arrays.texts import TextTable
 from orlog.manifests.columns import ColumnSpec, axis_of
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 
-__all__ = [
-    "Layout",
-    "Leaf",
-    "fill_matrix",
-    "fill_other",
-    "layout_of",
-    "not_finite",
-    "warn_of_outside",
-]
-
 ALLOW_NON_FINITE = (
     "orlog.load_arrays(ds, allow_non_finite=True), whose result every sampling function takes"
 )

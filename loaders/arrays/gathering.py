@@ -18,8 +18,6 @@ import torch
 from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-__all__ = ["expect_on_disk", "gather_rows", "is_compiled"]
-
 # PyTorch spreads a large gather over its threads; the compiled one uses only the caller's. From
 # this many threads on, PyTorch's is faster; below this many bytes it does not use other threads.
 _MANY_THREADS = 4

@@ -10,8 +10,6 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-__all__ = ["Memory", "available_memory", "measure_memory"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")

@@ -49,20 +49,6 @@ from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName
 
-__all__ = [
-    "RECORD_FILE",
-    "CachedPack",
-    "HeldPack",
-    "PacksReport",
-    "cached_packs",
-    "collect_packs",
-    "delete_pack",
-    "discard_pack",
-    "hold_pack",
-    "packs_folder",
-    "packs_of",
-]
-
 RECORD_FILE = "pack.json"
 
 _PACK = re.compile(r"[0-9a-f]{32}-[0-9]+")

@@ -36,12 +36,6 @@ from orlog.loaders.arrays.pack_record import (
 )
 from orlog.loaders.arrays.step_table import count_since
 
-__all__ = [
-    "find_damage",
-    "is_trusted",
-    "trust",
-]
-
 _logger = logging.getLogger("orlog")
 
 

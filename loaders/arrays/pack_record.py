@@ -24,21 +24,6 @@ from orlog.loaders.arrays.filling import Layout, Leaf
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
 from orlog.manifests.documents import read_json_file
 
-__all__ = [
-    "PACK_VERSION",
-    "PackFile",
-    "PackLeaf",
-    "PackMixture",
-    "PackRecord",
-    "damaged_pack",
-    "describe_pack",
-    "file_forms",
-    "find_problems",
-    "is_pack",
-    "leaves_of",
-    "read_record",
-]
-
 PACK_VERSION: Final = 2
 
 _REPAIR = "remove the folder (the pack is made again when it is next needed)"

@@ -16,11 +16,6 @@ from orlog.loaders.arrays.pack_record import (
     read_record,
 )
 
-__all__ = [
-    "VerifiedPack",
-    "verify_packs",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedPack:

@@ -42,11 +42,6 @@ from orlog.loaders.arrays.step_table import count_since
 from orlog.manifests.columns import little_endian_bytes
 from orlog.manifests.documents import LARGEST_FILE
 
-__all__ = [
-    "BLOCK_BYTES",
-    "make_pack",
-]
-
 BLOCK_BYTES = 2**24
 
 

@@ -73,14 +73,6 @@ from orlog.loaders.arrays.pack_record import (
 from orlog.loaders.arrays.pack_writer import BLOCK_BYTES, make_pack
 from orlog.loaders.arrays.step_table import StepTable
 
-__all__ = [
-    "MappedArrays",
-    "is_packed",
-    "open_pack",
-    "pack_folder",
-    "verify_pack",
-]
-
 # Private pages that are never written need no swap space; Python has this constant since 3.13.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 

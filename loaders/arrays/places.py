@@ -20,8 +20,6 @@ from orlog.loaders.arrays.memory import Memory, measure_memory
 from orlog.loaders.arrays.packs import is_packed, open_pack
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["Place", "choose_place", "load_arrays"]
-
 RAM_SHARE = 0.5  # of free memory that `auto` takes; networks and workers need some too
 GPU_SHARE = 0.9  # of free memory of a GPU that a dataset may take, asked for by name
 

@@ -26,17 +26,6 @@ from orlog.errors import ManifestError, SchemaError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, check_arrays
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 
-__all__ = [
-    "Moments",
-    "Statistics",
-    "compute_statistics",
-    "derived_digest",
-    "episode_returns",
-    "finite_returns",
-    "load_statistics",
-    "statistics_file",
-]
-
 _BLOCK_ROWS = 65536
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-__all__ = ["StepTable", "count_since"]
-
 _SHIFT = 8  # 256 steps
 _TOGETHER = 1 << _SHIFT
 _BLOCK = 2**22  # steps, a multiple of these

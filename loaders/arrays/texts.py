@@ -17,8 +17,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import offsets_column, row_ends, values_column
 
-__all__ = ["TextTable"]
-
 _BLOCK_ROWS = 65536  # rows whose texts are in memory at once, unless a single episode is longer
 
 

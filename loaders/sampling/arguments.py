@@ -7,8 +7,6 @@ import numpy as np
 from orlog.errors import wrong_type
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["as_integer", "as_length", "as_steps", "canonical_number", "check_choice"]
-
 
 def as_integer(name: str, value: object) -> int:
     """Return an argument as a Python int; NumPy integers are accepted, True and 2.0 are not.

@@ -8,8 +8,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["gather_in_blocks"]
-
 BatchT = TypeVar("BatchT")
 
 # For larger blocks malloc returns the memory to the system each time, and getting it back page by

@@ -16,8 +16,6 @@ from typing import Any
 from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.draws import stream_key
 
-__all__ = ["Cursor"]
-
 _IDENTITY = ("cursor_version", "kind", "digest", "seed", "batch_size")
 _INTEGERS = ("batch_size", "seed", "start", "rank", "ranks")
 

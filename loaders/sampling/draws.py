@@ -16,8 +16,6 @@ import hashlib
 import numpy as np
 from jaxtyping import Float64, Int64
 
-__all__ = ["draw", "draw_uniform", "stream_key"]
-
 _WORDS_PER_COUNT = 4  # Philox4x64 makes four words for each value of its counter
 
 

@@ -26,8 +26,6 @@ from orlog.loaders.batch import NStepBatch, StructuredBatch
 from orlog.loaders.sampling.arguments import as_steps
 from orlog.loaders.sampling.blocks import gather_in_blocks
 
-__all__ = ["NStepSampler", "sum_rewards"]
-
 _BLOCK_ROWS = 2**20  # summed at once, in float64
 
 

@@ -24,8 +24,6 @@ from orlog.loaders.sampling.arguments import as_integer
 from orlog.loaders.sampling.cursor import Cursor
 from orlog.loaders.sampling.draws import draw_uniform
 
-__all__ = ["Batches", "BlockSampler", "Sampler", "Stream", "batch_number"]
-
 BLOCK = 64  # batches whose items are chosen at once, to share the cost of a generator
 _BLOCK_ITEMS = 2**17  # but no more items than this, unless a batch has more
 

@@ -14,8 +14,6 @@ import numpy as np
 from gymnasium.envs.mujoco.ant_v4 import AntEnv
 from gymnasium.spaces import Box
 
-__all__ = ["Ant"]
-
 FORCES = 84
 
 

@@ -23,8 +23,6 @@ import mujoco
 import numpy as np
 from gymnasium.spaces import Box
 
-__all__ = ["ANT_MAPS", "MAPS", "AntMaze", "Maze2d"]
-
 # "#" is a wall, "G" the goal.
 MAPS = {
     "open": "####### #.....# #..G..# #.....# #######",

@@ -26,8 +26,6 @@ from gymnasium_robotics.envs.franka_kitchen.kitchen_env import (
     KitchenEnv,
 )
 
-__all__ = ["Adroit", "Kitchen"]
-
 _HANDS = {
     "door": AdroitHandDoorEnv,
     "hammer": AdroitHandHammerEnv,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from orlog.loaders.arrays.places import load_arrays as load_arrays
     from orlog.loaders.batch import Batch as Batch
     from orlog.loaders.batch import ChunkBatch as ChunkBatch
+    from orlog.loaders.batch import GoalBatch as GoalBatch
     from orlog.loaders.batch import NextActionBatch as NextActionBatch
     from orlog.loaders.batch import NStepBatch as NStepBatch
     from orlog.loaders.batch import SequenceBatch as SequenceBatch
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from orlog.loaders.episodes import PackedEpisodeBatch as PackedEpisodeBatch
     from orlog.loaders.episodes import episodes as episodes
     from orlog.loaders.frames import frame_stacks as frame_stacks
-    from orlog.loaders.goals import GoalBatch as GoalBatch
     from orlog.loaders.goals import GoalMixture as GoalMixture
     from orlog.loaders.goals import goals as goals
     from orlog.loaders.preferences import PreferenceBatch as PreferenceBatch
@@ -91,7 +91,7 @@ _HOMES = {
     "DatasetWriter": "orlog.datasets.recording.writer",
     "Episode": "orlog.datasets.columns.episode",
     "EpisodeBatch": "orlog.loaders.episodes",
-    "GoalBatch": "orlog.loaders.goals",
+    "GoalBatch": "orlog.loaders.batch",
     "GoalMixture": "orlog.loaders.goals",
     "NStepBatch": "orlog.loaders.batch",
     "NextActionBatch": "orlog.loaders.batch",
@@ -101,7 +101,7 @@ _HOMES = {
     "PreferenceBatch": "orlog.loaders.preferences",
     "PrioritizedBatch": "orlog.loaders.priorities",
     "SafeScore": "orlog.normalize.formulas",
-    "SequenceBatch": "orlog.loaders.sequences",
+    "SequenceBatch": "orlog.loaders.batch",
     "StructuredBatch": "orlog.loaders.batch",
     "SubgoalBatch": "orlog.loaders.subgoals",
     "Run": "orlog.running",

@@ -20,8 +20,6 @@ from orlog.plots import check_plots, new_figure, to_svg
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["write_audit_page"]
-
 MOST_PLOTS = 12
 AROUND = 40  # steps before and after a place
 HEADINGS = ("check", "column", "finding", "first at", "count")

@@ -32,17 +32,6 @@ from orlog.normalize.published import (
 from orlog.normalize.references import simulator_of
 from orlog.reference_returns import Described, described, references_of
 
-__all__ = [
-    "Average",
-    "Section",
-    "SectionKey",
-    "baselines",
-    "benchmark_sections",
-    "in_sections",
-    "published_name",
-    "score_is_raw",
-]
-
 
 def baselines(dataset: Given, *, algorithm: str | None = None) -> list[PublishedScore]:
     """Return the scores of algorithms on a dataset: published ones, and those recorded with orlog.

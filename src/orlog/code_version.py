@@ -21,8 +21,6 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["run_sources", "source_hash"]
-
 _COUNTED = (
     "orlog.algos.",
     "orlog.datasets.environments.",

@@ -25,31 +25,6 @@ try:
 except ImportError:  # Windows, where the files of a map cannot be removed anyway
     _fcntl = None
 
-__all__ = [
-    "BusyError",
-    "absolute_path",
-    "hash_file",
-    "hash_of_sums",
-    "hold_folder",
-    "is_held",
-    "link_or_copy",
-    "list_files",
-    "lock_open_file",
-    "make_folder",
-    "put_in_place",
-    "put_new",
-    "replace_file",
-    "sole_access",
-    "storage_errors",
-    "sync",
-    "sync_all",
-    "sync_folders",
-    "take_lock",
-    "too_many_files",
-    "unfinished_folder",
-    "write_durably",
-]
-
 BLOCK_BYTES = 2**18
 SYNCS = 16
 MAKE_ROOM = "free some space or set ORLOG_HOME to another disk, then run the same command again."

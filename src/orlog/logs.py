@@ -24,8 +24,6 @@ from orlog.errors import MissingExtraError, NotFoundError, clause
 from orlog.files import replace_file
 from orlog.manifests.names import did_you_mean
 
-__all__ = ["LOGS", "Log", "check_log", "in_turn", "log_to"]
-
 LOGS = ("none", "tensorboard", "wandb")
 _WANDB_FILE = "wandb.json"
 

@@ -36,8 +36,6 @@ from orlog.reference_returns import TRAINED_POLICY, benchmark_of
 from orlog.running import Run
 from orlog.stored_references import record_references, store_references
 
-__all__ = ["EPISODES", "RECIPE", "Anchor", "keep_references", "measure_references"]
-
 Anchor: TypeAlias = Run | str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""
 

@@ -37,8 +37,6 @@ from orlog.normalize.references import Protocol
 from orlog.policy_values import PolicyValues, fit_policy, read_logged
 from orlog.running import Run
 
-__all__ = ["ESTIMATORS", "Estimate", "EvaluatedPolicy", "OffPolicyResult", "evaluate_off_policy"]
-
 EPISODES = 20
 RESAMPLES = 1000
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["compare_pictures", "split_at_pictures"]
-
 TOLERANCE = 0.01  # in points of the picture, which no eye sees
 
 _PICTURES = re.compile(r"<svg.*?</svg>", re.DOTALL)

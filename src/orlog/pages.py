@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Sequence
 
-__all__ = ["html_table", "page"]
-
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff; }

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "check_plots",
-    "dataset_picture",
-    "learning_curves",
-    "line_colors",
-    "new_figure",
-    "own_style",
-    "score_picture",
-    "to_svg",
-]
-
 # Okabe and Ito's colors, which color-blind readers can tell apart; then brown and gray.
 _COLORS = (
     "#0072b2",

@@ -15,8 +15,6 @@ from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.rollouts import PolicyWithMemory
 from orlog.running import Run
 
-__all__ = ["RunPolicy", "load_policy"]
-
 
 class RunPolicy:
     """The policy of a run: a callable from observations of the environment to actions.

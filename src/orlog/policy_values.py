@@ -25,8 +25,6 @@ from orlog.loaders.transitions import transitions
 from orlog.normalize import off_policy
 from orlog.normalize.off_policy import Terms
 
-__all__ = ["Logged", "PolicyValues", "fit_policy", "read_logged", "why_no_critic"]
-
 LOG_PROBS = "infos/action_log_probs"
 _ROWS = 4096  # observations that pass a network at a time
 _WEIGHTED = ("wis", "pdwis", "dr", "wdr")

@@ -20,8 +20,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from orlog.errors import WorkerDiedError
 
-__all__ = ["Execute", "cores", "map_in_order", "process_pool", "processor_name", "result_or_error"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -21,8 +21,6 @@ from orlog.errors import OrlogError
 from orlog.reference_returns import references
 from orlog.terminal import errors, printable
 
-__all__ = ["Status", "Watcher", "normalizer", "status_lines"]
-
 _SMOOTHING = 0.3  # weight of the newest half second in the speed that is shown
 _LOSS = "/loss"
 

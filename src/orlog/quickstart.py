@@ -21,8 +21,6 @@ from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines, w
 from orlog.reproduce import Result, make_jobs, run_jobs, summarize
 from orlog.terminal import console, progress_bar, progress_bars, table
 
-__all__ = ["quickstart"]
-
 # The slowest first, so that no process is left training alone at the end.
 ALGORITHMS = ("cql", "iql", "bc")
 DATASET = "pointmaze/umaze-v1"

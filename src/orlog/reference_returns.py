@@ -32,18 +32,6 @@ from orlog.normalize.references import (
 )
 from orlog.stored_references import recorded_references, stored_references
 
-__all__ = [
-    "Described",
-    "benchmark_of",
-    "described",
-    "holds_in",
-    "references",
-    "references_of",
-    "references_of_dataset",
-    "references_to",
-]
-
-
 TRAINED_POLICY = "last checkpoint, deterministic actions"
 
 

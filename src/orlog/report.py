@@ -19,8 +19,6 @@ from orlog.pages import html_table, page
 from orlog.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
 from orlog.reproduce import Result
 
-__all__ = ["reading_notes", "result_cells", "settings_table", "verdict_lines", "write_report"]
-
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
 

@@ -18,15 +18,9 @@ from orlog.algos.algorithms import known_as
 from orlog.algos.presets import RECIPES, recipe_for
 from orlog.algos.settings import complete_config, make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
-from orlog.algos.training.runs import (
-    METRICS_FILE,
-    Evaluation,
-    PathLike,
-    RunRecord,
-    run_folder,
-)
+from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
@@ -38,24 +32,6 @@ from orlog.normalize.references import Protocol as EvaluationProtocol
 from orlog.normalize.references import References, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
 from orlog.reference_returns import TRAINED_POLICY, references_of_dataset
-
-__all__ = [
-    "Executor",
-    "Job",
-    "Outcome",
-    "Result",
-    "check_comparable",
-    "find_executor",
-    "judge",
-    "last_step",
-    "make_jobs",
-    "recorded_baseline",
-    "reproduce",
-    "run_job",
-    "run_jobs",
-    "steps_to_reproduce",
-    "summarize",
-]
 
 Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 

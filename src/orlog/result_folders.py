@@ -9,15 +9,6 @@ from typing import NamedTuple
 
 from orlog.datasets.home.folders import datasets_folder
 
-__all__ = [
-    "DAMAGED_FOLDER",
-    "RESULT_FILE",
-    "StoredSpace",
-    "result_folder",
-    "results_folder",
-    "stored_space",
-]
-
 RESULT_FILE = "result.json"
 DAMAGED_FOLDER = ".damaged"
 """Holds the folders of damaged results whose jobs were run again."""

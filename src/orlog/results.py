@@ -12,14 +12,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.settings import complete_config
-from orlog.algos.training.metrics import read_metrics
-from orlog.algos.training.runs import (
-    EVALUATION_FILE,
-    METRICS_FILE,
-    RUN_FILE,
-    read_evaluation,
-    read_run,
-)
+from orlog.algos.training.metrics import METRICS_FILE, read_metrics
+from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.benchmarks import BenchmarkDataset
 from orlog.manifests.documents import (
@@ -34,16 +28,6 @@ from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.reference_returns import described, holds_in, references
 from orlog.scores import normalized_score
 from orlog.stored_references import recorded_references, stored_references
-
-__all__ = [
-    "EvaluatedRun",
-    "MethodResults",
-    "check_alike",
-    "find_runs",
-    "method_results",
-    "normalize_runs",
-    "settings_text",
-]
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""

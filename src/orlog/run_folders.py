@@ -15,11 +15,10 @@ import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.checkpoint import checkpoint_metadata
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     EVALUATION_FILE,
-    METRICS_FILE,
     RUN_FILE,
     PathLike,
     RunRecord,
@@ -35,17 +34,6 @@ from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.references import References
 from orlog.reference_returns import references
-
-__all__ = [
-    "RunGroup",
-    "RunSummary",
-    "State",
-    "find_run_folders",
-    "group_runs",
-    "run_places",
-    "setting_words",
-    "varied_settings",
-]
 
 _ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
 """What a record says of fine-tuning, and its name among settings in text."""

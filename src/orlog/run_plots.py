@@ -11,8 +11,6 @@ from orlog.run_folders import RunGroup
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["curves_plot"]
-
 
 def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
     """Return the score over gradient steps, beside each other for each dataset.

@@ -26,8 +26,6 @@ from orlog.result_folders import RESULT_FILE
 from orlog.run_folders import run_places
 from orlog.stored_results import is_sealed, read_result
 
-__all__ = ["VerifiedRun", "verify_runs"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRun:

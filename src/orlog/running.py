@@ -28,8 +28,6 @@ from orlog.normalize.references import Protocol, References, score_caveats, simu
 from orlog.progress import normalizer
 from orlog.reference_returns import references as find_references
 
-__all__ = ["Run", "RunResult", "evaluate", "finetune", "train"]
-
 RUNS = "runs"
 ONE_RUN = (
     "the interval is over the episodes of this one run (95 %, Student's t): it says nothing about "

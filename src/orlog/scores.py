@@ -23,8 +23,6 @@ from orlog.normalize.formulas import (
 )
 from orlog.reference_returns import described, references_to
 
-__all__ = ["normalized_score", "normalized_task_scores"]
-
 
 @overload
 def normalized_score(

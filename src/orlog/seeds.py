@@ -29,8 +29,6 @@ from orlog.logs import check_log, in_turn, log_to
 from orlog.progress import Status, Watcher
 from orlog.reproduce import Executor, find_executor
 
-__all__ = ["SeedOutcome", "parse_seeds", "train_seeds"]
-
 _LOOK_SECONDS = 0.2
 _STOP = "stop"
 _MOST = 10_000  # seeds of one command

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COMPARISON_PLOTS",
-    "aggregate_plot",
-    "check_format",
-    "improvement_plot",
-    "profile_plot",
-    "rank_plot",
-    "save_plot",
-    "sequential_plot",
-    "tune_plot",
-    "variance_plot",
-]
-
 FORMATS = (".pdf", ".png", ".svg")
 
 _SOURCES = {"seeds": "#0072b2", "checkpoints": "#e69f00", "episodes": "#bbbbbb"}

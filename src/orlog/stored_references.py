@@ -21,13 +21,6 @@ from orlog.manifests.shipped import records_folder
 from orlog.normalize.baselines import write_record
 from orlog.normalize.references import References, read_references
 
-__all__ = [
-    "record_references",
-    "recorded_references",
-    "store_references",
-    "stored_references",
-]
-
 
 def stored_references(environment: EnvironmentRecord) -> References | None:
     """Return the reference returns of an environment that this machine's homes hold, or None.

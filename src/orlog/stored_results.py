@@ -19,11 +19,10 @@ from typing import Any
 import msgspec
 
 from orlog.algos.settings import complete_config
-from orlog.algos.training.metrics import read_metrics
+from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import (
     CHECKPOINT_FILE,
     EVALUATION_FILE,
-    METRICS_FILE,
     RUN_FILE,
     Evaluation,
     RunRecord,
@@ -37,17 +36,6 @@ from orlog.files import hash_file, storage_errors
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.references import Protocol
 from orlog.result_folders import RESULT_FILE, result_folder, results_folder
-
-__all__ = [
-    "CurvePoint",
-    "JobIdentity",
-    "StoredResult",
-    "is_sealed",
-    "key_of",
-    "read_result",
-    "read_results",
-    "write_result",
-]
 
 _REPAIR = "delete the folder, then run the sweep again"
 

@@ -46,16 +46,6 @@ from orlog.stored_references import recorded_references, stored_references
 from orlog.stored_results import JobIdentity, StoredResult, is_sealed, key_of, read_result
 from orlog.sweeps import Sweep
 
-__all__ = [
-    "REPORT_FILE",
-    "REPORT_PAGE",
-    "Evidence",
-    "Verification",
-    "evidence_of",
-    "verify_report",
-    "write_reports",
-]
-
 REPORT_FILE = "report.json"
 REPORT_PAGE = "report.html"
 LARGEST_REPORT = 2**30

@@ -69,17 +69,6 @@ from orlog.stored_results import (
     write_result,
 )
 
-__all__ = [
-    "Failure",
-    "Group",
-    "Sweep",
-    "identify",
-    "load_or_make",
-    "plan_sweep",
-    "run_sweep",
-    "suite_datasets",
-]
-
 EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -20,18 +20,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = [
-    "TransferBar",
-    "console",
-    "errors",
-    "print_json",
-    "printable",
-    "progress_bar",
-    "progress_bars",
-    "table",
-    "transfer_bar",
-]
-
 LINE_SECONDS = 5.0
 UNBOUNDED = 10**6  # columns
 

@@ -18,8 +18,6 @@ from orlog.normalize.tuning import (
 )
 from orlog.results import EvaluatedRun, check_alike, method_results, settings_text
 
-__all__ = ["TuneCurve", "tune_curves"]
-
 MIDDLE = 0.8
 """Share of the trials whose scores lie within the printed range."""
 

@@ -16,7 +16,7 @@ from orlog.cli import app
 from orlog.cli import cache as commands
 from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.garbage import cached_versions
+from orlog.datasets.home.holdings import cached_versions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, StorageError
 from orlog.loaders.arrays.pack_cache import hold_pack

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, Self
 
 from tests.fuzz.damage import Step
 
-__all__ = ["PROBES", "Answer", "Child"]
-
 LONGEST = 60
 MOST_BYTES = 2**29
 

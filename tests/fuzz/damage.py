@@ -15,18 +15,6 @@ from typing import Any, TypeAlias
 
 from orlog.manifests.documents import canonical_json
 
-__all__ = [
-    "DEEP",
-    "HOSTILE",
-    "Pairs",
-    "Step",
-    "damaged",
-    "from_text",
-    "seal_manifest",
-    "seal_view",
-    "to_text",
-]
-
 # What is done to a document: (operation, where, with what), each number taken modulo the choices.
 Step: TypeAlias = tuple[int, int, int]
 

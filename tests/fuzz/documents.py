@@ -40,8 +40,6 @@ from orlog.manifests.names import parse_name
 from orlog.manifests.signatures import check_signature, new_key, sign
 from tests.fuzz.damage import Step, damaged, from_text, seal_manifest, seal_view, to_text
 
-__all__ = ["KINDS", "NAME", "Workplace"]
-
 NAME = "tests/tiny-v1"
 KINDS = (
     *("manifest", "manifest of parts", "manifest of hdf5", "metadata", "offsets", "hdf5", "index"),

@@ -20,8 +20,6 @@ import numpy as np
 from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
 from tests.fuzz.damage import damaged as damaged_document
 
-__all__ = ["Link", "damage_bytes", "damage_folder", "damage_structure"]
-
 Rng: TypeAlias = np.random.Generator
 
 SIZES = (0, 1, 2, 7, 8, 127, 128, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62)

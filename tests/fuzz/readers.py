@@ -25,8 +25,6 @@ import numpy as np
 from tests.fuzz.file_damage import Link, damage_folder
 from tests.fuzz.samples import Sample, write_samples
 
-__all__ = ["Finding", "Place", "Reader", "read_sample"]
-
 LONGEST = 5.0  # seconds of the processor
 ENDS = 7.0  # the same; a process that takes so long for one input is ended
 HANGS = 120  # seconds that a process may wait for something

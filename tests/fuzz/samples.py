@@ -33,8 +33,6 @@ from tests.datasets.formats import (
 )
 from tests.datasets.formats.reading import read_files
 
-__all__ = ["READERS", "Sample", "write_samples"]
-
 FLAGS = [False, False, True, False, False], [False, False, False, False, True]
 NO_OPTIONS = Options()
 SAME_READER = {"parquet": "table"}

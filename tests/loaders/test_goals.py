@@ -18,7 +18,8 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.goals import GoalBatch, GoalMixture, GoalSampler, goals
+from orlog.loaders.batch import GoalBatch
+from orlog.loaders.goals import GoalMixture, GoalSampler, goals
 from orlog.loaders.sampling.streams import BLOCK
 from tests.levels import scaled
 

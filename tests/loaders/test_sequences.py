@@ -18,7 +18,8 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.combining import combine_datasets
 from orlog.datasets.reading.dataset import Dataset
 from orlog.loaders.arrays.arrays import Arrays, read_arrays
-from orlog.loaders.sequences import SequenceBatch, SequenceSampler, returns_to_go, sequences
+from orlog.loaders.batch import SequenceBatch
+from orlog.loaders.sequences import SequenceSampler, returns_to_go, sequences
 from tests.levels import scaled
 
 Write: TypeAlias = Callable[..., Dataset]

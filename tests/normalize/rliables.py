@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["rliable_library", "rliable_metrics"]
-
 
 def rliable_metrics() -> Any:
     """Return `rliable.metrics`."""

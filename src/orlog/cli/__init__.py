@@ -40,11 +40,10 @@ from orlog.cli import (
     versions,
     views,
 )
-from orlog.cli.application import Debug, app
+from orlog.cli.application import Debug
+from orlog.cli.application import app as app
 from orlog.errors import InvalidNameError, OrlogError
 from orlog.terminal import errors, printable
-
-__all__ = ["app", "main"]
 
 # The panels of `orlog --help` and the modules of their commands, in the order shown.
 PANELS = {

@@ -12,22 +12,6 @@ from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.processes import cores
 from orlog.terminal import console
 
-__all__ = [
-    "CORES",
-    "Algorithm",
-    "AsJson",
-    "Debug",
-    "Device",
-    "Imports",
-    "Name",
-    "SignExisting",
-    "Trust",
-    "TrustEnvironment",
-    "Workers",
-    "app",
-    "check_signing",
-]
-
 app = typer.Typer(
     name="orlog",
     help="Offline-RL datasets pinned byte by byte, reference algorithms, and honest scores.",

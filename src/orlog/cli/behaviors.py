@@ -15,8 +15,6 @@ from orlog.terminal import console
 if TYPE_CHECKING:
     from orlog.algos.behaviors.training import LogLine
 
-__all__ = ["behavior"]
-
 behavior = typer.Typer(
     name="behavior",
     help="Policies that recipes record datasets with.",

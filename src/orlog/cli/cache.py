@@ -16,10 +16,8 @@ from orlog.errors import StorageError
 from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
-    from orlog.datasets.home.garbage import CachedVersion
+    from orlog.datasets.home.holdings import CachedVersion
     from orlog.loaders.arrays.pack_cache import CachedPack
-
-__all__ = ["cache"]
 
 cache = typer.Typer(
     name="cache",
@@ -46,7 +44,8 @@ def list_versions(as_json: AsJson = False) -> None:
     The last lines tell of the results of sweeps, each a folder that can be deleted by itself.
     """
     from orlog.datasets.home.folders import datasets_folder
-    from orlog.datasets.home.garbage import cached_versions, total_bytes
+    from orlog.datasets.home.garbage import total_bytes
+    from orlog.datasets.home.holdings import cached_versions
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
     from orlog.result_folders import results_folder, stored_space
 
@@ -115,7 +114,8 @@ def gc(
     orlog.lock of the working folder), those opened within a day (unless --unused 0 is given), and
     those in shared homes. Packs can always be made again; those that a process has open stay.
     """
-    from orlog.datasets.home.garbage import GarbageReport, collect_garbage, total_bytes
+    from orlog.datasets.home.garbage import collect_garbage, total_bytes
+    from orlog.datasets.home.removal import GarbageReport
     from orlog.loaders.arrays.pack_cache import collect_packs
 
     failures: list[StorageError] = []
@@ -206,12 +206,12 @@ def delete(
     homes are left alone. Versions that `orlog cache pin` or `orlog.lock` pin are refused.
     """
     from orlog.datasets.home.garbage import (
-        cached_versions,
         check_deletable,
         delete_version,
         own_versions,
         plan_deletion,
     )
+    from orlog.datasets.home.holdings import cached_versions
     from orlog.loaders.arrays.pack_cache import delete_pack, packs_of
 
     wanted = own_versions(name, ("version", "partial", "download", "strange", "leftover"))

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from orlog.reproduce import Executor
 
-__all__ = ["Address", "ExecutorName", "ExecutorOptions", "chosen_executor", "cluster_executor"]
-
 ExecutorName = Annotated[
     str, typer.Option("--executor", help="Where jobs run: processes, ray or slurm.")
 ]

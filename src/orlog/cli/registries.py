@@ -13,8 +13,6 @@ from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 from orlog.terminal import console, table
 
-__all__ = ["keys", "registries"]
-
 registries = typer.Typer(
     name="registry",
     help="The places that datasets are fetched from, asked in order.",

@@ -12,8 +12,6 @@ from orlog.cli.application import AsJson
 from orlog.manifests.names import counted
 from orlog.terminal import console, print_json, printable
 
-__all__ = ["reports"]
-
 reports = typer.Typer(
     name="report",
     help="The reports of sweeps (orlog reproduce --suite).",

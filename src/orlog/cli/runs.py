@@ -16,8 +16,6 @@ from orlog.terminal import console, errors, print_json, printable, table
 if TYPE_CHECKING:
     from orlog.run_folders import RunSummary
 
-__all__ = ["runs"]
-
 runs = typer.Typer(
     name="runs",
     help="The runs in a folder: how far they are, what they score, and their learning curves.",

@@ -12,8 +12,6 @@ from typing import TypeVar
 from orlog.errors import WorkerDiedError
 from orlog.processes import cores, process_pool
 
-__all__ = ["execute"]
-
 Item = TypeVar("Item")
 Output = TypeVar("Output")
 

@@ -11,8 +11,6 @@ from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
 from orlog.manifests.environments import IMPORTS
 from orlog.processes import result_or_error
 
-__all__ = ["execute"]
-
 CONNECT_SECONDS = 10.0
 
 Item = TypeVar("Item")

@@ -13,8 +13,6 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import MissingExtraError, NotFoundError, WorkerDiedError
 from orlog.processes import result_or_error
 
-__all__ = ["execute"]
-
 AT_A_TIME = 100
 LOOK_SECONDS = 2.0
 

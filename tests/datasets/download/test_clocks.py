@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import orlog
-from orlog.datasets.download.transfer import Mirror, Patience, fetch_object
+from orlog.datasets.download.http import Patience
+from orlog.datasets.download.transfer import Mirror, fetch_object
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.errors import SignatureError, TransferError
 from orlog.manifests.manifest import read_manifest

@@ -11,7 +11,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from orlog.datasets.download.transfer import Expected, Mirror, Patience, fetch_object
+from orlog.datasets.download.http import Patience
+from orlog.datasets.download.transfer import Expected, Mirror, fetch_object
 from orlog.errors import TransferError
 from tests.servers import Fault, FileServer
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orlog.datasets.download.transfer import Mirror, Patience, fetch_object, read_small
+from orlog.datasets.download.http import Patience, read_small
+from orlog.datasets.download.transfer import Mirror, fetch_object
 from orlog.datasets.download.watchdog import ends_within
 from orlog.errors import TransferError
 from orlog.manifests.manifest import StoredObject

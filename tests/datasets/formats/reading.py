@@ -14,8 +14,6 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.manifests.manifest import MANIFEST_FILE
 
-__all__ = ["damaged", "read_files", "refuses_or_reads"]
-
 
 def read_files(
     file_format: Format,

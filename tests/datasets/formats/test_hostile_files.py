@@ -130,7 +130,9 @@ def test_chunks_that_are_smaller_than_their_checksums_are_refused(
     assert data.count(index) >= 1
     for size in (0, 3):
         path.write_bytes(data.replace(index, struct.pack("<IIQ", size, 0, 0)))
-        with pytest.raises(IntegrityError, match=rf"cannot be read as HDF5: its chunk .* claims {size} bytes"):
+        with pytest.raises(
+            IntegrityError, match=rf"cannot be read as HDF5: its chunk .* claims {size} bytes"
+        ):
             read_files(formats()["d4rl"], path, tmp_path / "store", sample.options)
 
 

@@ -14,7 +14,6 @@ from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import (
-    cached_versions,
     collect_garbage,
     delete_version,
     own_versions,
@@ -23,7 +22,7 @@ from orlog.datasets.home.garbage import (
     total_bytes,
     unpin_version,
 )
-from orlog.datasets.home.holdings import mark_used
+from orlog.datasets.home.holdings import cached_versions, mark_used
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.verified import remember_files
 from orlog.errors import InvalidNameError, ManifestError, NotFoundError, StorageError

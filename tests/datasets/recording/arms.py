@@ -20,28 +20,6 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
 
-__all__ = [
-    "ACTIONS",
-    "EPISODES",
-    "NAME",
-    "OBSERVATIONS",
-    "OPTIONS",
-    "add_in_pieces",
-    "append",
-    "assert_same_episode",
-    "die",
-    "digest_of",
-    "in_child",
-    "leftovers",
-    "make_episode",
-    "opened",
-    "pieces_of",
-    "record",
-    "start",
-    "steps_of",
-    "tell",
-]
-
 NAME = "lab/arm-v1"
 OPTIONS: list[dict[str, Any]] = [{}, {"resume": True}, {"discard": True}]
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
