@@ -41,7 +41,10 @@ import msgspec
 from orlog.algos.algorithms import action_kind, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import did_you_mean
-from orlog.manifests.published import presets_file, published_settings
+from orlog.manifests.published_settings import (
+    presets_file,
+    published_settings,
+)
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset

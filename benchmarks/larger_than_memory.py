@@ -135,7 +135,7 @@ class Watch(threading.Thread):
 
 def run_child(step: str, arguments: list[str], group: Group | None = None) -> Figures:
     """Run a step in a fresh process, inside a group if there is one; return figures and peaks."""
-    from orlog.terminal import progress_bars
+    from orlog.base.terminal import progress_bars
 
     command = [sys.executable, "-m", "benchmarks.larger_than_memory", "--child", step, *arguments]
     if group is not None:

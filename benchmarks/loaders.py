@@ -152,7 +152,7 @@ def main() -> None:
         found, versions, missing, others = measure_in_rounds(options, scratch)
     medians = {key: statistics.median(values) for key, values in found.items()}
     with report("loaders") as console:
-        from orlog.terminal import table
+        from orlog.base.terminal import table
 
         headings = ["figure", "orlog", "beside", "its figure", "orlog is", "goal", "met"]
         console.print(table(headings, compare(medians), numbers=range(3, 6)))
@@ -213,7 +213,7 @@ def measure_in_rounds(
     options: argparse.Namespace, scratch: Path
 ) -> tuple[dict[tuple[str, str], list[float]], dict[str, str], dict[str, str], list[float]]:
     """Return figures by tool and item, versions, why tools are missing, and the noise."""
-    from orlog.terminal import progress_bar
+    from orlog.base.terminal import progress_bar
 
     peer = [sys.executable, "-m", "benchmarks.loader_peers"]
     commands = {

@@ -162,8 +162,8 @@ def write_child(container: str, steps: str) -> Figures:
     from gymnasium import spaces
 
     import orlog
+    from orlog.base.terminal import progress_bar
     from orlog.datasets.home.folders import installed_names
-    from orlog.terminal import progress_bar
 
     writing: Any = orlog
     lengths = episode_lengths(int(steps))

@@ -250,7 +250,7 @@ def measure_in_rounds(
     data: Path,
 ) -> Found:
     """Run `module` in two processes per tool and round, first to write and then to read."""
-    from orlog.terminal import progress_bar
+    from orlog.base.terminal import progress_bar
 
     pythons = {"orlog": sys.executable}
     pythons |= {peer: getattr(options, f"{peer}_python") for peer in ("peers", "d3rlpy", "lerobot")}
@@ -411,7 +411,7 @@ def print_table(
     console: Console, headings: Sequence[str], rows: Mapping[str, Sequence[str]]
 ) -> None:
     """Print one row of figures per tool."""
-    from orlog.terminal import table
+    from orlog.base.terminal import table
 
     console.print()
     console.print(

@@ -51,9 +51,9 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.loop import train
 from orlog.algos.training.memory import keep_freed_memory
 from orlog.algos.training.runs import code_versions
+from orlog.base.processes import processor_name
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.transitions import Transitions
-from orlog.processes import processor_name
 
 ROUNDS = 5
 SECONDS = 2.0

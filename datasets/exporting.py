@@ -8,12 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats.formats import formats, own_format
-from orlog.datasets.interchange.sums import write_sums
-from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.reading.given import Given, as_dataset
-from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
-from orlog.files import (
+from orlog.base.files import (
     absolute_path,
     make_folder,
     put_new,
@@ -21,6 +16,11 @@ from orlog.files import (
     sync_folders,
     unfinished_folder,
 )
+from orlog.datasets.formats.formats import formats, own_format
+from orlog.datasets.interchange.sums import write_sums
+from orlog.datasets.reading.dataset import Dataset
+from orlog.datasets.reading.given import Given, as_dataset
+from orlog.errors import FormatVersionError, SchemaError, VersionExistsError
 from orlog.manifests.names import did_you_mean
 
 

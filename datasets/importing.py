@@ -9,6 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from orlog.base.files import (
+    absolute_path,
+    hash_file,
+    hash_of_sums,
+    unfinished_folder,
+)
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats.formats import choose_format, read_version
 from orlog.datasets.home.consent import note_environment
@@ -24,7 +30,6 @@ from orlog.datasets.interchange.said_spaces import (
 from orlog.datasets.interchange.sums import SUMS_FILE, check_sums
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
-from orlog.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import Parent
 from orlog.manifests.names import DatasetName, parse_name

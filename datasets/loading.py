@@ -76,9 +76,9 @@ def load_dataset(
             if build:
                 # Imported here, as downloads are below: most datasets are stored already, and
                 # these imports take longer than opening one.
+                from orlog.base.terminal import progress_bar
                 from orlog.datasets.recipes.build import build_dataset
                 from orlog.datasets.recipes.catalogue import catalogue
-                from orlog.terminal import progress_bar
 
                 if wanted.name in catalogue():
                     with contextlib.ExitStack() as stack:

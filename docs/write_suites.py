@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
 from orlog.normalize.intervals import bootstrap_interval
-from orlog.reference_returns import references_of
-from orlog.sweeps import suite_datasets
+from orlog.scoring.references import references_of
 
 PAGE = Path(__file__).with_name("suites.md")
 TABLE = re.compile(r"<!-- baselines of ([\w-]+) -->\n.*?<!-- end of baselines -->\n", re.DOTALL)

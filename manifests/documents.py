@@ -13,8 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from orlog.base.files import (
+    replace_file,
+    sole_access,
+    storage_errors,
+)
 from orlog.errors import FormatVersionError, ManifestError, clause
-from orlog.files import replace_file, sole_access, storage_errors
 
 LARGEST_FILE = 2**24
 LONGEST_WAIT = 60.0

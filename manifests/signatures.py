@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from orlog.base.files import sync
 from orlog.errors import (
     FormatVersionError,
     MissingExtraError,
@@ -34,7 +35,6 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import sync
 from orlog.manifests.documents import convert_json, parse_json, refuse_newer
 from orlog.manifests.manifest import MANIFEST_FILE
 

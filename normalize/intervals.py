@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from orlog.normalize.scores import check_finite
+from orlog.normalize.method_scores import check_finite
 
 BOOTSTRAP_COVERAGE = {2: 64, 3: 78, 5: 85, 8: 89}
 """Percent of 95 % intervals that hold the mean, by number of seeds (`benchmarks/intervals.py`)."""

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
-from orlog.normalize.scores import check_finite
+from orlog.normalize.method_scores import check_finite
 
 EXACT_METHODS = 15
 """Most methods for which the consensus is exact; its cost doubles with each further one."""

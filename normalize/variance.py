@@ -14,7 +14,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from orlog.normalize.scores import check_finite
+from orlog.normalize.method_scores import check_finite
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

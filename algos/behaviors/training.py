@@ -22,6 +22,13 @@ from orlog.algos.behaviors.ars import ARSConfig, ars
 from orlog.algos.behaviors.sac import SACConfig, sac
 from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
+from orlog.base.files import (
+    absolute_path,
+    make_folder,
+    replace_file,
+    storage_errors,
+)
+from orlog.base.processes import processor_name
 from orlog.datasets.recipes.behavior_policies import (
     ADVICE,
     BehaviorPolicy,
@@ -31,9 +38,7 @@ from orlog.datasets.recipes.behavior_policies import (
     write_policies,
 )
 from orlog.errors import SchemaError
-from orlog.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.manifests.environments import environment_versions, make_environment
-from orlog.processes import processor_name
 
 # Settings of each method, and the function that yields steps and policies.
 TRAINERS: dict[str, tuple[type[Any], Callable[..., Iterator[tuple[int, Layers]]]]] = {

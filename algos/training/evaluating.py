@@ -31,6 +31,7 @@ from orlog.algos.training.runs import (
     read_run,
     write_evaluation,
 )
+from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -44,7 +45,6 @@ from orlog.errors import (
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Episodes, Policy, run_episodes
-from orlog.processes import processor_name
 
 EPISODES = 100
 

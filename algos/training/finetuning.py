@@ -38,9 +38,9 @@ from orlog.algos.training.train import (
     check_same_run,
     with_rewards,
 )
+from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.files import hash_file
 from orlog.loaders.arrays.arrays import read_arrays
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orlog.base.files import replace_file
 from orlog.errors import (
     IntegrityError,
     NotFoundError,
 )
-from orlog.files import replace_file
 
 METRICS_FILE = "metrics.jsonl"
 

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
+from orlog.base.files import sync
 from orlog.errors import CheckpointError
-from orlog.files import sync
 from orlog.loaders.arrays.arrays import Leaf
 from orlog.loaders.batch import Batch, StructuredBatch
 

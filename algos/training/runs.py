@@ -43,6 +43,12 @@ from orlog.algos.training.checkpoint import (
 from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, write_sealed
+from orlog.base.files import (
+    hash_file,
+    make_folder,
+    replace_file,
+    sync,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import (
     CheckpointError,
@@ -50,7 +56,6 @@ from orlog.errors import (
     NotFoundError,
     clause,
 )
-from orlog.files import hash_file, make_folder, replace_file, sync
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol
@@ -282,6 +287,23 @@ def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: s
     if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
         whose = f"another {RUN_FILE}{whose or ', or that was edited'}"
         raise CheckpointError(f"{path}: the checkpoint belongs to {whose}; {_REPAIR}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A trained run. It can be given wherever the path of a run's folder can.
+
+    Attributes:
+        folder: Its folder, with all files.
+        record: What its `run.json` holds: settings, transforms, digest of the dataset, versions.
+    """
+
+    folder: Path
+    record: RunRecord
+
+    def __fspath__(self) -> str:
+        """Return the path of its folder."""
+        return str(self.folder)
 
 
 def as_path(path: PathLike) -> Path:

@@ -59,6 +59,11 @@ from orlog.algos.training.runs import (
     read_run,
     save_state,
 )
+from orlog.base.files import (
+    hold_folder,
+    make_folder,
+    replace_file,
+)
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -74,7 +79,6 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import hold_folder, make_folder, replace_file
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.arrays.statistics import finite_returns
@@ -128,7 +132,7 @@ def train_run(
         ManifestError: the `run.json` of the run to resume is malformed.
         CheckpointError: the checkpoint to resume from is damaged or of another run.
         StorageError: the folder cannot be written; the last checkpoint is kept. Or another process
-            is training in the folder (`orlog.files.BusyError`).
+            is training in the folder (`orlog.base.files.BusyError`).
         StoppedError: `hooks.stop` returned true.
         DivergedError: a metric or a weight is no longer finite; the last checkpoint is kept.
     """

@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from orlog.base.files import storage_errors
 from orlog.errors import IntegrityError, OrlogError, SchemaError, clause
-from orlog.files import storage_errors
 from orlog.manifests.index import is_safe_path
 
 DAMAGE = (

@@ -12,6 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orlog.base.files import (
+    link_or_copy,
+    make_folder,
+    sole_access,
+    storage_errors,
+    sync_folders,
+    write_durably,
+)
 from orlog.datasets.download.foreign import download_foreign_file
 from orlog.datasets.download.objects import (
     JOBS,
@@ -52,14 +60,6 @@ from orlog.errors import (
     OrlogError,
     TransferError,
     clause,
-)
-from orlog.files import (
-    link_or_copy,
-    make_folder,
-    sole_access,
-    storage_errors,
-    sync_folders,
-    write_durably,
 )
 from orlog.manifests.benchmarks import as_listed
 from orlog.manifests.lock import check_lock

@@ -21,6 +21,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from orlog.base.files import (
+    hash_of_sums,
+    list_files,
+    make_folder,
+    storage_errors,
+    unfinished_folder,
+)
 from orlog.datasets.download.archives import is_archive, unpack
 from orlog.datasets.download.http import Patience, check_http
 from orlog.datasets.download.objects import (
@@ -39,7 +46,6 @@ from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
-from orlog.files import hash_of_sums, list_files, make_folder, storage_errors, unfinished_folder
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
 from orlog.manifests.index import ForeignEntry, ForeignFile
 from orlog.manifests.manifest import MANIFEST_FILE, Count, Manifest, Parent, read_manifest

@@ -20,13 +20,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from orlog.base.files import (
+    hash_file,
+    link_or_copy,
+    make_folder,
+    storage_errors,
+    sync,
+    sync_all,
+)
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Limiter, Mirror, fetch_object
 from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
 from orlog.errors import StorageError
-from orlog.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.manifests.manifest import StoredObject
 
 JOBS = 16  # at once: with slow responses, half as many take a fifth longer

@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from orlog.base.files import (
+    link_or_copy,
+    make_folder,
+    sole_access,
+    storage_errors,
+    sync_folders,
+    write_durably,
+)
 from orlog.datasets.download.objects import TransferOptions, download_folder, fetch_objects
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_offered
@@ -22,14 +30,6 @@ from orlog.datasets.home.presence import (
 )
 from orlog.datasets.reading.choice import Choice, check_choice, plain_objects, wanted_objects
 from orlog.errors import SchemaError
-from orlog.files import (
-    link_or_copy,
-    make_folder,
-    sole_access,
-    storage_errors,
-    sync_folders,
-    write_durably,
-)
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject
 
 

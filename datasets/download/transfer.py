@@ -23,6 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from orlog.base.files import (
+    make_folder,
+    storage_errors,
+)
 from orlog.datasets.download.http import (
     BLOCK_BYTES,
     Failure,
@@ -34,7 +38,6 @@ from orlog.datasets.download.http import (
     times,
 )
 from orlog.errors import TransferError
-from orlog.files import make_folder, storage_errors
 from orlog.manifests.manifest import StoredObject
 
 SMALL_BLOCK_BYTES = 2**14

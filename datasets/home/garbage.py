@@ -18,6 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from orlog.base.files import (
+    BusyError,
+    list_files,
+    sole_access,
+    storage_errors,
+    sync,
+)
 from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.home.holdings import (
     KINDS,
@@ -51,7 +58,6 @@ from orlog.datasets.home.removal import (
     remove_unless_busy,
 )
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError, StorageError
-from orlog.files import BusyError, list_files, sole_access, storage_errors, sync
 from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.lock import LockedDataset, find_lock, read_lock
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest

@@ -16,9 +16,13 @@ from typing import Literal
 
 import msgspec
 
+from orlog.base.files import (
+    storage_errors,
+    sync,
+    write_durably,
+)
 from orlog.datasets.home.folders import dataset_folders
 from orlog.errors import ManifestError
-from orlog.files import storage_errors, sync, write_durably
 from orlog.manifests.documents import read_json_file
 from orlog.manifests.manifest import Manifest, StoredObject
 from orlog.manifests.names import is_version, newest_first

@@ -8,8 +8,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from orlog.base.files import (
+    BusyError,
+    sole_access,
+    storage_errors,
+    sync,
+)
 from orlog.errors import StorageError
-from orlog.files import BusyError, sole_access, storage_errors, sync
 
 DAY = 86_400.0
 GONE = "is gone already"

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from orlog.base.files import (
+    hash_file,
+    sync,
+    write_durably,
+)
 from orlog.errors import IntegrityError
-from orlog.files import hash_file, sync, write_durably
 
 SUMS_FILE = "SHA256SUMS"
 LARGEST_BYTES = 2**26

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orlog.base.files import absolute_path
 from orlog.datasets.download.http import missing_backend
 from orlog.datasets.publish.targets import FolderTarget, RemoteTarget, Target
 from orlog.errors import (
@@ -11,7 +12,6 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import absolute_path
 from orlog.manifests.names import is_url
 
 

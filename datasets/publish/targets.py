@@ -20,6 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orlog.base.files import (
+    hash_file,
+    make_folder,
+    sync,
+    sync_all,
+    sync_folders,
+    take_lock,
+)
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -28,7 +36,6 @@ from orlog.errors import (
     VersionExistsError,
     clause,
 )
-from orlog.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.manifests.index import INDEX_FILE
 from orlog.manifests.manifest import StoredObject
 

@@ -7,6 +7,7 @@ import shlex
 import warnings
 from pathlib import Path
 
+from orlog.base.files import absolute_path
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     datasets_folder,
@@ -26,7 +27,6 @@ from orlog.errors import (
     NotFoundError,
     SchemaError,
 )
-from orlog.files import absolute_path
 from orlog.manifests.lock import check_lock
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, not_a_version, read_manifest
 from orlog.manifests.names import (

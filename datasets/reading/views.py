@@ -25,6 +25,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orlog.base.files import (
+    absolute_path,
+    make_folder,
+    storage_errors,
+    sync,
+    write_durably,
+)
 from orlog.datasets.reading.operations import MOST_EPISODES, Source, SourceT, apply_operation
 from orlog.errors import (
     FormatVersionError,
@@ -35,7 +42,6 @@ from orlog.errors import (
     VersionExistsError,
     clause,
 )
-from orlog.files import absolute_path, make_folder, storage_errors, sync, write_durably
 from orlog.manifests.documents import parse_json, read_small_file, refuse_newer
 
 VIEW_VERSION = 1

@@ -24,8 +24,11 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import Float32, Float64
 
+from orlog.base.files import (
+    replace_file,
+    storage_errors,
+)
 from orlog.errors import DivergedError, IntegrityError, NotFoundError
-from orlog.files import replace_file, storage_errors
 
 # Weights [in, out] and biases [out] of each layer.
 Layers: TypeAlias = tuple[tuple[np.ndarray, np.ndarray], ...]

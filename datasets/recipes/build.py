@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orlog.base.files import (
+    storage_errors,
+    unfinished_folder,
+)
+from orlog.base.processes import (
+    Execute,
+    map_in_order,
+    process_pool,
+)
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
@@ -25,7 +34,6 @@ from orlog.datasets.recipes.recipe import CatalogueEntry, Recipe, parts_of
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest
 from orlog.errors import FormatVersionError, IntegrityError, NotFoundError
-from orlog.files import storage_errors, unfinished_folder
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
@@ -44,7 +52,6 @@ from orlog.manifests.rebuilds import (
     version_of,
 )
 from orlog.manifests.shipped import recorded_manifest
-from orlog.processes import Execute, map_in_order, process_pool
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -76,7 +83,7 @@ def build_dataset(
         replace: Build again even if the version is there, and replace it; the new one must have
             the same digest.
         execute: Executor that makes the episodes in place of processes here, as `find_executor` of
-            `orlog.reproduce` returns it.
+            `orlog.experiments.reproducing` returns it.
         progress: Called with steps done and steps in all.
         on_wait: Called once if another process is building the same version.
 

@@ -12,6 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from orlog.base.files import (
+    absolute_path,
+    make_folder,
+    storage_errors,
+    unfinished_folder,
+)
+from orlog.base.processes import Execute
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
@@ -19,7 +26,6 @@ from orlog.datasets.recording.finishing import finish_version, refuse_existing
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.files import absolute_path, make_folder, storage_errors, unfinished_folder
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import (
     Container,
@@ -30,7 +36,6 @@ from orlog.manifests.manifest import (
     parts_of,
 )
 from orlog.manifests.names import DatasetName, parse_name, version_parts
-from orlog.processes import Execute
 
 
 def convert_dataset(
@@ -58,7 +63,7 @@ def convert_dataset(
         version: Content version. By default 1.0.0 under another name; under the same name, the next
             patch version that is free on this machine.
         execute: Executor that writes the columns, or the HDF5 files, in place of this process; as
-            `find_executor` of `orlog.reproduce` returns it. The bytes are the same. The dataset and
+            `find_executor` of `orlog.experiments.reproducing` returns it. The bytes are the same. The dataset and
             the target must be on a disk that all machines share.
         progress: Called with bytes of rows done and in total.
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from orlog.base.files import (
+    put_in_place,
+    put_new,
+    storage_errors,
+    sync_folders,
+    write_durably,
+)
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
 from orlog.datasets.store.version import StoredVersion
 from orlog.errors import IntegrityError, VersionExistsError
-from orlog.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     MANIFEST_VERSION,

@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from orlog.base.files import (
+    sync,
+    write_durably,
+)
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.encoding import Encoding
 from orlog.datasets.store.zarr_writer import ColumnWriter
 from orlog.errors import IntegrityError, ManifestError, SchemaError, clause
-from orlog.files import sync, write_durably
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.documents import canonical_json, parse_json, read_small_file
 from orlog.manifests.spaces import space_to_json

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
+from orlog.base.files import storage_errors
 from orlog.datasets.columns.blocks import Block
-from orlog.files import storage_errors
 
 LARGEST_LOG = 2**28
 SMALL = 2**20  # bytes of a block that are written at once

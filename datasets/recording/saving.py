@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from orlog.base.files import (
+    storage_errors,
+    unfinished_folder,
+)
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
@@ -12,10 +16,6 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest, refuse_existing
 from orlog.datasets.store.container import WrittenPart
-from orlog.files import (
-    storage_errors,
-    unfinished_folder,
-)
 from orlog.manifests.manifest import (
     MANIFEST_FILE,
     Container,

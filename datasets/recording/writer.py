@@ -28,6 +28,13 @@ import numpy as np
 from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 
+from orlog.base.files import (
+    BusyError,
+    storage_errors,
+    sync,
+    sync_folders,
+    take_lock,
+)
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
@@ -49,13 +56,6 @@ from orlog.errors import (
     VersionExistsError,
     clause,
     wrong_type,
-)
-from orlog.files import (
-    BusyError,
-    storage_errors,
-    sync,
-    sync_folders,
-    take_lock,
 )
 from orlog.manifests.environments import environment_record
 from orlog.manifests.manifest import (

@@ -23,12 +23,17 @@ from typing import Any
 
 import numpy as np
 
+from orlog.base.files import (
+    hash_file,
+    make_folder,
+    storage_errors,
+    sync,
+)
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.verify import hash_values
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.errors import IntegrityError, MissingExtraError
-from orlog.files import hash_file, make_folder, storage_errors, sync
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import StoredObject
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+from orlog.base.files import too_many_files
 from orlog.datasets.store.codecs import CODECS
 from orlog.datasets.store.encoding import Encoding
 from orlog.errors import IntegrityError, clause
-from orlog.files import too_many_files
 
 SAMPLED_CHUNKS = 16
 PIECE_BYTES = 2**21

@@ -19,11 +19,15 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
+from orlog.base.files import (
+    hash_file,
+    list_files,
+    too_many_files,
+)
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store.contents import DamageFinder
-from orlog.files import hash_file, list_files, too_many_files
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import MANIFEST_FILE, Manifest, StoredObject, read_manifest
 from orlog.manifests.signatures import SIGNATURE_FILE

@@ -20,6 +20,10 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import blake3
 import numpy as np
 
+from orlog.base.files import (
+    make_folder,
+    storage_errors,
+)
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
@@ -35,7 +39,6 @@ from orlog.datasets.store.zarr_metadata import (
     to_bytes,
 )
 from orlog.errors import SchemaError, StorageError, clause
-from orlog.files import make_folder, storage_errors
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, StoredObject
 

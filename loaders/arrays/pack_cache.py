@@ -24,6 +24,11 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from orlog.base.files import (
+    lock_open_file,
+    sole_access,
+    storage_errors,
+)
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,
@@ -44,7 +49,6 @@ from orlog.datasets.home.removal import (
     remove_unless_busy,
 )
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
-from orlog.files import lock_open_file, sole_access, storage_errors
 from orlog.manifests.documents import convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
 from orlog.manifests.names import DatasetName

@@ -15,10 +15,10 @@ import blake3
 import msgspec
 import numpy as np
 
+from orlog.base.files import too_many_files
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import IntegrityError
-from orlog.files import too_many_files
 from orlog.loaders.arrays.arrays import Mixture
 from orlog.loaders.arrays.filling import Layout, Leaf
 from orlog.loaders.arrays.pack_cache import RECORD_FILE

@@ -13,13 +13,13 @@ import blake3
 import msgspec
 import numpy as np
 
-from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import IntegrityError, SchemaError, StorageError
-from orlog.files import (
+from orlog.base.files import (
     storage_errors,
     sync,
     write_durably,
 )
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.loaders.arrays.arrays import mixture_of
 from orlog.loaders.arrays.filling import (
     Layout,

@@ -14,8 +14,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from orlog.moved import serve_old_names
+
 if TYPE_CHECKING:
-    from orlog.baseline_scores import baselines as baselines
+    from orlog.algos.training.runs import Run as Run
     from orlog.datasets.audit.audit import audit as audit
     from orlog.datasets.columns.episode import Episode as Episode
     from orlog.datasets.download.download import download_dataset as download_dataset
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
     from orlog.datasets.recording.writer import DatasetWriter as DatasetWriter
     from orlog.datasets.store.encoding import choose_encoding as choose_encoding
     from orlog.errors import OrlogError as OrlogError
+    from orlog.experiments.policies import RunPolicy as RunPolicy
+    from orlog.experiments.policies import load_policy as load_policy
+    from orlog.experiments.running import RunResult as RunResult
+    from orlog.experiments.running import evaluate as evaluate
+    from orlog.experiments.running import finetune as finetune
+    from orlog.experiments.running import train as train
     from orlog.loaders.arrays.arrays import Arrays as Arrays
     from orlog.loaders.arrays.places import load_arrays as load_arrays
     from orlog.loaders.batch import Batch as Batch
@@ -66,20 +74,14 @@ if TYPE_CHECKING:
     from orlog.loaders.transitions import transitions as transitions
     from orlog.loaders.weights import weighted as weighted
     from orlog.manifests.benchmarks import benchmark_dataset as benchmark_dataset
-    from orlog.measuring import measure_references as measure_references
     from orlog.normalize.formulas import SafeScore as SafeScore
-    from orlog.off_policy import OffPolicyResult as OffPolicyResult
-    from orlog.off_policy import evaluate_off_policy as evaluate_off_policy
-    from orlog.policies import RunPolicy as RunPolicy
-    from orlog.policies import load_policy as load_policy
-    from orlog.reference_returns import references as references
-    from orlog.running import Run as Run
-    from orlog.running import RunResult as RunResult
-    from orlog.running import evaluate as evaluate
-    from orlog.running import finetune as finetune
-    from orlog.running import train as train
-    from orlog.scores import normalized_score as normalized_score
-    from orlog.scores import normalized_task_scores as normalized_task_scores
+    from orlog.scoring.baseline_scores import baselines as baselines
+    from orlog.scoring.measuring import measure_references as measure_references
+    from orlog.scoring.normalized_scores import normalized_score as normalized_score
+    from orlog.scoring.normalized_scores import normalized_task_scores as normalized_task_scores
+    from orlog.scoring.off_policy import OffPolicyResult as OffPolicyResult
+    from orlog.scoring.off_policy import evaluate_off_policy as evaluate_off_policy
+    from orlog.scoring.references import references as references
 
 __version__ = "0.1.0"
 
@@ -95,7 +97,7 @@ _HOMES = {
     "GoalMixture": "orlog.loaders.goals",
     "NStepBatch": "orlog.loaders.batch",
     "NextActionBatch": "orlog.loaders.batch",
-    "OffPolicyResult": "orlog.off_policy",
+    "OffPolicyResult": "orlog.scoring.off_policy",
     "OrlogError": "orlog.errors",
     "PackedEpisodeBatch": "orlog.loaders.episodes",
     "PreferenceBatch": "orlog.loaders.preferences",
@@ -104,13 +106,13 @@ _HOMES = {
     "SequenceBatch": "orlog.loaders.batch",
     "StructuredBatch": "orlog.loaders.batch",
     "SubgoalBatch": "orlog.loaders.subgoals",
-    "Run": "orlog.running",
-    "RunPolicy": "orlog.policies",
-    "RunResult": "orlog.running",
+    "Run": "orlog.algos.training.runs",
+    "RunPolicy": "orlog.experiments.policies",
+    "RunResult": "orlog.experiments.running",
     "Transitions": "orlog.loaders.transitions",
     "action_chunks": "orlog.loaders.chunks",
     "audit": "orlog.datasets.audit.audit",
-    "baselines": "orlog.baseline_scores",
+    "baselines": "orlog.scoring.baseline_scores",
     "benchmark_dataset": "orlog.manifests.benchmarks",
     "build_dataset": "orlog.datasets.recipes.build",
     "choose_encoding": "orlog.datasets.store.encoding",
@@ -118,9 +120,9 @@ _HOMES = {
     "convert_dataset": "orlog.datasets.recording.converting",
     "download_dataset": "orlog.datasets.download.download",
     "episodes": "orlog.loaders.episodes",
-    "evaluate": "orlog.running",
-    "evaluate_off_policy": "orlog.off_policy",
-    "finetune": "orlog.running",
+    "evaluate": "orlog.experiments.running",
+    "evaluate_off_policy": "orlog.scoring.off_policy",
+    "finetune": "orlog.experiments.running",
     "frame_stacks": "orlog.loaders.frames",
     "goals": "orlog.loaders.goals",
     "export_dataset": "orlog.datasets.exporting",
@@ -128,30 +130,32 @@ _HOMES = {
     "list_datasets": "orlog.datasets.listing",
     "load_arrays": "orlog.loaders.arrays.places",
     "load_dataset": "orlog.datasets.loading",
-    "load_policy": "orlog.policies",
-    "measure_references": "orlog.measuring",
-    "normalized_score": "orlog.scores",
-    "normalized_task_scores": "orlog.scores",
+    "load_policy": "orlog.experiments.policies",
+    "measure_references": "orlog.scoring.measuring",
+    "normalized_score": "orlog.scoring.normalized_scores",
+    "normalized_task_scores": "orlog.scoring.normalized_scores",
     "preferences": "orlog.loaders.preferences",
     "prioritized_transitions": "orlog.loaders.priorities",
     "publish_dataset": "orlog.datasets.publish.publish",
     "record": "orlog.datasets.recording.recorder",
     "record_parallel": "orlog.datasets.recording.parallel",
     "record_vector": "orlog.datasets.recording.vector",
-    "references": "orlog.reference_returns",
+    "references": "orlog.scoring.references",
     "repair_dataset": "orlog.datasets.download.download",
     "save_dataset": "orlog.datasets.recording.saving",
     "sequences": "orlog.loaders.sequences",
     "split_dataset": "orlog.datasets.reading.combining",
     "stream_transitions": "orlog.loaders.streaming",
     "subgoals": "orlog.loaders.subgoals",
-    "train": "orlog.running",
+    "train": "orlog.experiments.running",
     "transitions": "orlog.loaders.transitions",
     "verify_store": "orlog.datasets.reading.verifying",
     "weighted": "orlog.loaders.weights",
 }
 
 __all__ = [*_HOMES, "__version__"]
+
+serve_old_names()
 
 
 def __getattr__(name: str) -> Any:

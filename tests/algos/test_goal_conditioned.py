@@ -19,7 +19,7 @@ from orlog.algos.networks import Scaling
 from orlog.loaders.arrays.arrays import Arrays
 from orlog.loaders.batch import StateGoalBatch
 from orlog.loaders.states_and_goals import states_and_goals
-from orlog.manifests.published import published_file
+from orlog.manifests.published_settings import published_file
 from tests.algos import plain
 
 # Adam divides by gradients, and some of these are near 0: a step is 2e-3, and was 2e-6 apart.

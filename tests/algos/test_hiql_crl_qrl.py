@@ -22,7 +22,7 @@ from orlog.algos.qrl import QRL, QRLConfig, far_loss, interval_lengths, local_lo
 from orlog.loaders.arrays.arrays import Arrays, Leaf
 from orlog.loaders.batch import StateSubgoalBatch
 from orlog.loaders.states_and_goals import states_and_subgoals
-from orlog.manifests.published import published_file
+from orlog.manifests.published_settings import published_file
 from tests.algos import plain
 
 SMALL: dict[str, Any] = {"hidden": (4,), "learning_rate": 2e-3}

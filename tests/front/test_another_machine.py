@@ -16,16 +16,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from orlog import quickstart, reproduce
 from orlog.algos.settings import complete_config
 from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.runs import Evaluation, read_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
+from orlog.experiments import reproducing
+from orlog.experiments.reproducing import (
+    Job,
+    Outcome,
+)
 from orlog.normalize.baselines import Baseline, read_baseline
-from orlog.reference_returns import references_of
-from orlog.reproduce import Job, Outcome
+from orlog.reports import quickstart
+from orlog.scoring.references import references_of
 from tests.training import train_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("jobs_run_here")]
@@ -106,8 +110,8 @@ def elsewhere(
     mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Elsewhere:
     machine = Elsewhere(mini, trained)
-    monkeypatch.setattr(reproduce, "run_job", machine.run)
-    monkeypatch.setattr(reproduce, "read_baseline", machine.baseline)
+    monkeypatch.setattr(reproducing, "run_job", machine.run)
+    monkeypatch.setattr(reproducing, "read_baseline", machine.baseline)
     monkeypatch.setattr("orlog.normalize.baselines.read_baseline", machine.baseline)
     monkeypatch.chdir(tmp_path)
     return machine

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.baseline_scores import Section, benchmark_sections, in_sections
 from orlog.errors import NotFoundError
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.baselines import read_baseline
+from orlog.scoring.baseline_scores import (
+    Section,
+    benchmark_sections,
+    in_sections,
+)
 from tests.command_line import orlog as run
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -66,9 +70,12 @@ def test_baselines_are_of_whole_versions_and_say_so_of_another_version(
     mini_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = "pointmaze/umaze-v1"
-    monkeypatch.setattr("orlog.baseline_scores.recorded_folder", lambda _: recorded_folder(large))
     monkeypatch.setattr(
-        "orlog.baseline_scores.read_baseline", lambda algorithm, _: read_baseline(algorithm, large)
+        "orlog.scoring.baseline_scores.recorded_folder", lambda _: recorded_folder(large)
+    )
+    monkeypatch.setattr(
+        "orlog.scoring.baseline_scores.read_baseline",
+        lambda algorithm, _: read_baseline(algorithm, large),
     )
     whole = orlog.load_dataset(mini_folder)
     scores = orlog.baselines(whole)

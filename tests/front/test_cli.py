@@ -338,7 +338,9 @@ def test_a_quickstart_never_writes_into_a_folder_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[Path] = []
-    monkeypatch.setattr("orlog.quickstart.quickstart", lambda folder, **_: chosen.append(folder))
+    monkeypatch.setattr(
+        "orlog.reports.quickstart.quickstart", lambda folder, **_: chosen.append(folder)
+    )
     for number in range(3):
         assert orlog("quickstart", "--smoke", cwd=tmp_path).returncode == 0
         (tmp_path / chosen[number]).mkdir()

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 import orlog
-import orlog.reproduce
 from orlog.cli import app
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
+from orlog.experiments import reproducing
 from tests.training import train_run
 
 MINI = "pointmaze/umaze-mini-v1"
@@ -183,8 +183,8 @@ def test_a_policy_that_is_evaluated(mini: Dataset, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("jobs_run_here")
 def test_a_reproduction(mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = functools.partial(orlog.reproduce.make_jobs, evaluations=1)
-    monkeypatch.setattr(orlog.reproduce, "make_jobs", few)
+    few = functools.partial(reproducing.make_jobs, evaluations=1)
+    monkeypatch.setattr(reproducing, "make_jobs", few)
     options = ["--seeds", 2, "--steps", 1000, "--episodes", 8, "--workers", 1, "--out", tmp_path]
     body = parsed("reproduce", "bc", MINI, *options)
     assert [one["seed"] for one in body["seeds"]] == [0, 1]

@@ -9,8 +9,8 @@ import pytest
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
-from orlog.reproduce import find_executor
-from orlog.stored_results import read_results
+from orlog.experiments.reproducing import find_executor
+from orlog.experiments.stored_results import read_results
 from tests.tool_environments import run_tool, tool_python
 
 KILLS = """
@@ -28,8 +28,8 @@ import sys
 from ray.cluster_utils import Cluster
 
 import orlog
-from orlog.reproduce import find_executor
-from orlog.sweeps import plan_sweep, run_sweep
+from orlog.experiments.reproducing import find_executor
+from orlog.experiments.sweeps import plan_sweep, run_sweep
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = cluster.add_node(num_cpus=1)
@@ -61,7 +61,7 @@ RAY_ERRORS = """
 from ray.cluster_utils import Cluster
 
 from kills import kill_1
-from orlog.reproduce import find_executor
+from orlog.experiments.reproducing import find_executor
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 execute = find_executor("ray", address=cluster.address)
@@ -87,8 +87,8 @@ SUBMITIT = """
 import sys
 
 from kills import kill_1
-from orlog.reproduce import find_executor
-from orlog.sweeps import plan_sweep, run_sweep
+from orlog.experiments.reproducing import find_executor
+from orlog.experiments.sweeps import plan_sweep, run_sweep
 
 execute = find_executor("slurm", cluster="local")
 found = dict(execute(kill_1, range(3), workers=3, running=lambda job: None))
@@ -111,7 +111,7 @@ for program in ("sbatch", "srun"):
     file.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
     file.chmod(0o755)
 os.environ["PATH"] = os.getcwd() + os.pathsep + os.environ["PATH"]
-from orlog.reproduce import find_executor
+from orlog.experiments.reproducing import find_executor
 
 execute = find_executor("slurm", partition="x")
 try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -12,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from orlog.moved import MOVED
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("algos", "datasets", "loaders", "manifests", "normalize")
+FRONT = ("base", "cli", "executors", "experiments", "reports", "scoring")
 # Each package may import itself and those above it; `loaders.batch` is a module on its own since
 # that is all an algorithm's file may see.
 ORDER = (
     "errors",
-    "files",
-    "processes",
-    "terminal",
+    "base",
     "manifests",
     "datasets.columns",
     "datasets.home",
@@ -44,7 +46,12 @@ ORDER = (
     "algos",
     "algos.training",
     "algos.behaviors",
+    "scoring",
+    "experiments",
+    "executors",
+    "reports",
     "front",
+    "cli",
 )
 
 
@@ -55,7 +62,7 @@ def python_folders() -> set[str]:
 
 def test_every_folder_of_code_is_in_the_table_of_packages() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    expected = {"orlog", "orlog.cli", "orlog.executors", "orlog.manifests"}
+    expected = {"orlog", "orlog.manifests", *(f"orlog.{room}" for room in FRONT)}
     expected |= {f"orlog.{name}" for name in python_folders()}
     assert set(table["packages"]) == expected
     for package, folder in table["package-dir"].items():
@@ -99,8 +106,7 @@ def modules() -> dict[str, Path]:
     source = ROOT / "src" / "orlog"
     for path in [
         *source.glob("*.py"),
-        *(source / "cli").glob("*.py"),
-        *(source / "executors").glob("*.py"),
+        *(p for room in FRONT for p in (source / room).glob("*.py")),
     ]:
         found[path] = path.relative_to(source)
     return {
@@ -144,6 +150,23 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {name: imports_of(path, files) for name, path in files.items() if name != "orlog"}
     order = graphlib.TopologicalSorter(graph)
     order.prepare()  # CycleError names the circle
+
+
+def test_the_front_has_no_room_that_is_not_in_the_order() -> None:
+    source = ROOT / "src" / "orlog"
+    rooms = {path.parent.name for path in source.glob("*/*.py") if not path.parent.is_symlink()}
+    assert rooms == {*FRONT} <= {*ORDER}
+    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "errors.py", "moved.py"}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_module_that_moved_is_found_by_its_old_name(old: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {MOVED[old]}"):
+        found = importlib.import_module(old)
+    assert found is importlib.import_module(MOVED[old])
+    assert found.__spec__ is not None
+    assert found.__spec__.name == MOVED[old]
+    del sys.modules[old]
 
 
 def test_an_algorithm_sees_batches_only() -> None:

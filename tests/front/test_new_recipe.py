@@ -12,8 +12,8 @@ import orlog
 import orlog.datasets.recipes
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError
-from orlog.measuring import measure_references
 from orlog.normalize.references import ReferenceReturns
+from orlog.scoring.measuring import measure_references
 from tests.command_line import orlog as run
 
 RECIPE = """

@@ -19,8 +19,8 @@ from orlog.algos.training.evaluating import FIRST_SEED
 from orlog.algos.training.runs import kept_checkpoints
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, NotFoundError, SchemaError
-from orlog.off_policy import _check_policy
-from orlog.policy_values import why_no_critic
+from orlog.scoring.off_policy import _check_policy
+from orlog.scoring.policy_values import why_no_critic
 from tests.command_line import orlog as command
 
 SMALL = {"hidden": [4], "batch_size": 8}

@@ -23,7 +23,6 @@ from orlog.errors import ManifestError, NotFoundError, SchemaError, StorageError
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.environments import make_environment
 from orlog.manifests.shipped import records_folder
-from orlog.measuring import keep_references
 from orlog.normalize.references import (
     Protocol,
     PublishedReferences,
@@ -32,7 +31,11 @@ from orlog.normalize.references import (
     read_references,
     score_caveats,
 )
-from orlog.stored_references import store_references, stored_references
+from orlog.scoring.measuring import keep_references
+from orlog.scoring.stored_references import (
+    store_references,
+    stored_references,
+)
 from tests.command_line import orlog as command
 from tests.pendulum import pendulum, swing_up
 
@@ -53,7 +56,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in place of the one whose records ship with orlog."""
-    monkeypatch.setattr("orlog.stored_references.records_folder", lambda: tmp_path / "recorded")
+    monkeypatch.setattr(
+        "orlog.scoring.stored_references.records_folder", lambda: tmp_path / "recorded"
+    )
     return tmp_path / "recorded" / "references"
 
 
@@ -353,7 +358,7 @@ def test_a_full_disk_keeps_the_old_anchors(home: Path) -> None:
 
 STORE = """
 import sys, msgspec, orlog
-from orlog.stored_references import store_references
+from orlog.scoring.stored_references import store_references
 data = orlog.load_dataset("lab/pendulum-v1")
 found = orlog.references(data)
 for count in range(10_000):

@@ -16,13 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from orlog.base.processes import (
+    map_in_order,
+    process_pool,
+)
 from orlog.errors import StorageError
 from orlog.executors.processes import execute
-from orlog.processes import map_in_order, process_pool
 
 SCRIPT = """
 import os, sys, time
-from orlog.processes import map_in_order, process_pool
+from orlog.base.processes import map_in_order, process_pool
 
 def work(item):
     os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two workers share the pipe

@@ -20,7 +20,7 @@ from orlog.normalize.references import (
     ReferenceReturns,
     score_caveats,
 )
-from orlog.reference_returns import references_of
+from orlog.scoring.references import references_of
 
 HOPPER = Protocol(
     environment_id="Hopper-v4",

@@ -9,23 +9,34 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from orlog import reproduce
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import run_folder
+from orlog.base.processes import processor_name
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError, StoppedError
+from orlog.experiments import reproducing
+from orlog.experiments.reproducing import (
+    Result,
+    judge,
+    make_jobs,
+    run_jobs,
+    summarize,
+)
 from orlog.manifests.shipped import recorded_manifest
-from orlog.measuring import measure_references
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
-from orlog.processes import processor_name
-from orlog.reference_returns import references_of
-from orlog.report import HEADINGS, result_cells, verdict_lines, write_report
-from orlog.reproduce import Result, judge, make_jobs, run_jobs, summarize
+from orlog.reports.dataset_page import (
+    HEADINGS,
+    result_cells,
+    verdict_lines,
+    write_report,
+)
+from orlog.scoring.measuring import measure_references
+from orlog.scoring.references import references_of
 from tests.front.conftest import pool_in_this_process
 from tests.training import train_run
 
@@ -104,7 +115,7 @@ def test_equal_returns_of_another_protocol_are_not_identical(
         baseline = msgspec.structs.replace(
             recorded, protocol=msgspec.structs.replace(recorded.protocol, **change)
         )
-        monkeypatch.setattr(reproduce, "read_baseline", lambda *_, one=baseline: one)
+        monkeypatch.setattr(reproducing, "read_baseline", lambda *_, one=baseline: one)
         found = summarize(mini, jobs, results)
         assert found.verdict is not None
         assert (found.verdict.word == "identical") is (not change)
@@ -174,7 +185,7 @@ def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path)
 def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "RECIPES", {})
+    monkeypatch.setattr(reproducing, "RECIPES", {})
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
     refused = CliRunner().invoke(app, words)

@@ -16,15 +16,18 @@ from orlog.algos.training.evaluating import evaluate_run
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.runs import read_evaluation
 from orlog.algos.training.seals import read_sealed, write_sealed
+from orlog.base.files import hold_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
-from orlog.files import hold_folder
+from orlog.experiments.run_folders import (
+    find_run_folders,
+    group_runs,
+)
+from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.intervals import mean_interval
-from orlog.plots import new_figure
-from orlog.reference_returns import references
-from orlog.run_folders import find_run_folders, group_runs
-from orlog.run_plots import curves_plot
-from orlog.running import finetune as orlog_finetune
+from orlog.reports.plots import new_figure
+from orlog.reports.run_plots import curves_plot
+from orlog.scoring.references import references
 from tests.command_line import orlog
 from tests.training import train_run
 

@@ -16,15 +16,22 @@ from typing import Any
 
 import pytest
 
-from orlog import progress
 from orlog.algos.bc import BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.options import TrainOptions
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute
-from orlog.progress import Status, Watcher, status_lines
-from orlog.seeds import parse_seeds, train_seeds
+from orlog.experiments import progress
+from orlog.experiments.progress import (
+    Status,
+    Watcher,
+    status_lines,
+)
+from orlog.experiments.seeds import (
+    parse_seeds,
+    train_seeds,
+)
 from tests.command_line import orlog
 from tests.training import train_run
 

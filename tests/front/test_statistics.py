@@ -19,9 +19,12 @@ from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.aggregate import interquartile_mean
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.tuning import method_digest
-from orlog.reference_returns import references
-from orlog.results import find_runs, method_results
-from orlog.tune_curve import tune_curves
+from orlog.scoring.evaluated_runs import (
+    find_runs,
+    method_results,
+)
+from orlog.scoring.references import references
+from orlog.scoring.tuning_curves import tune_curves
 from tests.command_line import Ended, orlog
 from tests.training import train_run
 

@@ -18,12 +18,14 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import code_versions, read_run
-from orlog.code_version import run_sources, source_hash
+from orlog.base.code_version import (
+    run_sources,
+    source_hash,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, OrlogError
-from orlog.manifests.environments import make_environment
-from orlog.result_folders import result_folder
-from orlog.stored_results import (
+from orlog.experiments.result_folders import result_folder
+from orlog.experiments.stored_results import (
     JobIdentity,
     StoredResult,
     key_of,
@@ -31,7 +33,8 @@ from orlog.stored_results import (
     read_results,
     write_result,
 )
-from orlog.sweeps import identify
+from orlog.experiments.sweeps import identify
+from orlog.manifests.environments import make_environment
 from tests.levels import scaled
 from tests.training import train_run
 
@@ -106,7 +109,9 @@ def test_a_key_depends_on_the_code_of_its_algorithm_and_on_no_other(mini: Datase
         "orlog.normalize.rollouts",
     }
     assert expected <= {*found}
-    assert not {"orlog.algos.cql", "orlog.algos.presets", "orlog.stored_results"} & {*found}
+    assert not {"orlog.algos.cql", "orlog.algos.presets", "orlog.experiments.stored_results"} & {
+        *found
+    }
     assert not any(name.startswith(("orlog.cli", "orlog.datasets")) for name in found)
 
 

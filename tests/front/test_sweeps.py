@@ -20,17 +20,33 @@ from typing import Any
 import msgspec
 import pytest
 
+from orlog.base.files import sole_access
+from orlog.base.processes import result_or_error
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
-from orlog.files import sole_access
+from orlog.experiments.reproducing import (
+    Executor,
+    steps_to_reproduce,
+)
+from orlog.experiments.result_folders import (
+    RESULT_FILE,
+    result_folder,
+    results_folder,
+)
+from orlog.experiments.stored_results import (
+    key_of,
+    read_result,
+    read_results,
+)
+from orlog.experiments.sweeps import (
+    Sweep,
+    plan_sweep,
+    run_sweep,
+    suite_datasets,
+)
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
-from orlog.processes import result_or_error
-from orlog.reproduce import Executor, steps_to_reproduce
-from orlog.result_folders import RESULT_FILE, result_folder, results_folder
-from orlog.stored_results import key_of, read_result, read_results
-from orlog.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from tests.command_line import orlog
 from tests.small_disks import Mount, fill
 from tests.training import train_run
@@ -163,7 +179,9 @@ def test_a_view_has_no_baseline_to_record_and_is_not_swept_with_its_dataset(
 def test_a_misspelled_algorithm_is_found_before_anything_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orlog.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built"))
+    monkeypatch.setattr(
+        "orlog.experiments.sweeps.build_dataset", lambda *_, **__: pytest.fail("it is built")
+    )
     with pytest.raises(ValueError, match="no algorithm 'iqll'; did you mean"):
         plan_sweep(["pointmaze/umaze-mini-v1"], ["iqll"], seeds=[0], episodes=1)
 
@@ -212,7 +230,7 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
         raise StorageError("the disk is full.", errno=errno.ENOSPC)
 
     with monkeypatch.context() as patch:
-        patch.setattr("orlog.sweeps.run_job", full)
+        patch.setattr("orlog.experiments.sweeps.run_job", full)
         with pytest.raises(StorageError, match=r"stopped: the disk is full; what is done stays\."):
             run_sweep(sweep, workers=1)
     assert [one.what[-6:] for one in sweep.failures] == ["seed 0"]  # no further job was begun

@@ -13,7 +13,12 @@ import termios
 import pytest
 from rich.console import Console
 
-from orlog.terminal import console, errors, print_json, table
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    table,
+)
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LONG = f"{DIGEST} {'a sentence of many words ' * 20}{DIGEST}"
@@ -40,7 +45,7 @@ def test_what_is_not_a_terminal_gets_lines_as_wide_as_needed(
 
 def test_a_terminal_still_gets_lines_of_its_width() -> None:
     ours, theirs = pty.openpty()
-    code = f"from orlog.terminal import console; console.print({LONG!r})"
+    code = f"from orlog.base.terminal import console; console.print({LONG!r})"
     environment = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES")}
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     with subprocess.Popen(

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 import orlog
-from orlog.files import hash_file
+from orlog.base.files import hash_file
 from tests.command_line import orlog as run
 
 

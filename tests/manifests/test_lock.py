@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_the_old_file(lock: Path, monkeypatch: pytest.MonkeyP
     def full(_path: Path, _data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("orlog.files.write_durably", full)
+    monkeypatch.setattr("orlog.base.files.write_durably", full)
     with pytest.raises(StorageError, match="No space left") as caught:
         write_lock(lock, {NAME: OTHER})
     assert caught.value.errno == 28

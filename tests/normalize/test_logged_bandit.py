@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orlog.normalize.off_policy import (
+from orlog.normalize.value_estimates import (
     doubly_robust,
     importance_sampling,
     mean_terms,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orlog.normalize.off_policy import (
+from orlog.normalize.value_estimates import (
     absolute_error,
     doubly_robust,
     effective_sample_size,

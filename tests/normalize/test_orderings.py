@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orlog.experiments.sweeps import suite_datasets
 from orlog.manifests.shipped import recorded_folder, recorded_manifest
 from orlog.normalize.baselines import read_baseline
-from orlog.reference_returns import references_of
-from orlog.sweeps import suite_datasets
+from orlog.scoring.references import references_of
 
 DATASETS = [
     name

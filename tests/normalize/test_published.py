@@ -11,7 +11,7 @@ import pytest
 from orlog.errors import NotFoundError
 from orlog.manifests.benchmarks import BENCHMARKS
 from orlog.manifests.tables import table_file
-from orlog.normalize.published import (
+from orlog.normalize.published_scores import (
     PublishedScore,
     disagreements_about,
     published_names,

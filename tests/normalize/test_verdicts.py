@@ -21,7 +21,7 @@ from orlog.normalize.judgements import (
     unseen_share,
 )
 from orlog.normalize.verdicts import VERDICT_NOTE, Verdict, compare
-from orlog.reference_returns import references_of
+from orlog.scoring.references import references_of
 from tests.levels import THOROUGH
 
 Scores = dict[int, np.ndarray]

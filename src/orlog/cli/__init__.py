@@ -16,16 +16,20 @@ from typing import Any
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    errors,
+    printable,
+)
 from orlog.cli import (
     auditing,
+    baselines,
     behaviors,
     building,
     cache,
+    estimating,
     finetuning,
     imports,
     listing,
-    off_policy,
-    published,
     quickstart,
     registries,
     reports,
@@ -43,7 +47,6 @@ from orlog.cli import (
 from orlog.cli.application import Debug
 from orlog.cli.application import app as app
 from orlog.errors import InvalidNameError, OrlogError
-from orlog.terminal import errors, printable
 
 # The panels of `orlog --help` and the modules of their commands, in the order shown.
 PANELS = {
@@ -55,8 +58,8 @@ PANELS = {
         training,
         finetuning,
         scoring,
-        off_policy,
-        published,
+        estimating,
+        baselines,
         reproducing,
         statistics,
         quickstart,

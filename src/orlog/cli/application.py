@@ -9,8 +9,8 @@ import typer
 
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
-from orlog.processes import cores
-from orlog.terminal import console
+from orlog.base.processes import cores
+from orlog.base.terminal import console
 
 app = typer.Typer(
     name="orlog",

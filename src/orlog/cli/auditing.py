@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    progress_bar,
+    table,
+)
 from orlog.cli.application import AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
-from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.audit.findings import Audit
@@ -52,7 +59,7 @@ def audit(
             name, against=against or (), trust_environment=trust_environment, progress=update
         )
     if html is not None:
-        from orlog.audit_page import write_audit_page
+        from orlog.reports.audit_page import write_audit_page
 
         write_audit_page(found, html, _dataset(name))
     if as_json:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orlog.base.terminal import console
 from orlog.cli.application import Imports
 from orlog.cli.training import read_setting
 from orlog.manifests.names import counted
-from orlog.terminal import console
 
 if TYPE_CHECKING:
     from orlog.algos.behaviors.training import LogLine

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from orlog.base.terminal import (
+    console,
+    progress_bar,
+)
 from orlog.cli.application import CORES, Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.errors import VersionExistsError
-from orlog.terminal import console, progress_bar
 
 
 @app.command(epilog="Example: orlog build pointmaze/umaze-v1")

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    table,
+)
 from orlog.cli.application import AsJson, app
 from orlog.errors import StorageError
-from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
     from orlog.datasets.home.holdings import CachedVersion
@@ -46,8 +52,11 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
+    from orlog.experiments.result_folders import (
+        results_folder,
+        stored_space,
+    )
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
-    from orlog.result_folders import results_folder, stored_space
 
     results = stored_space()
     found, packs = cached_versions(), cached_packs()

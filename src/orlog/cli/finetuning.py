@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import console
 from orlog.cli.application import AlgorithmOfRun, Device, Imports, Log, TrustEnvironment, app
 from orlog.cli.training import read_setting, watched_run
-from orlog.terminal import console
 
 EVEN = "even"
 
@@ -74,7 +74,7 @@ def finetune(
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
     from orlog.algos.training.options import TrainOptions
     from orlog.algos.training.runs import read_run
-    from orlog.logs import check_log
+    from orlog.experiments.logs import check_log
 
     chosen = dict(read_setting(text) for text in settings or [])
     share = _share(prior)

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    progress_bar,
+    table,
+)
 from orlog.cli.application import AsJson, Imports, Name, app
-from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.interchange.episodes import Found

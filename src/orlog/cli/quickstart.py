@@ -29,7 +29,7 @@ def quickstart(
     ] = False,
 ) -> None:
     """Build, verify, train, score and compare on one dataset, and write a page about it."""
-    from orlog.quickstart import quickstart as run
+    from orlog.reports.quickstart import quickstart as run
 
     run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
 

@@ -8,9 +8,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    print_json,
+    printable,
+)
 from orlog.cli.application import AsJson
 from orlog.manifests.names import counted
-from orlog.terminal import console, print_json, printable
 
 reports = typer.Typer(
     name="report",
@@ -33,7 +37,7 @@ def verify(
     Results that are also in this home are compared with those; reference returns and recorded baselines
     with the ones that this orlog knows. Of a page, text and pictures are checked too.
     """
-    from orlog.sweep_report import verify_report
+    from orlog.reports.sweep_report import verify_report
 
     found = verify_report(path)
     if as_json:

@@ -11,11 +11,7 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import ALGORITHMS, known_as
-from orlog.cli.application import CORES, AsJson, Imports, TrustEnvironment, app
-from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
-from orlog.errors import SchemaError
-from orlog.manifests.names import counted
-from orlog.terminal import (
+from orlog.base.terminal import (
     console,
     errors,
     print_json,
@@ -24,10 +20,17 @@ from orlog.terminal import (
     progress_bars,
     table,
 )
+from orlog.cli.application import CORES, AsJson, Imports, TrustEnvironment, app
+from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
+from orlog.errors import SchemaError
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.reproduce import Executor, Result
+    from orlog.experiments.reproducing import (
+        Executor,
+        Result,
+    )
 
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")
@@ -235,7 +238,7 @@ def _check_largest_share(
 
 def _seeds(text: str) -> list[int]:
     """Return the seeds that `--seeds` names."""
-    from orlog.seeds import parse_seeds
+    from orlog.experiments.seeds import parse_seeds
 
     try:
         return parse_seeds(text)
@@ -265,10 +268,10 @@ def _one(
 ) -> Result:
     """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
+    from orlog.experiments.reproducing import check_comparable
+    from orlog.experiments.reproducing import reproduce as run
+    from orlog.experiments.sweeps import load_or_make
     from orlog.normalize.baselines import read_baseline
-    from orlog.reproduce import check_comparable
-    from orlog.reproduce import reproduce as run
-    from orlog.sweeps import load_or_make
 
     if max_seeds is not None and not sequential:
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
@@ -336,9 +339,16 @@ def _sweep(
 ) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
-    from orlog.plots import check_plots
-    from orlog.sweep_report import evidence_of, write_reports
-    from orlog.sweeps import plan_sweep, run_sweep, suite_datasets
+    from orlog.experiments.sweeps import (
+        plan_sweep,
+        run_sweep,
+        suite_datasets,
+    )
+    from orlog.reports.plots import check_plots
+    from orlog.reports.sweep_report import (
+        evidence_of,
+        write_reports,
+    )
 
     check_plots()
     names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
@@ -412,7 +422,12 @@ def _names(text: str) -> list[str]:
 
 
 def _print_results(results: list[Result]) -> None:
-    from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines
+    from orlog.reports.dataset_page import (
+        HEADINGS,
+        reading_notes,
+        result_cells,
+        verdict_lines,
+    )
 
     headings: tuple[str, ...] = HEADINGS
     rows, shift = [result_cells(one) for one in results], 0

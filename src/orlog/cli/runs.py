@@ -10,11 +10,17 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    table,
+)
 from orlog.cli.application import AsJson
-from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
-    from orlog.run_folders import RunSummary
+    from orlog.experiments.run_folders import RunSummary
 
 runs = typer.Typer(
     name="runs",
@@ -37,7 +43,10 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     share of episodes that succeeded stands beside it. A folder that cannot be read is
     listed with the reason. Stopped runs go on with the command that trained them and --resume.
     """
-    from orlog.run_folders import find_run_folders, varied_settings
+    from orlog.experiments.run_folders import (
+        find_run_folders,
+        varied_settings,
+    )
 
     found = find_run_folders(folder)
     varied = varied_settings(found)
@@ -92,7 +101,7 @@ def show_run(
 
     from orlog.algos.training.commands import run_command
     from orlog.algos.training.runs import read_run
-    from orlog.run_folders import setting_words
+    from orlog.experiments.run_folders import setting_words
 
     record = read_run(run)
     line = run_command(run, record)
@@ -117,7 +126,7 @@ def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     of themselves, run.json, the checkpoint and the log. That finds damage and careless edits, but not
     somebody who edits a file and computes the digests again. What no digest speaks of is listed.
     """
-    from orlog.run_verification import verify_runs
+    from orlog.experiments.run_verification import verify_runs
 
     found = verify_runs(folder)
     damaged = [run for run in found if run.problems]
@@ -150,7 +159,10 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
     as copies, the newest that has a score counts. The intervals are Student's t over seeds;
     for aggregates over several datasets, and tests, see orlog compare.
     """
-    from orlog.run_folders import find_run_folders, group_runs
+    from orlog.experiments.run_folders import (
+        find_run_folders,
+        group_runs,
+    )
 
     found = find_run_folders(folder)
     groups = group_runs(found)
@@ -214,9 +226,15 @@ def plot_runs(
 
     With --success it is the share of successful episodes, where the environment tells.
     """
-    from orlog.run_folders import find_run_folders, group_runs
-    from orlog.run_plots import curves_plot
-    from orlog.statistics_plots import check_format, save_plot
+    from orlog.experiments.run_folders import (
+        find_run_folders,
+        group_runs,
+    )
+    from orlog.reports.run_plots import curves_plot
+    from orlog.reports.statistics_plots import (
+        check_format,
+        save_plot,
+    )
 
     check_format(out)
     found = find_run_folders(folder)
@@ -229,7 +247,7 @@ def plot_runs(
 
 def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
     """Return settings in one cell, without those that are in other columns."""
-    from orlog.run_folders import setting_words
+    from orlog.experiments.run_folders import setting_words
 
     shown = {name: value for name, value in settings.items() if name not in besides}
     return ", ".join(setting_words(shown))

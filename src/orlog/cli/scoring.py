@@ -11,13 +11,20 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    progress_bar,
+    table,
+)
 from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
-from orlog.terminal import console, errors, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
+    from orlog.experiments.running import RunResult
     from orlog.normalize.references import References
-    from orlog.running import RunResult
 
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
@@ -43,8 +50,8 @@ def evaluate(
     """
     from orlog.algos.training.runs import RUN_FILE
     from orlog.errors import OrlogError
-    from orlog.run_folders import find_run_folders
-    from orlog.running import evaluate as run_policy
+    from orlog.experiments.run_folders import find_run_folders
+    from orlog.experiments.running import evaluate as run_policy
 
     is_one = (run / RUN_FILE).exists() or not run.is_dir()
     folders = [run] if is_one else [one.folder for one in find_run_folders(run)]
@@ -151,9 +158,16 @@ def references(
     """
     from orlog.datasets.loading import load_dataset
     from orlog.errors import ManifestError
-    from orlog.measuring import EPISODES, keep_references, measure_references
-    from orlog.reference_returns import described, references_of
-    from orlog.reference_returns import references as find_references
+    from orlog.scoring.measuring import (
+        EPISODES,
+        keep_references,
+        measure_references,
+    )
+    from orlog.scoring.references import (
+        described,
+        references_of,
+    )
+    from orlog.scoring.references import references as find_references
 
     measured = {"--source": source, "--episodes": episodes, "--record": record}
     if not random and expert is None:

@@ -9,9 +9,15 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    progress_bar,
+    table,
+)
 from orlog.cli.application import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
-from orlog.terminal import console, errors, print_json, progress_bar, table
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -71,9 +77,9 @@ def _whole_version(name: str) -> Dataset:
 
 def _write_card(name: str, path: Path) -> None:
     """Write the dataset card and its picture; a file that orlog did not write is not replaced."""
+    from orlog.base.files import storage_errors
     from orlog.datasets.audit.audit import audit
     from orlog.datasets.publish.card import dataset_card, is_own_card
-    from orlog.files import storage_errors
 
     dataset, picture = _whole_version(name), path.with_suffix(".svg")
     with storage_errors(path):
@@ -272,7 +278,7 @@ def _facts(manifest: Manifest, dataset: Dataset | None, part: Path | None) -> di
     from orlog.datasets.listing import audit_of
     from orlog.manifests.rebuilds import rebuild_text, version_of
     from orlog.normalize.baselines import read_baseline
-    from orlog.reference_returns import references_of
+    from orlog.scoring.references import references_of
 
     shown = dataset or manifest
     is_view = dataset is not None and dataset.operation is not None

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    table,
+)
 from orlog.cli.application import AsJson, app
-from orlog.terminal import console, errors, print_json, printable, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from orlog.normalize.comparison import Comparison
     from orlog.normalize.sequential import SequentialComparison
-    from orlog.tune_curve import TuneCurve
+    from orlog.scoring.tuning_curves import TuneCurve
 
 Runs = Annotated[
     list[str],
@@ -52,10 +58,13 @@ def compare(
 
     from orlog.normalize.aggregate import AGGREGATES
     from orlog.normalize.comparison import compare_methods
-    from orlog.normalize.scores import run_means
+    from orlog.normalize.method_scores import run_means
     from orlog.normalize.sequential import compare_sequentially
-    from orlog.results import find_runs, method_results
-    from orlog.statistics_plots import check_format
+    from orlog.reports.statistics_plots import check_format
+    from orlog.scoring.evaluated_runs import (
+        find_runs,
+        method_results,
+    )
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
@@ -229,8 +238,12 @@ def _draw_comparison(
     picture: str,
     is_normalized: bool,
 ) -> None:
-    from orlog.plots import line_colors
-    from orlog.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
+    from orlog.reports.plots import line_colors
+    from orlog.reports.statistics_plots import (
+        COMPARISON_PLOTS,
+        save_plot,
+        sequential_plot,
+    )
 
     lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}
     if not any(one for by_task in comparison.variances.values() for one in by_task.values()):
@@ -269,9 +282,13 @@ def tune_curve(
 
     Runs of one method that differ in their settings are its range; docs/scores.md explains both curves.
     """
-    from orlog.results import find_runs
-    from orlog.statistics_plots import check_format, save_plot, tune_plot
-    from orlog.tune_curve import tune_curves
+    from orlog.reports.statistics_plots import (
+        check_format,
+        save_plot,
+        tune_plot,
+    )
+    from orlog.scoring.evaluated_runs import find_runs
+    from orlog.scoring.tuning_curves import tune_curves
 
     if plot is not None:
         check_format(plot)
@@ -293,7 +310,7 @@ def tune_curve(
 
 
 def _print_curve(curve: TuneCurve) -> None:
-    from orlog.results import settings_text
+    from orlog.scoring.evaluated_runs import settings_text
 
     unit = "score" if curve.is_normalized else "return"
     ranges = "; ".join(

@@ -12,6 +12,12 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
+from orlog.base.terminal import (
+    console,
+    errors,
+    printable,
+    table,
+)
 from orlog.cli.application import (
     CORES,
     Algorithm,
@@ -22,13 +28,12 @@ from orlog.cli.application import (
     app,
 )
 from orlog.errors import StoppedError
-from orlog.terminal import console, errors, printable, table
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.seeds import SeedOutcome
+    from orlog.experiments.seeds import SeedOutcome
 
 
 @app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --set expectile=0.8")
@@ -124,8 +129,8 @@ def train(
     from orlog.algos.training.devices import find_device
     from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
-    from orlog.logs import check_log
-    from orlog.seeds import parse_seeds
+    from orlog.experiments.logs import check_log
+    from orlog.experiments.seeds import parse_seeds
 
     several = parse_seeds(seeds) if seeds else []
     if several and seed:
@@ -292,8 +297,14 @@ def watched_run(
         typer.Exit: a signal stopped the run.
     """
     from orlog.algos.training.options import Hooks
-    from orlog.logs import in_turn, log_to
-    from orlog.progress import Watcher, status_lines
+    from orlog.experiments.logs import (
+        in_turn,
+        log_to,
+    )
+    from orlog.experiments.progress import (
+        Watcher,
+        status_lines,
+    )
 
     request, has_begun = StopRequest(), False
     with contextlib.ExitStack() as stack:
@@ -378,8 +389,11 @@ def _train_several(
     resume: bool,
     again: str,
 ) -> None:
-    from orlog.progress import Status, status_lines
-    from orlog.seeds import train_seeds
+    from orlog.experiments.progress import (
+        Status,
+        status_lines,
+    )
+    from orlog.experiments.seeds import train_seeds
 
     request = StopRequest()
     noted: set[str] = set()

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    printable,
+    transfer_bar,
+)
 from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
-from orlog.terminal import console, errors, printable, transfer_bar
 
 if TYPE_CHECKING:
     from orlog.datasets.download.transfer import Limiter

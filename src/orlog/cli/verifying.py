@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    printable,
+    progress_bar,
+    progress_bars,
+)
 from orlog.cli.application import AsJson, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
-from orlog.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 
 if TYPE_CHECKING:
     from orlog.datasets.download.confirm import Confirmation

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    errors,
+    print_json,
+    table,
+)
 from orlog.cli.application import AsJson, app
 from orlog.errors import LockError, NotFoundError
-from orlog.terminal import console, errors, print_json, table
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset

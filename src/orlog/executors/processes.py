@@ -9,8 +9,11 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from orlog.base.processes import (
+    cores,
+    process_pool,
+)
 from orlog.errors import WorkerDiedError
-from orlog.processes import cores, process_pool
 
 Item = TypeVar("Item")
 Output = TypeVar("Output")

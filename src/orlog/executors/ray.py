@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from orlog.base.processes import result_or_error
 from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
 from orlog.manifests.environments import IMPORTS
-from orlog.processes import result_or_error
 
 CONNECT_SECONDS = 10.0
 

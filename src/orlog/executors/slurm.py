@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from time import sleep
 from typing import Any, TypeVar
 
+from orlog.base.processes import result_or_error
 from orlog.datasets.home.folders import datasets_folder
 from orlog.errors import MissingExtraError, NotFoundError, WorkerDiedError
-from orlog.processes import result_or_error
 
 AT_A_TIME = 100
 LOOK_SECONDS = 2.0

@@ -19,19 +19,18 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
 import orlog
-from orlog import terminal
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.algos.bc import BC
 from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.metrics import read_metrics
 from orlog.algos.training.replay import Replay
-from orlog.algos.training.runs import ONLINE_FILE, read_run
+from orlog.algos.training.runs import ONLINE_FILE, Run, read_run
+from orlog.base import terminal
+from orlog.base.files import hash_file
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import CheckpointError, NotFoundError, SchemaError, StoppedError
-from orlog.files import hash_file
 from orlog.loaders.arrays.arrays import Leaf
-from orlog.running import Run
 from tests.front.test_new_algorithm import poles as poles
 from tests.pendulum import pendulum
 

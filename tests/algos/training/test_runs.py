@@ -19,7 +19,6 @@ import torch
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
-from orlog import terminal
 from orlog.algos.bc import BC
 from orlog.algos.iql import IQLConfig
 from orlog.algos.training import train as training
@@ -35,6 +34,8 @@ from orlog.algos.training.runs import (
     read_run,
     run_folder,
 )
+from orlog.base import terminal
+from orlog.base.files import BusyError
 from orlog.cli import app
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
@@ -46,10 +47,9 @@ from orlog.errors import (
     StoppedError,
     StorageError,
 )
-from orlog.files import BusyError
+from orlog.experiments.reproducing import make_jobs
 from orlog.loaders.batch import Batch
 from orlog.manifests.documents import write_json
-from orlog.reproduce import make_jobs
 from tests.algos import plain
 from tests.training import train_run
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import orlog
+from orlog.base.files import list_files
 from orlog.datasets.download import archives
 from orlog.datasets.download.archives import is_archive, unpack
 from orlog.datasets.home.registries import add_registry
 from orlog.datasets.importing import import_dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
-from orlog.files import list_files
 from orlog.manifests.index import ForeignEntry, Index
 from tests.datasets.formats.reading import damaged
 from tests.datasets.formats.test_ogmarl import arrays, write

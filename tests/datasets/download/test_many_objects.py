@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from orlog.base.files import put_new
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.objects import SMALL_BYTES, TransferOptions, download_folder
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import datasets_folder
-from orlog.files import put_new
 from orlog.manifests.manifest import MANIFEST_FILE, StoredObject, read_manifest
 from tests.kills import killed_at
 from tests.levels import scaled

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orlog.base.files import (
+    put_in_place,
+    put_new,
+    unfinished_folder,
+)
 from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,
@@ -15,7 +20,6 @@ from orlog.datasets.home.folders import (
 )
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import StorageError
-from orlog.files import put_in_place, put_new, unfinished_folder
 from orlog.manifests.manifest import read_manifest
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import orlog
+from orlog.base.files import sole_access
 from orlog.datasets.download.download import download_version
 from orlog.datasets.download.sources import source_of_url
 from orlog.datasets.home.folders import datasets_folder
@@ -26,7 +27,6 @@ from orlog.datasets.home.holdings import cached_versions, mark_used
 from orlog.datasets.home.origin import origin_file
 from orlog.datasets.home.verified import remember_files
 from orlog.errors import InvalidNameError, ManifestError, NotFoundError, StorageError
-from orlog.files import sole_access
 from orlog.manifests.lock import LockedDataset, write_lock
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.names import DatasetName

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from orlog.base.files import hash_file
 from orlog.datasets.home import verified as remembered
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
 from orlog.datasets.store import verify
 from orlog.datasets.store.verify import verify_folder
-from orlog.files import hash_file
 from orlog.manifests.manifest import read_manifest
 
 SHARD = "observations/observation/c.0.0"

@@ -15,6 +15,7 @@ import zarr
 from gymnasium import spaces
 
 import orlog
+from orlog.base.files import hash_file
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import find_dataset
@@ -27,7 +28,6 @@ from orlog.errors import (
     ManifestError,
     NotFoundError,
 )
-from orlog.files import hash_file
 from orlog.manifests.columns import ColumnSpec, row_ends
 from orlog.manifests.manifest import read_manifest
 

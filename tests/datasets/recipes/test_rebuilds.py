@@ -14,17 +14,21 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog import terminal
+from orlog.base import terminal
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.classic import DATASETS
 from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
+from orlog.experiments.reproducing import (
+    make_jobs,
+    run_job,
+    summarize,
+)
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import newest_first
 from orlog.manifests.shipped import recorded_folder, recorded_manifest, records_folder
-from orlog.reproduce import make_jobs, run_job, summarize
 from tests import command_line
 
 NAME = "classic/tiny-v1"

@@ -19,6 +19,8 @@ import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog.base.files import unfinished_folder
+from orlog.base.processes import process_pool
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
@@ -30,11 +32,9 @@ from orlog.errors import (
     SchemaError,
     WorkerDiedError,
 )
-from orlog.files import unfinished_folder
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
-from orlog.processes import process_pool
 
 MINI = "pointmaze/umaze-mini-v1"
 
@@ -55,7 +55,7 @@ def replace_text(folder: Path, old: str, new: str) -> Path:
 REPLACE = """
 import os, signal, sys
 from pathlib import Path
-from orlog.files import put_in_place, unfinished_folder
+from orlog.base.files import put_in_place, unfinished_folder
 
 destination = Path(sys.argv[1])
 renames = 0

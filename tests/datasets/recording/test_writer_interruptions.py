@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog import files as storage
+from orlog.base import files as storage
+from orlog.base.files import put_new
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.recording import finishing, journal
@@ -29,7 +30,6 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
-from orlog.files import put_new
 from orlog.manifests.manifest import StoredObject
 from tests.datasets.recording.arms import (
     EPISODES,

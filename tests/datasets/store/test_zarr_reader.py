@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from orlog.base.files import list_files
 from orlog.datasets.store import zarr_reader, zarr_writer
 from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import Encoding
@@ -28,7 +29,6 @@ from orlog.datasets.store.zarr_metadata import shard_path
 from orlog.datasets.store.zarr_reader import ZarrReader
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError
-from orlog.files import list_files
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import DTYPES
 from tests.levels import scaled

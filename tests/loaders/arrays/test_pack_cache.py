@@ -18,10 +18,14 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog import files
+from orlog.base import files
+from orlog.base.files import (
+    put_in_place,
+    sole_access,
+    unfinished_folder,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
-from orlog.files import put_in_place, sole_access, unfinished_folder
 from orlog.loaders.arrays.pack_cache import (
     HeldPack,
     cached_packs,

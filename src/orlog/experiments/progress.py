@@ -15,11 +15,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orlog import terminal
+from orlog.base import terminal
+from orlog.base.terminal import (
+    errors,
+    printable,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
-from orlog.reference_returns import references
-from orlog.terminal import errors, printable
+from orlog.scoring.references import references
 
 _SMOOTHING = 0.3  # weight of the newest half second in the speed that is shown
 _LOSS = "/loss"

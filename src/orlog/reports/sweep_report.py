@@ -24,9 +24,27 @@ import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
+from orlog.base.files import (
+    make_folder,
+    replace_file,
+    storage_errors,
+)
 from orlog.datasets.loading import load_dataset
 from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
-from orlog.files import make_folder, replace_file, storage_errors
+from orlog.experiments.reproducing import (
+    Result,
+    judge,
+    recorded_baseline,
+)
+from orlog.experiments.result_folders import result_folder
+from orlog.experiments.stored_results import (
+    JobIdentity,
+    StoredResult,
+    is_sealed,
+    key_of,
+    read_result,
+)
+from orlog.experiments.sweeps import Sweep
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import counted, is_name
@@ -34,17 +52,35 @@ from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import Baseline
 from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
-from orlog.page_pictures import compare_pictures, split_at_pictures
-from orlog.pages import html_table, page
-from orlog.plots import learning_curves, line_colors, own_style, score_picture, to_svg
-from orlog.reference_returns import references, references_of_dataset
-from orlog.report import reading_notes, settings_table, verdict_lines
-from orlog.reproduce import Result, judge, recorded_baseline
-from orlog.result_folders import result_folder
-from orlog.statistics_plots import COMPARISON_PLOTS
-from orlog.stored_references import recorded_references, stored_references
-from orlog.stored_results import JobIdentity, StoredResult, is_sealed, key_of, read_result
-from orlog.sweeps import Sweep
+from orlog.reports.dataset_page import (
+    reading_notes,
+    settings_table,
+    verdict_lines,
+)
+from orlog.reports.page_pictures import (
+    compare_pictures,
+    split_at_pictures,
+)
+from orlog.reports.pages import (
+    html_table,
+    page,
+)
+from orlog.reports.plots import (
+    learning_curves,
+    line_colors,
+    own_style,
+    score_picture,
+    to_svg,
+)
+from orlog.reports.statistics_plots import COMPARISON_PLOTS
+from orlog.scoring.references import (
+    references,
+    references_of_dataset,
+)
+from orlog.scoring.stored_references import (
+    recorded_references,
+    stored_references,
+)
 
 REPORT_FILE = "report.json"
 REPORT_PAGE = "report.html"

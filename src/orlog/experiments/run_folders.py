@@ -28,12 +28,12 @@ from orlog.algos.training.runs import (
     read_run,
     saved_step,
 )
+from orlog.base.files import is_held
 from orlog.errors import ManifestError, NotFoundError, OrlogError, clause
-from orlog.files import is_held
 from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.references import References
-from orlog.reference_returns import references
+from orlog.scoring.references import references
 
 _ONLINE = {"step": "from_step", "prior": "prior", "random_steps": "random_steps", "noise": "noise"}
 """What a record says of fine-tuning, and its name among settings in text."""

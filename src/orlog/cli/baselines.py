@@ -9,13 +9,24 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title, known_as
+from orlog.base.terminal import (
+    console,
+    print_json,
+    printable,
+    table,
+)
 from orlog.cli.application import AsJson, app
-from orlog.terminal import console, print_json, printable, table
 
 if TYPE_CHECKING:
-    from orlog.baseline_scores import Section, SectionKey
-    from orlog.normalize.published import Disagreement, PublishedScore
+    from orlog.normalize.published_scores import (
+        Disagreement,
+        PublishedScore,
+    )
     from orlog.normalize.references import References
+    from orlog.scoring.baseline_scores import (
+        Section,
+        SectionKey,
+    )
 
 
 @app.command(epilog="Example: orlog baselines d4rl/hopper-medium-v2 --algorithm iql")
@@ -46,11 +57,14 @@ def baselines(
 
 
 def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
-    from orlog.baseline_scores import baselines as find_scores
-    from orlog.baseline_scores import in_sections, published_name
     from orlog.errors import NotFoundError
-    from orlog.normalize.published import disagreements_about
-    from orlog.reference_returns import references
+    from orlog.normalize.published_scores import disagreements_about
+    from orlog.scoring.baseline_scores import baselines as find_scores
+    from orlog.scoring.baseline_scores import (
+        in_sections,
+        published_name,
+    )
+    from orlog.scoring.references import references
 
     title = published_name(name)
     disagreements = disagreements_about(title, algorithm=algorithm_title(known_as(algorithm or "")))
@@ -174,7 +188,7 @@ def _digits(values: Iterable[float]) -> int:
 
 
 def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
-    from orlog.baseline_scores import benchmark_sections
+    from orlog.scoring.baseline_scores import benchmark_sections
 
     sections = benchmark_sections(key, algorithm=algorithm)
     if as_json:

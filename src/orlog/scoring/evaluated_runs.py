@@ -25,9 +25,16 @@ from orlog.manifests.documents import (
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol, References, score_caveats
-from orlog.reference_returns import described, holds_in, references
-from orlog.scores import normalized_score
-from orlog.stored_references import recorded_references, stored_references
+from orlog.scoring.normalized_scores import normalized_score
+from orlog.scoring.references import (
+    described,
+    holds_in,
+    references,
+)
+from orlog.scoring.stored_references import (
+    recorded_references,
+    stored_references,
+)
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""

@@ -22,8 +22,8 @@ from orlog.errors import SchemaError
 from orlog.loaders.arrays.arrays import Arrays, Mixture
 from orlog.loaders.arrays.places import load_arrays
 from orlog.loaders.transitions import transitions
-from orlog.normalize import off_policy
-from orlog.normalize.off_policy import Terms
+from orlog.normalize import value_estimates
+from orlog.normalize.value_estimates import Terms
 
 LOG_PROBS = "infos/action_log_probs"
 _ROWS = 4096  # observations that pass a network at a time
@@ -131,7 +131,7 @@ def fit_policy(
             policy,
             settings,
             discount=discount,
-            value_range=off_policy.value_range(fitted.rewards, discount),
+            value_range=value_estimates.value_range(fitted.rewards, discount),
             progress=lambda now, done=fit * settings.steps: progress(done + now),  # type: ignore[misc]
         )
         several.append(one)
@@ -147,7 +147,7 @@ def fit_policy(
         return _of_rows(arrays, rows, of_all)
 
     by_fit = state_values(first)
-    found = {"fqe": off_policy.mean_terms(by_fit.mean(0))}
+    found = {"fqe": value_estimates.mean_terms(by_fit.mean(0))}
     final_values = state_values(final).mean(0) * ~judged.ended[last]
     beyond = float((discount**lengths * final_values).mean())
     reason = why_no_critic(algorithm, record, discount)
@@ -157,7 +157,7 @@ def fit_policy(
         values = _of_rows(
             arrays, first, lambda seen, _: _critic_values(algorithm, seen, algorithm.act(seen))
         )
-        found["critic"] = off_policy.mean_terms(values / record.reward_scale)
+        found["critic"] = value_estimates.mean_terms(values / record.reward_scale)
 
     effective = None
     if judged.log_probs is not None and not is_discrete:
@@ -175,23 +175,25 @@ def fit_policy(
             lambda seen, actions: chosen_values(policy(seen), actions_to_indices(scaling, actions)),
         )
         with np.errstate(divide="ignore"):
-            ratios = off_policy.padded(np.log(chances) - judged.log_probs, lengths)
-        rewards = off_policy.padded(judged.rewards, lengths)
+            ratios = value_estimates.padded(np.log(chances) - judged.log_probs, lengths)
+        rewards = value_estimates.padded(judged.rewards, lengths)
         taken = np.stack([_of_rows(arrays, steps, one.values) for one in several]).mean(0)
         values = state_values(np.arange(len(arrays.rows))).mean(0)
         values[final] = final_values
         logged = (ratios, rewards)
         valued = (
             *logged,
-            off_policy.padded(taken, lengths),
-            off_policy.padded(values, lengths + 1),
+            value_estimates.padded(taken, lengths),
+            value_estimates.padded(values, lengths + 1),
             discount,
         )
-        found["wis"] = off_policy.weighted_importance_sampling(*logged, discount)
-        found["pdwis"] = off_policy.weighted_per_decision_importance_sampling(*logged, discount)
-        found["dr"] = off_policy.doubly_robust(*valued)
-        found["wdr"] = off_policy.weighted_doubly_robust(*valued)
-        effective = off_policy.effective_sample_size(ratios)
+        found["wis"] = value_estimates.weighted_importance_sampling(*logged, discount)
+        found["pdwis"] = value_estimates.weighted_per_decision_importance_sampling(
+            *logged, discount
+        )
+        found["dr"] = value_estimates.doubly_robust(*valued)
+        found["wdr"] = value_estimates.weighted_doubly_robust(*valued)
+        effective = value_estimates.effective_sample_size(ratios)
     return PolicyValues(
         terms=found,
         fits=by_fit.mean(1),

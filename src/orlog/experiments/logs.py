@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from orlog.algos.training.runs import RUN_FILE, read_run
+from orlog.base.files import replace_file
 from orlog.errors import MissingExtraError, NotFoundError, clause
-from orlog.files import replace_file
 from orlog.manifests.names import did_you_mean
 
 LOGS = ("none", "tensorboard", "wandb")

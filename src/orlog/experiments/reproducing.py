@@ -31,7 +31,10 @@ from orlog.normalize.judgements import look_counts
 from orlog.normalize.references import Protocol as EvaluationProtocol
 from orlog.normalize.references import References, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
-from orlog.reference_returns import TRAINED_POLICY, references_of_dataset
+from orlog.scoring.references import (
+    TRAINED_POLICY,
+    references_of_dataset,
+)
 
 Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 

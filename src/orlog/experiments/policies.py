@@ -8,12 +8,11 @@ import numpy as np
 
 from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import LoadedRun, load_run
-from orlog.algos.training.runs import PathLike, one_thread
+from orlog.algos.training.runs import PathLike, Run, one_thread
 from orlog.datasets.reading.given import Given
 from orlog.errors import SchemaError
 from orlog.manifests.spaces import leaf_keys, leaf_spaces
 from orlog.normalize.rollouts import PolicyWithMemory
-from orlog.running import Run
 
 
 class RunPolicy:
@@ -167,7 +166,7 @@ class RunPolicy:
 
 
 def load_policy(
-    run: Run | PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
+    run: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
 ) -> RunPolicy:
     """Return the last saved policy of a run, as a callable for a loop of your own.
 
@@ -183,5 +182,4 @@ def load_policy(
         IntegrityError: the dataset is not the one that the run was trained on.
         ManifestError: `run.json` is malformed.
     """
-    folder = run.folder if isinstance(run, Run) else run
-    return RunPolicy(load_run(folder, dataset=dataset, algorithm=algorithm))
+    return RunPolicy(load_run(run, dataset=dataset, algorithm=algorithm))

@@ -22,7 +22,7 @@ from orlog.manifests.benchmarks import (
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.baselines import read_baseline
-from orlog.normalize.published import (
+from orlog.normalize.published_scores import (
     PublishedScore,
     published_names,
     published_scores,
@@ -30,7 +30,11 @@ from orlog.normalize.published import (
     scores_on,
 )
 from orlog.normalize.references import simulator_of
-from orlog.reference_returns import Described, described, references_of
+from orlog.scoring.references import (
+    Described,
+    described,
+    references_of,
+)
 
 
 def baselines(dataset: Given, *, algorithm: str | None = None) -> list[PublishedScore]:

@@ -21,7 +21,10 @@ from orlog.normalize.formulas import (
     normalized_cost,
     task_scores,
 )
-from orlog.reference_returns import described, references_to
+from orlog.scoring.references import (
+    described,
+    references_to,
+)
 
 
 @overload

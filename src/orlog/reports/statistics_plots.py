@@ -13,8 +13,12 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.errors import StorageError
 from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.sequential import SequentialComparison
-from orlog.plots import check_plots, line_colors, new_figure
-from orlog.tune_curve import TuneCurve
+from orlog.reports.plots import (
+    check_plots,
+    line_colors,
+    new_figure,
+)
+from orlog.scoring.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

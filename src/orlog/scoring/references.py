@@ -30,7 +30,10 @@ from orlog.normalize.references import (
     References,
     benchmark_references,
 )
-from orlog.stored_references import recorded_references, stored_references
+from orlog.scoring.stored_references import (
+    recorded_references,
+    stored_references,
+)
 
 TRAINED_POLICY = "last checkpoint, deterministic actions"
 

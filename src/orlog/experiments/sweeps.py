@@ -1,6 +1,6 @@
 """Sweeps: algorithms on datasets with several seeds, as a list of jobs that depend on nothing else.
 
-What a job gives lies in the results of this home under its key (`orlog.stored_results`), so that a
+What a job gives lies in the results of this home under its key (`orlog.experiments.stored_results`), so that a
 sweep that was killed goes on, equal work is done once, and two sweeps share: one takes a job, the
 other takes the next, and waits for the first at the end.
 
@@ -30,7 +30,14 @@ from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
 from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions, read_sealed_evaluation
 from orlog.algos.training.train import run_config
-from orlog.code_version import run_sources
+from orlog.base.code_version import run_sources
+from orlog.base.files import (
+    BusyError,
+    make_folder,
+    replace_file,
+    sole_access,
+    storage_errors,
+)
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
@@ -45,29 +52,28 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.files import BusyError, make_folder, replace_file, sole_access, storage_errors
-from orlog.manifests.names import did_you_mean, parse_name
-from orlog.manifests.rebuilds import is_rebuild
-from orlog.reproduce import (
+from orlog.experiments.reproducing import (
     Executor,
     Job,
     find_executor,
     run_job,
     steps_to_reproduce,
 )
-from orlog.result_folders import (
+from orlog.experiments.result_folders import (
     DAMAGED_FOLDER,
     RESULT_FILE,
     result_folder,
     results_folder,
 )
-from orlog.stored_results import (
+from orlog.experiments.stored_results import (
     JobIdentity,
     StoredResult,
     key_of,
     read_result,
     write_result,
 )
+from orlog.manifests.names import did_you_mean, parse_name
+from orlog.manifests.rebuilds import is_rebuild
 
 EVALUATIONS = TrainOptions().evaluations
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,36 +15,23 @@ from orlog.algos.algorithms import AlgorithmLike
 from orlog.algos.training.evaluating import EPISODES, LoadedRun, evaluate_loaded, load_run
 from orlog.algos.training.finetuning import find_finetuned, finetune_run
 from orlog.algos.training.options import CURVE_EPISODES, Hooks, TrainOptions
-from orlog.algos.training.runs import PathLike, RunRecord, as_path, run_folder
+from orlog.algos.training.runs import PathLike, Run, as_path, run_folder
 from orlog.algos.training.train import train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
-from orlog.logs import log_to
+from orlog.experiments.logs import log_to
+from orlog.experiments.progress import normalizer
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import mean_interval
 from orlog.normalize.references import Protocol, References, score_caveats, simulator_of
-from orlog.progress import normalizer
-from orlog.reference_returns import references as find_references
+from orlog.scoring.references import references as find_references
 
 RUNS = "runs"
 ONE_RUN = (
     "the interval is over the episodes of this one run (95 %, Student's t): it says nothing about "
     "other seeds."
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A trained run.
-
-    Attributes:
-        folder: Its folder, with all files.
-        record: What its `run.json` holds: settings, transforms, digest of the dataset, versions.
-    """
-
-    folder: Path
-    record: RunRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -247,7 +233,7 @@ def train(
 
 
 def finetune(
-    run: Run | PathLike,
+    run: PathLike,
     *,
     steps: int,
     settings: Mapping[str, object] | None = None,
@@ -304,13 +290,12 @@ def finetune(
         DivergedError: a metric, a weight or an action is no longer finite.
         StoppedError: `stop` returned true.
     """
-    old = run.folder if isinstance(run, Run) else run
     _, data, new = find_finetuned(
-        old, folder if out is None else out, dataset=dataset, algorithm=algorithm
+        run, folder if out is None else out, dataset=dataset, algorithm=algorithm
     )
     with log_to(log, new, normalizer(data)) as copy_line:
         _, record = finetune_run(
-            old,
+            run,
             new,
             TrainOptions(
                 settings=dict(settings or {}),
@@ -332,7 +317,7 @@ def finetune(
 
 
 def evaluate(
-    run: Run | PathLike,
+    run: PathLike,
     *,
     dataset: Given | None = None,
     algorithm: AlgorithmLike | None = None,
@@ -357,7 +342,7 @@ def evaluate(
         CheckpointError: the checkpoint is damaged.
         IntegrityError: the dataset is not the one that the run was trained on.
     """
-    folder = run.folder if isinstance(run, Run) else as_path(run)
+    folder = as_path(run)
     loaded = load_run(folder, dataset=dataset, algorithm=algorithm)
     evaluation = evaluate_loaded(
         loaded, episodes=episodes, trust_environment=trust_environment, progress=progress

@@ -14,8 +14,8 @@ import numpy as np
 from orlog.algos.algorithms import algorithm_title
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
+from orlog.experiments.reproducing import Result
 from orlog.normalize.intervals import bootstrap_interval
-from orlog.reproduce import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

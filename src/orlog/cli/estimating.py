@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from orlog.base.terminal import (
+    console,
+    print_json,
+    printable,
+    progress_bar,
+    table,
+)
 from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, TrustEnvironment, app
-from orlog.terminal import console, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
-    from orlog.off_policy import Estimate, EvaluatedPolicy
+    from orlog.scoring.off_policy import (
+        Estimate,
+        EvaluatedPolicy,
+    )
 
 _QUALITY = {
     "absolute_error": "absolute error",
@@ -67,7 +76,7 @@ def ope(
     values, and regret@1, the value lost by choosing the checkpoint that it puts first.
     """
     from orlog.algos.fitted_q_evaluation import FQESettings
-    from orlog.off_policy import evaluate_off_policy
+    from orlog.scoring.off_policy import evaluate_off_policy
 
     with progress_bar("fitted Q evaluation") as update:
         result = evaluate_off_policy(

@@ -9,15 +9,24 @@ from pathlib import Path
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
+from orlog.base.files import make_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
-from orlog.files import make_folder
+from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
-from orlog.pages import html_table, page
-from orlog.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
-from orlog.reproduce import Result
+from orlog.reports.pages import (
+    html_table,
+    page,
+)
+from orlog.reports.plots import (
+    dataset_picture,
+    learning_curves,
+    line_colors,
+    score_picture,
+    to_svg,
+)
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 

@@ -32,11 +32,16 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.reference_returns import TRAINED_POLICY, benchmark_of
-from orlog.running import Run
-from orlog.stored_references import record_references, store_references
+from orlog.scoring.references import (
+    TRAINED_POLICY,
+    benchmark_of,
+)
+from orlog.scoring.stored_references import (
+    record_references,
+    store_references,
+)
 
-Anchor: TypeAlias = Run | str | os.PathLike[str] | float
+Anchor: TypeAlias = str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""
 
 RECIPE = "recipe"
@@ -153,7 +158,7 @@ def _expert(dataset: Dataset, expert: Any, algorithm: AlgorithmLike | None) -> E
                 "--expert FOLDER, or expert= in Python."
             )
         return found
-    run = load_run(expert.folder if isinstance(expert, Run) else expert, algorithm=algorithm)
+    run = load_run(expert, algorithm=algorithm)
     theirs, ours = run.dataset.environment, dataset.environment
     if ours is None:
         raise NotFoundError(f"{dataset.name} names no environment to measure references in.")

@@ -9,17 +9,33 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
+from orlog.base.terminal import (
+    console,
+    progress_bar,
+    progress_bars,
+    table,
+)
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
+from orlog.experiments.reproducing import (
+    Result,
+    make_jobs,
+    run_jobs,
+    summarize,
+)
 from orlog.manifests.names import counted
-from orlog.plots import check_plots
-from orlog.report import HEADINGS, reading_notes, result_cells, verdict_lines, write_report
-from orlog.reproduce import Result, make_jobs, run_jobs, summarize
-from orlog.terminal import console, progress_bar, progress_bars, table
+from orlog.reports.dataset_page import (
+    HEADINGS,
+    reading_notes,
+    result_cells,
+    verdict_lines,
+    write_report,
+)
+from orlog.reports.plots import check_plots
 
 # The slowest first, so that no process is left training alone at the end.
 ALGORITHMS = ("cql", "iql", "bc")

@@ -30,12 +30,15 @@ from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
-from orlog.normalize import off_policy
+from orlog.normalize import value_estimates
 from orlog.normalize.intervals import percentile_interval
-from orlog.normalize.off_policy import Terms
 from orlog.normalize.references import Protocol
-from orlog.policy_values import PolicyValues, fit_policy, read_logged
-from orlog.running import Run
+from orlog.normalize.value_estimates import Terms
+from orlog.scoring.policy_values import (
+    PolicyValues,
+    fit_policy,
+    read_logged,
+)
 
 EPISODES = 20
 RESAMPLES = 1000
@@ -136,7 +139,7 @@ class OffPolicyResult:
 
 
 def evaluate_off_policy(
-    runs: Run | PathLike | Sequence[Run | PathLike],
+    runs: PathLike | Sequence[PathLike],
     *,
     dataset: Given | None = None,
     on: Given | None = None,
@@ -179,8 +182,8 @@ def evaluate_off_policy(
         SimulatorError: the environment needs consent, or cannot be made.
         DivergedError: fitted Q evaluation has diverged.
     """
-    several = [runs] if isinstance(runs, Run | str) or not isinstance(runs, Sequence) else runs
-    folders = [one.folder if isinstance(one, Run) else as_path(one) for one in several]
+    several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
+    folders = [as_path(one) for one in several]
     _check_named_once(folders)
     settings = settings or FQESettings()
     if not folders or episodes < 0:
@@ -235,7 +238,7 @@ def evaluate_off_policy(
             returns = None
             if protocol is not None:
                 played = run_protocol(make_policy(made, data, record), protocol, discount=gamma)
-                truths.append(off_policy.mean_terms(played.discounted))
+                truths.append(value_estimates.mean_terms(played.discounted))
                 returns = float(played.returns.mean())
             policies.append(
                 EvaluatedPolicy(
@@ -442,15 +445,17 @@ def _compared(
     draws = dict(
         zip(
             keys,
-            off_policy.resampled_values(
+            value_estimates.resampled_values(
                 [terms[index][name] for index, name in keys], rng, resamples=RESAMPLES
             ),
             strict=True,
         )
     )
-    measured = off_policy.resampled_values(truths, rng, resamples=RESAMPLES) if truths else None
+    measured = (
+        value_estimates.resampled_values(truths, rng, resamples=RESAMPLES) if truths else None
+    )
     by_fit = np.stack([one.fits for one in values])
-    errors = off_policy.spread_of_fits(by_fit, rng, resamples=RESAMPLES)
+    errors = value_estimates.spread_of_fits(by_fit, rng, resamples=RESAMPLES)
     for index, more in enumerate(errors):
         draws[index, "fqe"] = draws[index, "fqe"] + more
     evaluated = []
@@ -493,9 +498,9 @@ def _quality(
 ) -> dict[str, Estimate]:
     """Return the measures of an estimator; draws are [policies, resamples]."""
     functions: dict[str, Callable[[Any, Any], Any]] = {
-        "absolute_error": off_policy.absolute_error,
-        "rank_correlation": off_policy.rank_correlation,
-        "regret_at_1": off_policy.regret,
+        "absolute_error": value_estimates.absolute_error,
+        "rank_correlation": value_estimates.rank_correlation,
+        "regret_at_1": value_estimates.regret,
     }
     found = {}
     for name, function in functions.items():
