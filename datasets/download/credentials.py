@@ -15,9 +15,14 @@ import os
 import urllib.parse
 from pathlib import Path
 
-__all__ = ["authorization", "hidden", "plain_url", "with_query"]
+__all__ = ["authorization", "hidden", "may_be_signed", "plain_url", "with_query"]
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+# Keys of queries that say which file is meant, or in which form. What others say may be a secret.
+_PUBLIC = {
+    *("dl", "download", "export", "format", "raw"),
+    *("file", "filename", "id", "name", "path", "persistentid", "ref", "version", "versionid"),
+}
 _queries: dict[str, str] = {}
 
 
@@ -41,6 +46,12 @@ def plain_url(url: str) -> str:
     if query:
         _queries[plain] = query
     return plain
+
+
+def may_be_signed(url: str) -> bool:
+    """Return whether a URL has a query that may open the file, as that of a signed URL does."""
+    parts = url.partition("?")[2].replace("?", "&").replace("#", "&").split("&")
+    return any(part and part.partition("=")[0].lower() not in _PUBLIC for part in parts)
 
 
 def with_query(url: str) -> str:

@@ -12,10 +12,12 @@ import orlog
 from orlog.datasets.download import credentials
 from orlog.errors import OrlogError, TransferError
 from tests.command_line import orlog as command
+from tests.datasets.formats.test_d4rl import check, rows_of, write
 from tests.servers import FileServer, Request
 
 MINI = "pointmaze/umaze-mini-v1"
 SECRET = "token=s3cr3t-of-today"
+LINK = ("link", "here", "lab/x-v1@1.0.0", "--format", "d4rl-hdf5")
 ACCOUNT = "Basic " + base64.b64encode(b"ann:hunter2").decode()
 
 
@@ -119,3 +121,68 @@ def test_a_linked_url_with_a_password_is_refused_without_repeating_it(tmp_path: 
     assert found.returncode != 0
     assert "password" in found.stderr
     assert "hunter2" not in found.stdout + found.stderr
+
+
+def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
+    tmp_path: Path, home: Path
+) -> None:
+    body = rows_of([False, False, True, False], [False] * 4, next_observations=False)
+    upstream, registry = tmp_path / "upstream", tmp_path / "registry"
+    upstream.mkdir()
+    write(upstream / "hopper.hdf5", body)
+    options = ("--format", "d4rl-hdf5")
+    with FileServer(upstream) as origin:
+        origin.allows = is_signed
+        url = f"{origin.url}/hopper.hdf5"
+        link = ("registry", "link", str(registry), "lab/hopper-v2@1.0.0")
+        refused = command(*link, f"{url}?{SECRET}", *options)
+        assert refused.returncode == 1
+        assert f'--mirror "{url}?.."' in refused.stderr
+        assert not registry.exists()
+        linked = command(*link, url, *options)
+        assert linked.returncode == 0, linked.stderr
+        command("registry", "add", "lab", str(registry))
+        denied = command("download", "lab/hopper-v2")
+        assert denied.returncode == 1
+        assert origin.requests
+        origin.requests.clear()
+        done = command("download", "lab/hopper-v2", "--mirror", f"{url}?{SECRET}")
+        assert done.returncode == 0, done.stderr
+        assert origin.requests
+        assert all(map(is_signed, origin.requests))
+    check(orlog.load_dataset("lab/hopper-v2"), body)
+    for said in (refused, linked, denied, done):
+        assert "s3cr3t" not in said.stdout + said.stderr
+    assert "s3cr3t" not in texts_below(home) + texts_below(registry)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_secret"),
+    [
+        ("token=s3cr3t", True),
+        ("X-Amz-Expires=3600&X-Amz-Signature=s3cr3t", True),
+        ("download=1&sig=s3cr3t", True),
+        ("s3cr3t", True),
+        ("id=12#token=s3cr3t", True),
+        ("id=12&download=1", False),
+        ("persistentId=doi:10.5072/ABC", False),
+        ("", False),
+    ],
+)
+def test_only_queries_that_say_which_file_is_meant_are_listed(query: str, is_secret: bool) -> None:
+    assert credentials.may_be_signed(f"https://data.example.org/a.hdf5?{query}") is is_secret
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*LINK, f"ssh://127.0.0.1/x?{SECRET}"),
+        (*LINK, "x.hdf5", "--mirror", f"https://127.0.0.1:9/x.hdf5?{SECRET}"),
+        ("link", f"https://ann:s3cr3t@127.0.0.1:9/x?{SECRET}", *LINK[2:], "x.hdf5"),
+        ("add", "here", f"https://127.0.0.1:9/here?{SECRET}"),
+    ],
+)
+def test_no_refusal_of_a_url_repeats_its_query(words: tuple[str, ...]) -> None:
+    found = command("registry", *words)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "s3cr3t" not in found.stdout + found.stderr
