@@ -28,6 +28,7 @@ import sys
 from ray.cluster_utils import Cluster
 
 import orlog
+from orlog.datasets.download.credentials import plain_url, with_query
 from orlog.reproduce import find_executor
 from orlog.sweeps import plan_sweep, run_sweep
 
@@ -35,6 +36,9 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 execute = find_executor("ray", address=cluster.address)
+plain_url("https://data.example.org/registry?token=s3cr3t")  # what a node downloads may need it
+asked = execute(with_query, ["https://data.example.org/registry/a"], workers=1, running=print)
+assert list(asked) == [(0, "https://data.example.org/registry/a?token=s3cr3t")]
 lost = []
 
 def progress(done, total):

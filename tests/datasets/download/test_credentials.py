@@ -10,7 +10,9 @@ import pytest
 
 import orlog
 from orlog.datasets.download import credentials
+from orlog.datasets.home.registries import add_registry
 from orlog.errors import OrlogError, TransferError
+from orlog.executors.processes import execute
 from tests.command_line import orlog as command
 from tests.datasets.formats.test_d4rl import check, rows_of, write
 from tests.servers import FileServer, Request
@@ -69,6 +71,26 @@ def test_a_signed_mirror_is_used_for_a_registry(server: FileServer, home: Path) 
         orlog.download_dataset(f"{server.url}/{MINI}/1.0.0?token=expired-s3cr3t")
     assert "s3cr3t" not in str(caught.value)
     assert "403" in str(caught.value)
+    assert "s3cr3t" not in texts_below(home)
+
+
+def test_own_processes_download_with_the_queries_that_were_given(
+    server: FileServer, home: Path
+) -> None:
+    add_registry("lab", server.url)
+    server.allows = is_signed
+    asked: list[str] = []
+    with pytest.raises(TransferError, match="403"):
+        raise next(iter(execute(orlog.download_dataset, [MINI], workers=1, running=asked.append)))[
+            1
+        ]
+    server.requests.clear()
+    credentials.plain_url(f"{server.url}?{SECRET}")
+    ((_, folder),) = execute(orlog.download_dataset, [MINI], workers=1, running=asked.append)
+    assert isinstance(folder, Path)
+    assert orlog.load_dataset(folder).name == MINI
+    assert server.requests
+    assert all(map(is_signed, server.requests))
     assert "s3cr3t" not in texts_below(home)
 
 
