@@ -52,7 +52,7 @@ def load_dataset(
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
-        IntegrityError: an object is missing, cut or altered.
+        IntegrityError: a file is missing, cut or altered.
         TransferError: it could not be downloaded; the bytes received so far are kept.
         LockError: `orlog.lock` pins the name to another digest.
     """

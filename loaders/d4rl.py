@@ -51,7 +51,7 @@ def d4rl_arrays(dataset: Given) -> dict[str, np.ndarray]:
 
     Raises:
         SchemaError: a space whose values are no numbers of a fixed shape.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
     """
     dataset = as_dataset(dataset)
     last = np.zeros(dataset.total_steps, np.bool_)
@@ -154,7 +154,7 @@ def transitions_dataset(dataset: Given) -> dict[str, np.ndarray]:
 
     Raises:
         SchemaError: a space whose values are no numbers of a fixed shape.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
     """
     dataset = as_dataset(dataset)
     observations, rows = _flat(dataset, "observations"), _step_rows(dataset)

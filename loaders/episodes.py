@@ -230,7 +230,7 @@ def episodes(
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range, or an unknown layout or weighting.
         TypeError: a number is no integer.
     """

@@ -210,7 +210,7 @@ def frame_stacks(
     Raises:
         SchemaError: no image to stack, values that are no numbers of a fixed shape, or numbers that
             are not finite.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range, or no part of the observations has that key.
         TypeError: a number is not an integer, or keys are not a list.
     """

@@ -367,7 +367,7 @@ def goals(
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range, or observations have no such key.
         TypeError: `reward` is given, and observations are several tensors.
     """

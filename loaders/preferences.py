@@ -226,7 +226,7 @@ def preferences(
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: no episode is long enough, or a number is out of range.
         TypeError: a number is no integer.
     """

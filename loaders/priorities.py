@@ -344,7 +344,7 @@ def prioritized_transitions(
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range, or the dataset is a weighted mixture.
         TypeError: a number is no integer.
     """

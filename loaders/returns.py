@@ -100,7 +100,7 @@ def return_transitions(
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range.
         TypeError: a number is no integer.
     """

@@ -251,7 +251,7 @@ def sequences(
 
     Raises:
         SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: no episode is that long, or a number is out of range.
         TypeError: a number is no integer.
     """

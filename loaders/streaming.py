@@ -448,7 +448,7 @@ def stream_transitions(
     Raises:
         SchemaError: as `orlog.transitions`, though values are checked as they are decoded; or the
             dataset is a weighted mixture.
-        IntegrityError: an object is damaged; also while iterating.
+        IntegrityError: a file is damaged; also while iterating.
         ValueError: a number is out of range.
         TypeError: a number is not an integer, or no dataset is given.
     """

@@ -127,7 +127,7 @@ def subgoals(
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             final observations that were never recorded.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range, or observations have no such key.
         TypeError: an argument is of the wrong type.
     """

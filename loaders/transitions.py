@@ -205,7 +205,7 @@ def transitions(
     Raises:
         SchemaError: values that are no numbers of a fixed shape, numbers that are not finite, or
             next actions that are asked for where items are not single steps.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         ValueError: a number is out of range.
         TypeError: a number is no integer.
     """

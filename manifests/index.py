@@ -317,8 +317,9 @@ def _check_url(url: str) -> None:
         is_web = scheme in ("http", "https")
         is_good = is_good and not (is_web and ("@" in rest.split("/")[0] or " " in rest))
     if not is_good or not url.isprintable():
-        # What stands before the host may be a password.
+        # What stands before the host may be a password, and a query a signature.
         shown = f"{scheme}://..@{rest.rpartition('@')[2]}" if "@" in rest.split("/")[0] else url
+        shown = shown.partition("?")[0] + "?.." * ("?" in shown)
         raise ManifestError(
             f"{shown[:200]!r}: expected a URL of {', '.join(sorted(SCHEMES))} without a "
             "password, or a path inside the registry."

@@ -270,7 +270,7 @@ class Manifest(
                 raise ManifestError(f"{where}: column {column.name} is too large for any array.")
         names = [column.name for column in self.columns]
         paths = [item.path for item in self.objects]
-        for kind, keys in (("column", names), ("object", paths)):
+        for kind, keys in (("column", names), ("file", paths)):
             if sorted(set(keys)) != keys:
                 raise ManifestError(f"{where}: its {kind}s are repeated or not in sorted order.")
             for key in keys:
@@ -283,7 +283,7 @@ class Manifest(
         clash = _find_clash([*paths, MANIFEST_FILE, f"{MANIFEST_FILE}.sig"])
         if clash is not None:
             raise ManifestError(
-                f"{where}: object {clash!r} would overwrite another object on disks that ignore "
+                f"{where}: file {clash!r} would overwrite another file on disks that ignore "
                 "case; rename one."
             )
         self._check_parts(where)

@@ -41,9 +41,7 @@ def check_action_alignment(facts: Facts) -> Check:
     """Find actions that belong to the step before or after."""
     rows = _Rows(facts)
     if not rows.observations or not rows.actions:
-        return (
-            "observations or actions are not few enough numbers to predict the one from the other"
-        )
+        return "observations or actions are no numbers, or have too many dimensions to predict one from the other"
     model = _fit_changes(facts, rows)
     if isinstance(model, str):
         return model
@@ -63,7 +61,9 @@ def check_reward_alignment(facts: Facts) -> Check:
     """Find rewards that belong to the step before or after, where observations predict them."""
     rows = _Rows(facts)
     if not rows.observations:
-        return "no observation has few enough real numbers to predict rewards from"
+        return (
+            "observations are no real numbers, or have too many dimensions to predict rewards from"
+        )
     model = _fit_rewards(facts, rows)
     if model is None:
         return []  # each reward is computed again by another check
@@ -134,11 +134,11 @@ class _Rows:
         return np.concatenate([values, values**2])
 
     def observation_name(self, number: int) -> str:
-        """Return the name of a number of the observations."""
+        """Return the name of a dimension of the observations."""
         return self._name(self.observations, number)
 
     def action_name(self) -> str:
-        """Return the name of the first number of the actions."""
+        """Return the name of the first dimension of the actions."""
         return self._name(self.actions, 0)
 
     def _name(self, names: list[str], number: int) -> str:

@@ -26,13 +26,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         check: Name of the check.
         severity: `error`, `warning` or `note`.
-        column: The column, with the index of a number in its rows: `observations[3]`.
+        column: The column, with the index of a dimension: `observations[3]`.
         text: What was found, in a sentence.
         episode: The first episode with it; None if it is about no single one.
         step: Its first step there; None if it is about no single one.
         count: How many rows, steps or episodes have it, as the text says.
         last_step: The last step of the first place, if it is more than one step.
-        beside: Another number that shows it, next to the column; empty for none.
+        beside: Another dimension that shows it, next to the column; empty for none.
     """
 
     check: str

@@ -32,7 +32,7 @@ def check_jumps(facts: Facts) -> Check:
     """Find changes of observations that the rest of the data never make."""
     names = judged_columns(facts, "observations")
     if not names:
-        return "no observation has few enough real numbers to be judged"
+        return "observations are no real numbers, or have too many dimensions to be judged"
     if facts.dataset.total_steps < limit("fewest steps for jumps"):
         return f"there are fewer than {limit('fewest steps for jumps'):.0f} steps"
     model = _fit(facts, names)
@@ -54,7 +54,7 @@ def check_jumps(facts: Facts) -> Check:
 
 
 class _Jump(NamedTuple):
-    """One number that jumps: the change, how many usual changes and how often the rest's largest."""
+    """One dimension that jumps: the change, how many usual changes and how often the rest's largest."""
 
     change: float
     usuals: float
@@ -62,7 +62,7 @@ class _Jump(NamedTuple):
 
 
 def _jumps(largest: _Largest, usual: float, steps: int) -> dict[tuple[int, int], _Jump]:
-    """Return the jumps of one number by episode and step."""
+    """Return the jumps of one dimension by episode and step."""
     count = count_outliers(largest.sizes, steps)
     sizes = largest.sizes[:count].tolist()
     return {
@@ -99,7 +99,7 @@ def _findings(
         if is_habit:
             text += "; most are the first step of an episode"
         elif places is not strong:
-            text += ", in a few numbers only: by a collision, or where two episodes were joined"
+            text += ", in a few dimensions only: by a collision, or where two episodes were joined"
         findings.append(
             Finding(
                 check="jumps",
@@ -120,7 +120,7 @@ def _is_strong(
     jumps: dict[tuple[int, int], dict[int, _Jump]],
     moving: int,
 ) -> bool:
-    """Return whether a jump is more than a collision: far, in most numbers, or undone at once."""
+    """Return whether a jump is more than a collision: far, in most dimensions, or undone at once."""
     following = jumps.get((place[0], place[1] + 1), {})
     before = jumps.get((place[0], place[1] - 1), {})
     is_undone = any(
@@ -130,7 +130,7 @@ def _is_strong(
     )
     return (
         is_undone
-        or len(found) > limit("jumping numbers") * moving
+        or len(found) > limit("jumping dimensions") * moving
         or max(jump.usuals for jump in found.values()) >= limit("far jump")
     )
 
@@ -161,7 +161,7 @@ def _is_turn(change: float) -> bool:
 
 
 class _Largest:
-    """The largest residuals of one number, in falling order, with their places and changes."""
+    """The largest residuals of one dimension, in falling order, with their places and changes."""
 
     def __init__(self) -> None:
         self.sizes = np.empty(0)
@@ -204,11 +204,11 @@ class _Model:
 
     @property
     def outputs(self) -> int:
-        """Number of numbers that change."""
+        """Number of dimensions that change."""
         return sum(len(one) for one in self.numbers.values())
 
     def dimension(self, facts: Facts, number: int) -> str:
-        """Return the name of an output: a column with the index of one of its numbers."""
+        """Return the name of an output: a column with the index of one of its dimensions."""
         name = next(name for name, numbers in self.numbers.items() if number in numbers)
         return dimension(facts.dataset, name, number - self.numbers[name].start)
 

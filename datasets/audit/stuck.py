@@ -1,4 +1,4 @@
-"""Checks of single numbers over time: a sensor that freezes, an action that sits on its limits."""
+"""Checks of single dimensions over time: a sensor that freezes, an action that sits on its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOKED_AT = 32  # runs whose surroundings are read again
 
 
 class _Number:
-    """What one number of a column has shown so far."""
+    """What one dimension of a column has shown so far."""
 
     def __init__(self) -> None:
         self.still = self.off_limits = 0
@@ -47,7 +47,7 @@ class _Number:
 
 
 def check_stuck(facts: Facts) -> Check:
-    """Find steps in which a number stays the same that otherwise changes in nearly every one."""
+    """Find steps in which a dimension stays the same that otherwise changes in nearly every one."""
     specs = facts.dataset.schema.columns()
     columns = {
         name: [_Number() for _ in range(math.prod(specs[name].shape))]
@@ -72,7 +72,7 @@ def check_stuck(facts: Facts) -> Check:
 
 
 def _same(piece: Piece, name: str, values: np.ndarray, last: dict[str, np.ndarray]) -> np.ndarray:
-    """Return whether each step leaves each number as it was, (numbers, steps).
+    """Return whether each step leaves each dimension as it was, (dimensions, steps).
 
     An observation is compared with the one after the step, an action with the one before it.
     """
@@ -88,7 +88,7 @@ def _same(piece: Piece, name: str, values: np.ndarray, last: dict[str, np.ndarra
 
 
 def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Finding]:
-    """Return the finding about episodes in which a number never changes, and about parts of some."""
+    """Return the finding about episodes in which a dimension never changes, and about parts of some."""
     if number.rests:
         return []
     lengths = facts.dataset.episode_lengths
@@ -144,11 +144,11 @@ def _of_number(facts: Facts, name: str, index: int, number: _Number) -> list[Fin
 def _frozen(
     facts: Facts, name: str, index: int, number: _Number, runs: list[Run], elsewhere: float
 ) -> list[Run]:
-    """Return the runs of a number that nothing but a frozen sensor explains.
+    """Return the runs of a dimension that nothing but a frozen sensor explains.
 
     An observation that is clipped rests on its limit, and what rests by nature starts to move from
     where it rested. A sensor that was frozen leaps to where it should have been; runs that are rare in
-    a number that hardly ever rests need no leap.
+    a dimension that hardly ever rests need no leap.
     """
     few = max(limit("fewest episodes"), limit("frozen episodes") * facts.dataset.total_episodes)
     is_rare = len(runs) <= few and elsewhere <= limit("hardly frozen")
@@ -189,7 +189,7 @@ def check_saturated_episodes(facts: Facts) -> Check:
     specs = facts.dataset.schema.columns()
     names = judged_columns(facts, "actions")
     if not names:
-        return "no action has few enough real numbers to be judged"
+        return "actions are no real numbers, or have too many dimensions to be judged"
     episodes = facts.dataset.total_episodes
     sizes = {name: math.prod(specs[name].shape) for name in names}
     lows = {name: np.full((size, episodes), np.inf) for name, size in sizes.items()}

@@ -14,10 +14,11 @@ class Threshold(NamedTuple):
 
 THRESHOLDS = {
     "wide rows": Threshold(
-        256, "Rows with more numbers than this, such as images, are not judged number by number."
+        256,
+        "Rows with more dimensions than this, such as images, are not judged one dimension at a time.",
     ),
     "fewest rows": Threshold(
-        100, "Constant, saturated and unused numbers are reported from this many rows on."
+        100, "Constant, saturated and unused dimensions are reported from this many rows on."
     ),
     "actions on a bound": Threshold(
         0.25, "Share of the values of an action on a bound of its Box from which it is reported."
@@ -27,34 +28,34 @@ THRESHOLDS = {
     ),
     "observations between": Threshold(
         0.05,
-        "Share of its values that must differ from both, so that it is no number of two values.",
+        "Share of its values that must differ from both, so that it has more than two values.",
     ),
     "mostly still": Threshold(
         0.5,
-        "A number that stays the same in more than this share of the steps is not judged for jumps, "
+        "A dimension that stays the same in more than this share of the steps is not judged for jumps, "
         "stuck or saturated values.",
     ),
     "hardly still": Threshold(
         0.05,
-        "A number may count as stuck, or a frame as frozen, if it stays the same in less than this share of "
+        "A dimension may count as stuck, or a frame as frozen, if it stays the same in less than this share of "
         "the other steps.",
     ),
     "stuck steps": Threshold(
-        20, "Steps of an episode from which a number that never changes in it counts as stuck."
+        20, "Steps of an episode from which a dimension that never changes in it counts as stuck."
     ),
     "hardly frozen": Threshold(
         0.01,
-        "A number that stays the same in less than this share of the other steps may count as frozen in a "
-        "few episodes, however it goes on. In our datasets numbers that never rest for long have 0; the "
+        "A dimension that stays the same in less than this share of the other steps may count as frozen in a "
+        "few episodes, however it goes on. In our datasets, dimensions that never rest for long have 0; the "
         "least that one that does has is 0.028.",
     ),
     "frozen episodes": Threshold(
-        0.05, "Share of the episodes up to which a number may be frozen, however it goes on."
+        0.05, "Share of the episodes up to which a dimension may be frozen, however it goes on."
     ),
     "frozen leap": Threshold(
         1.0,
-        "How many times as large as the usual change the one after a frozen number is, if there are more or "
-        "the number rests elsewhere. What rests by nature has 0 to 0.4 in our datasets.",
+        "How many times as large as the usual change the one after a frozen dimension is, if there are more or "
+        "the dimension rests elsewhere. What rests by nature has 0 to 0.4 in our datasets.",
     ),
     "saturated share": Threshold(
         0.15,
@@ -80,7 +81,7 @@ THRESHOLDS = {
     "jump ratio": Threshold(
         2.0, "How many times as large as the largest of the rest the smallest jump is, at least."
     ),
-    "usual changes": Threshold(0.99, "Share of the changes of a number that count as usual."),
+    "usual changes": Threshold(0.99, "Share of the changes of a dimension that count as usual."),
     "jump size": Threshold(
         3.0, "How many times as large as the largest usual change a jump is, at least."
     ),
@@ -88,8 +89,8 @@ THRESHOLDS = {
         20.0,
         "How many times as large as the largest usual change a jump is that no collision explains.",
     ),
-    "jumping numbers": Threshold(
-        0.5, "If more than this share of the numbers jumps at once, no collision explains it."
+    "jumping dimensions": Threshold(
+        0.5, "If more than this share of the dimensions jumps at once, no collision explains it."
     ),
     "jump evidence": Threshold(
         8.0,
@@ -136,7 +137,7 @@ THRESHOLDS = {
     ),
     "explained changes": Threshold(
         0.05,
-        "Share of the changes of some number that actions explain, beyond earlier observations, from which "
+        "Share of the changes of some dimension that actions explain, beyond earlier observations, from which "
         "single episodes are judged. Our datasets: 0.27 to 1.",
     ),
     "explained changes by shifted actions": Threshold(

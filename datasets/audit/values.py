@@ -1,4 +1,4 @@
-"""Checks of single numbers: not finite, out of bounds, constant, stuck, on a bound, unused."""
+"""Checks of single dimensions: not finite, out of bounds, constant, stuck, on a bound, unused."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _note_outside(
 
 
 class _Extremes:
-    """Smallest and largest value of each number of a column, and how many values equal them."""
+    """Smallest and largest value of each dimension of a column, and how many values equal them."""
 
     def __init__(self, numbers: int) -> None:
         self.low = np.full(numbers, np.inf)
@@ -132,7 +132,7 @@ class _Extremes:
         self.rows = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Take in values, (numbers, rows)."""
+        """Take in values, (dimensions, rows)."""
         self.rows += values.shape[1]
         low, high = values.min(axis=1), values.max(axis=1)
         at_low = np.count_nonzero(values == low[:, None], axis=1)
@@ -283,7 +283,7 @@ def _runs(indices: np.ndarray) -> list[np.ndarray]:
 
 
 def _dimensions(facts: Facts, name: str, run: np.ndarray) -> str:
-    """Return the name of some neighboring numbers: `observations[3]` or `observations[3] to [7]`."""
+    """Return the name of some neighboring dimensions: `observations[3]` or `observations[3] to [7]`."""
     first = dimension(facts.dataset, name, int(run[0]))
     if len(run) == 1:
         return first

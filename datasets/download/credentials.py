@@ -1,8 +1,8 @@
 """What opens a server and is never shown: queries of signed URLs, and passwords in `.netrc`.
 
 URLs are printed, kept in files beside versions and put into errors. So a query that a user gives with a
-URL (`?token=..`) is kept in this process alone, by the URL before it, and sent with each request below
-that URL. User and password are not taken from URLs at all: `~/.netrc`, or the file that the environment
+URL (`?token=..`) is kept in the memory of this process, by the URL before it, and sent with each request
+below that URL. Processes that work for this one are told it in memory too. User and password are not taken from URLs at all: `~/.netrc`, or the file that the environment
 variable NETRC names, has them by host.
 """
 
@@ -13,9 +13,15 @@ import functools
 import netrc
 import os
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+# Keys of queries that say which file is meant, or in which form. What others say may be a secret.
+_PUBLIC = {
+    *("dl", "download", "export", "format", "raw"),
+    *("file", "filename", "id", "name", "path", "persistentid", "ref", "version", "versionid"),
+}
 _queries: dict[str, str] = {}
 
 
@@ -41,12 +47,31 @@ def plain_url(url: str) -> str:
     return plain
 
 
+def may_be_signed(url: str) -> bool:
+    """Return whether a URL has a query that may open the file, as that of a signed URL does."""
+    parts = url.partition("?")[2].replace("?", "&").replace("#", "&").split("&")
+    return any(part and part.partition("=")[0].lower() not in _PUBLIC for part in parts)
+
+
 def with_query(url: str) -> str:
     """Return a URL as it is requested: with the query that was given with it, or with one above it."""
     for start, query in _queries.items():
         if url == start or url.startswith(f"{start}/"):
             return f"{url}?{query}"
     return url
+
+
+def given_queries() -> dict[str, str]:
+    """Return the queries that were given with URLs, for another process that does work of this one.
+
+    They must not be written into a file on the way.
+    """
+    return dict(_queries)
+
+
+def take_queries(queries: Mapping[str, str]) -> None:
+    """Take the queries that the process was given that this one works for."""
+    _queries.update(queries)
 
 
 def hidden(text: str) -> str:

@@ -88,7 +88,7 @@ def download_version(
         on_wait: Called once if another process is downloading it.
 
     Raises:
-        TransferError: no mirror gave an object; what arrived is kept.
+        TransferError: no mirror gave a file; what arrived is kept.
         IntegrityError: another version of the same name and number is here.
         StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
     """
@@ -149,9 +149,9 @@ def download_dataset(
 ) -> Path:
     """Download what this machine lacks of a version, and return its folder.
 
-    With `episodes` or `columns`, only the objects that hold these are downloaded, unless the whole
+    With `episodes` or `columns`, only the files that hold these are downloaded, unless the whole
     version is here; `load_dataset` with the same choice opens them. Without, everything missing is
-    downloaded, and a part that then holds every object becomes the version. Third-party files that a
+    downloaded, and a part that then holds every file becomes the version. Third-party files that a
     registry lists are downloaded whole and imported as a version.
 
     Args:
@@ -164,7 +164,7 @@ def download_dataset(
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
-        on_objects: Called with objects done and objects in all, from one thread at a time.
+        on_objects: Called with files done and files in all, from one thread at a time.
         on_wait: Called once if another process is downloading it.
         on_read: Called after third-party files have arrived, before they are read.
         on_mirror: Called with a sentence about each third-party file that its first mirror did not
@@ -233,7 +233,7 @@ def repair_dataset(
         jobs: Objects that are transferred at once.
         limiter: Bounds the rate of all transfers together.
         progress: Called with bytes done and bytes in all, from one thread at a time.
-        on_objects: Called with objects done and objects in all, from one thread at a time.
+        on_objects: Called with files done and files in all, from one thread at a time.
 
     Raises:
         NotFoundError: no place is known to download it from.
@@ -259,7 +259,7 @@ def repair_version(
 
     Raises:
         IntegrityError: the source offers another version than the one in the folder.
-        TransferError: no mirror gave an object; nothing was changed.
+        TransferError: no mirror gave a file; nothing was changed.
         StorageError: the disk cannot be written.
     """
     if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):

@@ -92,7 +92,7 @@ def fetch_objects(
         also_here: Further local files that may be some of the objects, by SHA-256.
 
     Raises:
-        TransferError: no mirror gave an object; what arrived is kept.
+        TransferError: no mirror gave a file; what arrived is kept.
         StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
     """
     items = {item.sha256: item for item in objects}

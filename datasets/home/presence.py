@@ -148,7 +148,7 @@ def how_much(folder: Path, manifest: Manifest) -> str:
     if is_whole(folder, manifest):
         return "here"
     present, total = len(present_objects(folder, manifest)), len(manifest.objects)
-    return f"a part is here, {present} of {total} objects"
+    return f"a part is here, {present} of {total} files"
 
 
 def files_of_part(folder: Path, manifest: Manifest) -> dict[str, Path]:

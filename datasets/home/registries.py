@@ -317,11 +317,14 @@ def _check_url(url: str) -> None:
 
 def _check_web_url(url: str) -> None:
     if "@" in url.split("/")[2]:
-        # The message does not repeat the URL, which holds the password.
+        # The message does not repeat the URL, which holds the password, nor a query below.
         raise ValueError(
             "leave user and password out of the URL: URLs are kept in "
             f"{registries_file()} and shown in messages."
         )
+    if "?" in url or "#" in url:
+        shown = url.partition("#")[0].partition("?")[0]
+        raise ValueError(f"{shown!r}: the URL of a folder must not contain '?' or '#'.")
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port
@@ -329,8 +332,6 @@ def _check_web_url(url: str) -> None:
         raise ValueError(f"{url!r}: not a URL: {clause(error)}.") from error
     if not parts.hostname or " " in url:
         raise ValueError(f"{url!r}: expected a host, and no spaces.")
-    if "?" in url or "#" in url:
-        raise ValueError(f"{url!r}: the URL of a folder must not contain '?' or '#'.")
 
 
 def _check_text(url: str) -> None:

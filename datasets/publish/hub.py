@@ -139,7 +139,7 @@ class HubTarget(RemoteTarget):
                 for _ in blocks:
                     pass
             operations.append(CommitOperationAdd(self._path(f"{place}/{item.path}"), content))
-        return self._commit(operations, f"{place}: {len(batch)} objects", jobs=jobs)
+        return self._commit(operations, f"{place}: {len(batch)} files", jobs=jobs)
 
     def _commit(
         self, operations: Sequence[Any], message: str, *, parent: str | None = None, jobs: int = 1

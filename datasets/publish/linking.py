@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from orlog.datasets.download.credentials import may_be_signed
 from orlog.datasets.home.meaning import check_linked
 from orlog.datasets.publish.publish import Sign, change_index
 from orlog.errors import InvalidNameError
@@ -46,6 +47,7 @@ def link_foreign_file(
 
     Raises:
         InvalidNameError: the name has no version, or is none.
+        ValueError: a URL has a query that may be a secret; the message does not repeat it.
         VersionExistsError: the registry, or this machine, has this version with other content.
         SignatureError, ManifestError, StorageError, NotFoundError: as `publish_dataset`.
     """
@@ -54,6 +56,7 @@ def link_foreign_file(
         raise InvalidNameError(
             f"{name}: give the version of the file, such as {wanted.name}@1.0.0."
         )
+    _check_queries(name, entry)
     check_linked(wanted.name, wanted.version, entry)
     return change_index(
         target,
@@ -63,3 +66,16 @@ def link_foreign_file(
         sign_existing=sign_existing,
         on_wait=on_wait,
     )
+
+
+def _check_queries(name: str, entry: ForeignEntry) -> None:
+    """Refuse queries of signed URLs: whoever may read the registry reads its index."""
+    for file in entry.each:
+        for url in (file.url, *file.mirrors):
+            if may_be_signed(url):
+                plain = url.partition("?")[0]
+                raise ValueError(
+                    f"{plain}: leave out what follows the ? in this URL: it may be a secret, and the "
+                    "registry would show it to all who read it. Who downloads the file gives it "
+                    f'instead: orlog download {name} --mirror "{plain}?.."'
+                )

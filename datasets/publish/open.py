@@ -27,8 +27,10 @@ def open_target(target: str) -> Target:
         return FolderTarget(absolute_path(target))
     scheme = target.partition("://")[0]
     if scheme in ("http", "https"):
+        # Without a password and the query of a signed URL.
+        place = target.partition("://")[2].partition("?")[0].rpartition("@")[2]
         raise StorageError(
-            f"{target}: cannot publish to a web server; publish to the folder or bucket it serves."
+            f"{scheme}://{place}: cannot publish to a web server; publish to the folder or bucket it serves."
         )
     url = target.rstrip("/")
     if not is_url(url):

@@ -111,7 +111,7 @@ def publish_dataset(
         ManifestError: the manifest in the folder, or the index or manifest of the registry, is
             malformed.
         AuditError: the audit found something wrong with the data; nothing was published.
-        IntegrityError: an object in the folder is not what the manifest says; it was not published.
+        IntegrityError: a file in the folder is not what the manifest says; it was not published.
         VersionExistsError: the version exists with another digest: in the registry, in another
             registry that this machine knows and can reach, or on this machine; or somebody else
             has begun to publish it.

@@ -59,7 +59,7 @@ class Dataset:
         """Open the version stored in `folder`; pass its manifest if it has been read already.
 
         Raises:
-            IntegrityError: an object is missing, cut or altered, or columns do not agree.
+            IntegrityError: a file is missing, cut or altered, or columns do not agree.
             FormatVersionError: it was written by a newer orlog.
         """
         stored = StoredVersion(folder, manifest)
@@ -218,7 +218,7 @@ class Dataset:
             IndexError: there are no such rows.
             ValueError: they do not fit `out`, or it is read-only.
             TypeError: `out` is not an array.
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         self._check_column(name)
         if self._selection is None:
@@ -241,7 +241,7 @@ class Dataset:
         Raises:
             NotFoundError: there is no such column.
             IndexError: there is no such row.
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         self._check_column(name)
         rows = np.asarray(rows, np.int64)
@@ -266,7 +266,7 @@ class Dataset:
 
         Raises:
             IndexError: there is no such episode.
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         if not isinstance(index, int | np.integer):
             return select_episodes(self, index)

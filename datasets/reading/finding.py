@@ -278,7 +278,7 @@ def _why_not_here(wanted: DatasetName, versions: list[str]) -> str:
         objects = len(present_objects(part, manifest))
         return (
             f"only a part of {wanted} is on this machine ({objects} of {len(manifest.objects)} "
-            f"objects); run: orlog download {wanted} (or name the episodes or columns)."
+            f"files); run: orlog download {wanted} (or name the episodes or columns)."
         )
     recorded = recorded_build(wanted.name, wanted.version)
     if versions and recorded is not None and _matches(recorded, wanted):

@@ -32,7 +32,7 @@ def open_dataset(name: str | Path) -> Dataset:
     Raises:
         InvalidNameError: the name does not follow the grammar.
         NotFoundError: it is not here; the message says what to run.
-        IntegrityError: an object is missing, cut or altered.
+        IntegrityError: a file is missing, cut or altered.
         LockError: `orlog.lock` pins the name to another digest.
     """
     path = as_folder(name)
@@ -68,7 +68,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
     Raises:
         NotFoundError: some of them are not here, or the version has no such column.
         SchemaError: the version has no such episodes.
-        IntegrityError: an object is missing, cut or altered.
+        IntegrityError: a file is missing, cut or altered.
     """
     mark_used(folder)
     with unless_deleted(folder):
@@ -84,7 +84,7 @@ def open_part(folder: Path, choice: Choice) -> Dataset:
         absent = [item.path for item in wanted if item.path not in here]
     if absent:
         raise NotFoundError(
-            f"{manifest.name}@{manifest.version}: {len(here)} of {len(manifest.objects)} objects "
+            f"{manifest.name}@{manifest.version}: {len(here)} of {len(manifest.objects)} files "
             f"are on this machine, and {len(absent)} more are wanted ({absent[0]}, ..); run: orlog "
             f"download {manifest.name} (with --episodes or --columns for a part)."
         )

@@ -59,7 +59,7 @@ class Selection:
         """Return a column's rows of some episodes; in `out` if given, except for offsets.
 
         Raises:
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         pieces = []
         counted = rows = 0
@@ -83,7 +83,7 @@ class Selection:
         """Return rows `start` to `stop - 1` of a column; `ends` are its `row_ends`.
 
         Raises:
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         first, last = np.searchsorted(ends, [start, stop - 1], "right")
         episodes = np.arange(first, last + 1 if start < stop else first)
@@ -97,7 +97,7 @@ class Selection:
 
         Raises:
             IndexError: there is no such row.
-            IntegrityError: an object is damaged.
+            IntegrityError: a file is damaged.
         """
         check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
         episode = np.searchsorted(ends, rows, "right")

@@ -48,7 +48,7 @@ class StoredVersion:
         """Open the version in `folder`; pass its manifest if it has been read already.
 
         Raises:
-            IntegrityError: an object is missing, cut or altered, or columns do not agree.
+            IntegrityError: a file is missing, cut or altered, or columns do not agree.
             NotFoundError: the version was deleted while it was opened.
             FormatVersionError: it was written by a newer orlog.
         """
@@ -100,7 +100,7 @@ class StoredVersion:
         """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given.
 
         Raises:
-            IntegrityError: an object is missing, cut or damaged.
+            IntegrityError: a file is missing, cut or damaged.
             NotFoundError: the version was deleted since it was opened.
         """
         column = self._columns[name]
@@ -128,7 +128,7 @@ class StoredVersion:
         """Return any rows of a column, in the order asked for.
 
         Raises:
-            IntegrityError: an object is missing, cut or damaged.
+            IntegrityError: a file is missing, cut or damaged.
             NotFoundError: the version was deleted since it was opened.
         """
         column = self._columns[name]
@@ -160,7 +160,7 @@ class StoredVersion:
             out: Where rows go, unless they are offsets; a new array by default.
 
         Raises:
-            IntegrityError: an object is damaged, or offsets do not count the values.
+            IntegrityError: a file is damaged, or offsets do not count the values.
         """
         starts, stops = self._row_ranges(name, episodes)
         values = self._read_ranges(name, starts, stops, out)
@@ -304,7 +304,7 @@ class StoredVersion:
             if f"{spec.name}/zarr.json" not in sizes:
                 raise ManifestError(
                     f"{self.folder}: column {prefix}{spec.name} has no metadata among the "
-                    "manifest's objects.",
+                    "manifest's files.",
                     file=MANIFEST_FILE,
                 )
             with _named(self._seen, part):

@@ -119,7 +119,7 @@ class ZarrReader:
             out: Where they go, contiguous and of their shape and dtype; a new array by default.
 
         Raises:
-            IntegrityError: an object is missing, cut or damaged.
+            IntegrityError: a file is missing, cut or damaged.
         """
         spec, encoding = self._specs[name], self.encoding(name)
         if out is None:
@@ -145,7 +145,7 @@ class ZarrReader:
         """Return any rows of a column, in the order asked for.
 
         Raises:
-            IntegrityError: an object is missing, cut or damaged.
+            IntegrityError: a file is missing, cut or damaged.
         """
         spec, encoding = self._specs[name], self.encoding(name)
         out = np.empty((len(rows), *spec.shape), spec.dtype)

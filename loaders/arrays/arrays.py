@@ -282,7 +282,7 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
     Raises:
         SchemaError: a space whose values are no numbers of a fixed shape, numbers that are not
             finite, or end flags inside an episode.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
     """
     layout = layout_of(dataset)
     warn_of_outside(dataset)

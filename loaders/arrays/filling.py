@@ -217,7 +217,7 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
 
     Raises:
         SchemaError: end flags inside an episode, or integers that float32 would round.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
     """
     step_rows = layout.step_rows(first, last)
     inside = step_rows - first
@@ -251,7 +251,7 @@ def fill_other(
     Texts must be read in the order of rows, so that places follow their first occurrence.
 
     Raises:
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
     """
     column = layout.others[name].name
     table = layout.tables.get(name)

@@ -168,7 +168,7 @@ def open_pack(
 
     Raises:
         SchemaError: as `orlog.transitions`.
-        IntegrityError: an object of the dataset is damaged.
+        IntegrityError: a file of the dataset is damaged.
         StorageError: the disk is full or cannot be written or read.
     """
     own, opened = _own_folder(dataset), None
@@ -229,7 +229,7 @@ def _open_checked(
         is_new: Whether this process has just made and read it.
 
     Raises:
-        IntegrityError: an object of the dataset is damaged.
+        IntegrityError: a file of the dataset is damaged.
         StorageError: a damaged pack cannot be removed.
     """
     held = hold_pack(folder)

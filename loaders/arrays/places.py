@@ -59,7 +59,7 @@ def load_arrays(dataset: Given, where: str = "auto", *, allow_non_finite: bool =
     Raises:
         ValueError: there is no such place, or no such GPU, or it has too little memory.
         SchemaError: as `orlog.transitions`.
-        IntegrityError: an object is damaged.
+        IntegrityError: a file is damaged.
         StorageError: the disk has no room for mapped files.
     """
     dataset = as_dataset(dataset)

@@ -53,7 +53,7 @@ class TextTable:
         """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.
 
         Raises:
-            IntegrityError: an object is damaged, or offsets do not count the bytes.
+            IntegrityError: a file is damaged, or offsets do not count the bytes.
         """
         if start == stop:
             return np.empty(0, np.int64)

@@ -155,7 +155,7 @@ class TransferError(OrlogError, OSError):
 class IntegrityError(OrlogError, OSError):
     """Bytes that are not what the manifest says.
 
-    `file` is the object inside the store; `expected` and `found` say how it differs.
+    `file` is the path inside the store; `expected` and `found` say how it differs.
     """
 
     exit_code = 3

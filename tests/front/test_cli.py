@@ -15,10 +15,10 @@ import orlog as orlog_package
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.cli import app
 from orlog.errors import InvalidNameError
+from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
 
 MINI = "pointmaze/umaze-mini-v1"
-RECORDED = Path(__file__).parents[2] / "manifests" / "recorded" / MINI
 COMMANDS = [
     command.name or command.callback.__name__
     for command in app.registered_commands
@@ -175,7 +175,9 @@ def test_verify_prints_one_json_object_for_scripts(mini_folder: Path) -> None:
     (mini_folder / "\u00fc\x1b[1m").write_text("x")
     found = orlog("verify", MINI, "--json", "--values", "--quick")
     assert (found.returncode, found.stderr) == (3, "")
-    last = json.loads((RECORDED / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
+    last = (
+        json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["total_episodes"] - 1
+    )
     assert json.loads(found.stdout) == good | {
         "problems": [
             {
@@ -247,7 +249,7 @@ def test_a_damaged_copy_in_a_folder_is_not_said_to_be_repaired_by_building(
 
 
 def test_a_name_pinned_to_the_recorded_digest_is_built(home: Path) -> None:
-    digest = json.loads((RECORDED / "1.0.0.json").read_text("utf-8"))["digest"]
+    digest = json.loads((recorded_folder(MINI) / "1.0.0.json").read_text("utf-8"))["digest"]
     assert (
         f"run: orlog build {MINI}@{digest[:20]}" in orlog("verify", f"{MINI}@{digest[:20]}").stderr
     )

@@ -30,11 +30,15 @@ from ray.cluster_utils import Cluster
 import orlog
 from orlog.experiments.reproducing import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
+from orlog.datasets.download.credentials import plain_url, with_query
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
 execute = find_executor("ray", address=cluster.address)
+plain_url("https://data.example.org/registry?token=s3cr3t")  # what a node downloads may need it
+asked = execute(with_query, ["https://data.example.org/registry/a"], workers=1, running=print)
+assert list(asked) == [(0, "https://data.example.org/registry/a?token=s3cr3t")]
 lost = []
 
 def progress(done, total):

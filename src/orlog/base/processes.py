@@ -42,18 +42,28 @@ def result_or_error(function: Callable[[Item], Result], item: Item) -> Result | 
         return error
 
 
+def _nothing() -> None:
+    """Prepare nothing."""
+
+
 @contextlib.contextmanager
-def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(
+    workers: int, prepare: Callable[[], object] = _nothing
+) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of freshly started processes; an error or Ctrl-C inside kills them at once.
 
-    The script that calls this needs `if __name__ == "__main__":`, as with any started process.
+    The script that calls this needs `if __name__ == "__main__":`, as with any started process. Each process
+    calls `prepare` first, which reaches it through a pipe.
 
     Raises:
         WorkerDiedError: a worker was killed.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_parent
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(prepare,),
     )
     try:
         yield pool
@@ -94,6 +104,11 @@ def map_in_order(
     finally:
         for one in waiting:
             one.cancel()
+
+
+def _begin(prepare: Callable[[], object]) -> None:
+    _follow_parent()
+    prepare()
 
 
 def _follow_parent() -> None:

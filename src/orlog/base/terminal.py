@@ -82,7 +82,7 @@ class TransferBar:
 
     def __init__(self, bar: Progress, what: str) -> None:
         self._bar = bar
-        self._task = bar.add_task(what, total=None, objects="")
+        self._task = bar.add_task(what, total=None, state="")
 
     def __call__(self, done: int, total: int) -> None:
         """Show how many bytes of all are done."""
@@ -90,21 +90,21 @@ class TransferBar:
 
     def audited(self, done: int, total: int) -> None:
         """Show how much of the data was audited before the transfer."""
-        self._bar.update(self._task, objects=f"audit: {done / max(1, total):.0%}")
+        self._bar.update(self._task, state=f"audit: {done / max(1, total):.0%}")
 
     def count(self, done: int, total: int) -> None:
-        """Show how many objects of all are done."""
-        self._bar.update(self._task, objects=f"{done:,}/{total:,} objects")
+        """Show how many files of all are done."""
+        self._bar.update(self._task, state=f"{done:,}/{total:,} files")
 
 
 @contextlib.contextmanager
 def transfer_bar(what: str) -> Iterator[TransferBar]:
-    """Show one bar with bytes, objects, rate and time left."""
+    """Show one bar with bytes, files, rate and time left."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
-        TextColumn("{task.fields[objects]}"),
+        TextColumn("{task.fields[state]}"),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=errors,

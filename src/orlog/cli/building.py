@@ -43,7 +43,8 @@ def build(
 
     The last line says whether it is identical to the recorded build, or a rebuild with other bytes that
     is statistically equal to it, as other packages or another processor make. A rebuild has a version
-    of its own, such as 1.0.0+d0b2cd7c. What differs more is refused.
+    of its own, such as 1.0.0+d0b2cd7c. A build whose episodes are distributed differently is
+    refused: nothing is kept, and the exit code is 3.
     With --executor the episodes are made on a cluster, and written here.
     """
     from orlog.cli.versions import check_pin

@@ -77,7 +77,7 @@ def import_files(
         str,
         typer.Option(
             metavar="NAME",
-            help="Of several tasks, the one to take the rewards of; of vaults, the one.",
+            help="The task whose rewards are taken, or the vault that is read, if there are several.",
         ),
     ] = "",
     no_video: Annotated[

@@ -156,7 +156,8 @@ def link(
 ) -> None:
     """List files of others in a registry; they stay where they are, and nothing is fetched yet.
 
-    Who uses it downloads it from there; without --sha256 or --md5 the first download is trusted.
+    Users download them from there; without --sha256 or --md5 the first download is trusted. A query that may
+    open a signed URL is refused: users give it as --mirror of orlog download.
     """
     import functools
 

@@ -136,7 +136,7 @@ def reproduce(
 
     Exit codes: 0 identical, same or consistent, or nothing to compare with; 1 not consistent; 2 an
     error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
-    nor the same. Of several, the first of 3, 2, 1 and 4 counts.
+    nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
     """
     wanted = _seeds(seeds)
     if largest_share is not None and not require_same:

@@ -136,7 +136,7 @@ def publish(
 
     The data are audited first (orlog audit); with errors, nothing is published and the exit code is 3.
 
-    A version that is there is never changed. What was interrupted goes on where it stopped. With
+    A version that is there is never changed. An interrupted command continues when you give it again. With
     --sign, an index that is there must be signed by that key or one that --trust names. A view is
     stored as a version first: orlog save VIEW NAME@VERSION.
     """
@@ -180,7 +180,7 @@ def _print_downloaded(folder: Path) -> None:
     size = sum(item.size_bytes for item in objects)
     part = ""
     if is_partial(folder):
-        part = f" (a part: {len(objects)} of {len(manifest.objects)} objects)"
+        part = f" (a part: {len(objects)} of {len(manifest.objects)} files)"
     lines = [
         f"{manifest.name}@{manifest.version}: {size:,} bytes in {folder}{part}",
         manifest.digest,

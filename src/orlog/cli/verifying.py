@@ -66,7 +66,7 @@ def verify(
 
     The place it was downloaded from is asked whether it still offers this digest; if it offers
     another one, the exit code is 3 too. For a view, the stored versions that it is made from are
-    checked, and --json prints one object for each. A damaged pack is made again when it is next
+    checked, and --json prints one JSON object for each. A damaged pack is made again when it is next
     opened.
     """
     if packs:
@@ -174,7 +174,7 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
     from orlog.manifests.rebuilds import rebuild_text, version_of
 
     objects = present_objects(folder, manifest)
-    count = f"{counted(len(objects), 'object')}"
+    count = f"{counted(len(objects), 'file')}"
     if not is_whole(folder, manifest):
         count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
@@ -199,7 +199,7 @@ def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> No
     else:
         again = f"copy it from its source again, or run: orlog repair {name} --mirror URL"
     errors.print(
-        f"{count} of {len(manifest.objects)} objects of {manifest.name}@{manifest.version} are not "
+        f"{count} of {len(manifest.objects)} files of {manifest.name}@{manifest.version} are not "
         f"as in the manifest ({folder}); {again}",
         soft_wrap=True,
     )

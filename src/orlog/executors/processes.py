@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -13,6 +14,7 @@ from orlog.base.processes import (
     cores,
     process_pool,
 )
+from orlog.datasets.download.credentials import given_queries, take_queries
 from orlog.errors import WorkerDiedError
 
 Item = TypeVar("Item")
@@ -68,6 +70,8 @@ def _submit(
 ) -> tuple[Future[Output], Executor]:
     """Begin a job in an idle process, or in a new one; return its future and its pool."""
     while True:
-        pool = idle.pop() if idle else stack.enter_context(process_pool(1))
+        # What a process downloads may need the queries of signed URLs.
+        prepare = functools.partial(take_queries, given_queries())
+        pool = idle.pop() if idle else stack.enter_context(process_pool(1, prepare))
         with contextlib.suppress(BrokenProcessPool):  # it was killed while it had nothing to do
             return pool.submit(function, job), pool

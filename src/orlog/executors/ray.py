@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from orlog.base.processes import result_or_error
+from orlog.datasets.download.credentials import given_queries, take_queries
 from orlog.errors import MissingExtraError, OrlogError, WorkerDiedError, clause
 from orlog.manifests.environments import IMPORTS
 
@@ -44,9 +45,7 @@ def execute(
     ray = _connected(address)
     try:
         variables = {name: os.environ[name] for name in (IMPORTS,) if name in os.environ}
-        remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(
-            result_or_error
-        )
+        remote = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": variables})(_run)
         waiting = enumerate(jobs)
         busy: dict[Any, tuple[int, Item]] = {}
         is_over = False
@@ -56,7 +55,7 @@ def execute(
                 index, job = next(waiting, (-1, None))
                 is_over = job is None
                 if job is not None:
-                    busy[remote.remote(function, job)] = index, job
+                    busy[remote.remote(function, job, given_queries())] = index, job
             if not busy:
                 return
             done, _ = ray.wait([*busy], timeout=0.5)
@@ -67,6 +66,12 @@ def execute(
                 running(job)
     finally:
         ray.shutdown()
+
+
+def _run(function: Callable[[Any], Any], job: object, queries: dict[str, str]) -> Any:
+    """Run a job on a node; what it downloads may need the queries of signed URLs."""
+    take_queries(queries)
+    return result_or_error(function, job)
 
 
 def _result(ray: Any, future: Any) -> Any:

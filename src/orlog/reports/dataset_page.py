@@ -144,7 +144,7 @@ def _facts(dataset: Dataset) -> str:
         ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
         (
             "size",
-            f"{manifest.size_bytes / 1e6:,.1f} MB in {counted(len(manifest.objects), 'object')}",
+            f"{manifest.size_bytes / 1e6:,.1f} MB in {counted(len(manifest.objects), 'file')}",
         ),
         ("behavior policy", manifest.behavior_policy),
         ("license", manifest.license),

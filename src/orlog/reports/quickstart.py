@@ -145,7 +145,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
         )
     dataset = load_dataset(folder)
     console.print(
-        f"  {counted(len(manifest.objects), 'object')}, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
+        f"  {counted(len(manifest.objects), 'file')}, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
         f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(dataset)}",
         soft_wrap=True,
     )

@@ -10,12 +10,16 @@ import pytest
 
 import orlog
 from orlog.datasets.download import credentials
+from orlog.datasets.home.registries import add_registry
 from orlog.errors import OrlogError, TransferError
+from orlog.executors.processes import execute
 from tests.command_line import orlog as command
+from tests.datasets.formats.test_d4rl import check, rows_of, write
 from tests.servers import FileServer, Request
 
 MINI = "pointmaze/umaze-mini-v1"
 SECRET = "token=s3cr3t-of-today"
+LINK = ("link", "here", "lab/x-v1@1.0.0", "--format", "d4rl-hdf5")
 ACCOUNT = "Basic " + base64.b64encode(b"ann:hunter2").decode()
 
 
@@ -70,6 +74,25 @@ def test_a_signed_mirror_is_used_for_a_registry(server: FileServer, home: Path) 
     assert "s3cr3t" not in texts_below(home)
 
 
+def test_own_processes_download_with_the_queries_that_were_given(
+    server: FileServer, home: Path
+) -> None:
+    add_registry("lab", server.url)
+    server.allows = is_signed
+    asked: list[str] = []
+    ((_, refused),) = execute(orlog.download_dataset, [MINI], workers=1, running=asked.append)
+    assert isinstance(refused, TransferError)
+    assert "403" in str(refused)
+    server.requests.clear()
+    credentials.plain_url(f"{server.url}?{SECRET}")
+    ((_, folder),) = execute(orlog.download_dataset, [MINI], workers=1, running=asked.append)
+    assert isinstance(folder, Path)
+    assert orlog.load_dataset(folder).name == MINI
+    assert server.requests
+    assert all(map(is_signed, server.requests))
+    assert "s3cr3t" not in texts_below(home)
+
+
 def test_a_signed_target_of_a_redirect_is_not_shown(server: FileServer) -> None:
     from tests.servers import Fault
 
@@ -119,3 +142,68 @@ def test_a_linked_url_with_a_password_is_refused_without_repeating_it(tmp_path: 
     assert found.returncode != 0
     assert "password" in found.stderr
     assert "hunter2" not in found.stdout + found.stderr
+
+
+def test_a_signed_url_is_linked_without_its_query_which_is_given_to_download(
+    tmp_path: Path, home: Path
+) -> None:
+    body = rows_of([False, False, True, False], [False] * 4, next_observations=False)
+    upstream, registry = tmp_path / "upstream", tmp_path / "registry"
+    upstream.mkdir()
+    write(upstream / "hopper.hdf5", body)
+    options = ("--format", "d4rl-hdf5")
+    with FileServer(upstream) as origin:
+        origin.allows = is_signed
+        url = f"{origin.url}/hopper.hdf5"
+        link = ("registry", "link", str(registry), "lab/hopper-v2@1.0.0")
+        refused = command(*link, f"{url}?{SECRET}", *options)
+        assert refused.returncode == 1
+        assert f'--mirror "{url}?.."' in refused.stderr
+        assert not registry.exists()
+        linked = command(*link, url, *options)
+        assert linked.returncode == 0, linked.stderr
+        command("registry", "add", "lab", str(registry))
+        denied = command("download", "lab/hopper-v2")
+        assert denied.returncode == 1
+        assert origin.requests
+        origin.requests.clear()
+        done = command("download", "lab/hopper-v2", "--mirror", f"{url}?{SECRET}")
+        assert done.returncode == 0, done.stderr
+        assert origin.requests
+        assert all(map(is_signed, origin.requests))
+    check(orlog.load_dataset("lab/hopper-v2"), body)
+    for said in (refused, linked, denied, done):
+        assert "s3cr3t" not in said.stdout + said.stderr
+    assert "s3cr3t" not in texts_below(home) + texts_below(registry)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_secret"),
+    [
+        ("token=s3cr3t", True),
+        ("X-Amz-Expires=3600&X-Amz-Signature=s3cr3t", True),
+        ("download=1&sig=s3cr3t", True),
+        ("s3cr3t", True),
+        ("id=12#token=s3cr3t", True),
+        ("id=12&download=1", False),
+        ("persistentId=doi:10.5072/ABC", False),
+        ("", False),
+    ],
+)
+def test_only_queries_that_say_which_file_is_meant_are_listed(query: str, is_secret: bool) -> None:
+    assert credentials.may_be_signed(f"https://data.example.org/a.hdf5?{query}") is is_secret
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*LINK, f"ssh://127.0.0.1/x?{SECRET}"),
+        (*LINK, "x.hdf5", "--mirror", f"https://127.0.0.1:9/x.hdf5?{SECRET}"),
+        ("link", f"https://ann:s3cr3t@127.0.0.1:9/x?{SECRET}", *LINK[2:], "x.hdf5"),
+        ("add", "here", f"https://127.0.0.1:9/here?{SECRET}"),
+    ],
+)
+def test_no_refusal_of_a_url_repeats_its_query(words: tuple[str, ...]) -> None:
+    found = command("registry", *words)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "s3cr3t" not in found.stdout + found.stderr

@@ -272,7 +272,7 @@ def test_all_agree_on_a_part_that_an_older_orlog_left_with_every_object(whole: D
     assert_same(orlog.load_dataset(folder), whole)
     found = json.loads(told("verify", NAME, "--json", "--offline"))
     assert (found["partial"], found["objects"], found["problems"]) == (False, len(paths), [])
-    assert f"{len(paths)} objects" in told("verify", NAME, "--offline", "--values")
+    assert f"{len(paths)} files" in told("verify", NAME, "--offline", "--values")
     assert "here" in told("list").partition(NAME)[2]
     for command in ("list", "show", "verify"):
         assert "a part is here" not in told(*(command, NAME)[: 1 + (command != "list")])
@@ -282,12 +282,12 @@ def test_all_agree_on_a_part_that_an_older_orlog_left_with_every_object(whole: D
 def test_all_agree_on_a_part(whole: Dataset) -> None:
     folder = download_dataset(NAME, episodes=range(1))
     total = len(whole.manifest.objects)
-    with pytest.raises(NotFoundError, match=rf"only a part .* of {total} objects"):
+    with pytest.raises(NotFoundError, match=rf"only a part .* of {total} files"):
         orlog.load_dataset(NAME)
-    with pytest.raises(NotFoundError, match=rf"of {total} objects are on this machine"):
+    with pytest.raises(NotFoundError, match=rf"of {total} files are on this machine"):
         orlog.load_dataset(folder)
     assert_same(orlog.load_dataset(folder, episodes=[0]), whole[:1])
-    text = f"a part is here, {len(read_partial(folder, whole.manifest).objects)} of {total} objects"  # type: ignore[union-attr] # it is a part
+    text = f"a part is here, {len(read_partial(folder, whole.manifest).objects)} of {total} files"  # type: ignore[union-attr] # it is a part
     for command in (["list"], ["show", NAME], ["show", str(folder)], ["verify", NAME]):
         assert text in told(*command)
     assert "orlog download" in told("show", NAME)
@@ -315,7 +315,7 @@ def test_the_command_line_says_what_is_here(whole: Dataset) -> None:
     run = CliRunner().invoke
     done = run(app, ["download", NAME, "--episodes", "0:2,4", "--columns", "infos/level"])
     assert done.exit_code == 0, done.output
-    assert f"of {len(whole.manifest.objects)} objects" in done.output.replace("\n", " ")
+    assert f"of {len(whole.manifest.objects)} files" in done.output.replace("\n", " ")
     assert "from registry lab, no signature required" in done.output
     checked = run(app, ["verify", NAME])
     assert checked.exit_code == 0
