@@ -1,7 +1,7 @@
 """Tables of published facts about benchmarks: datasets, references, scores.
 
-`manifests/recorded/tables/*.csv` hold them as they were collected, with the source of each row.
-`manifests/write_tables.py` makes them, and `checksums.json` says from which files.
+`manifests/recorded/tables/*.csv` hold them as they were collected, with the source of each row. They are
+edited by hand; `checksums.json` pins each of them, and the file that it came from.
 """
 
 from __future__ import annotations

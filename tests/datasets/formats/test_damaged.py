@@ -1,7 +1,7 @@
 """Damaged files of every format: a typed error that names the file, or a read that passes the checks.
 
 All are read in a child process, so that a crash, a hang or a large allocation is seen. A format joins by
-its sample in `tests/fuzz/samples.py`. `tests/fuzz/fuzz_files.py` looks for more.
+its sample in `tests/fuzz/samples.py`. `tools/fuzzing/fuzz_files.py` looks for more.
 """
 
 from __future__ import annotations

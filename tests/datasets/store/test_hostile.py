@@ -1,7 +1,7 @@
 """Damaged and hostile documents of every kind: a typed error or a right answer, and nothing else.
 
 All are opened in a child process, so that a crash, a hang, a large allocation or a path outside of
-the child's folder is seen. `tests/fuzz/fuzz_documents.py` looks for more of them.
+the child's folder is seen. `tools/fuzzing/fuzz_documents.py` looks for more of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains d3rlpy's discrete algorithms beside ours for 100 updates, and records where both end.
 
     pip install d3rlpy==2.8.1                        (into an environment with this project's torch)
-    python -m tests.algos.recorded.record_d3rlpy
+    python -m tools.recorders.record_d3rlpy
 
 d3rlpy's own modules and update are run, in float64, on the same batches, with small networks that
 start with our weights. Files hold numbers only. Of networks with convolutions, whose weights our

@@ -1,7 +1,7 @@
 """Trains CORL's Decision Transformer beside ours, as `record.py` does for algorithms of transitions.
 
 git clone https://github.com/corl-team/CORL && git -C CORL checkout eeeeef2671
-python -m tests.algos.recorded.record_dt CORL
+python -m tools.recorders.record_dt CORL
 
 Dropout is 0, since the two draw it in different orders.
 """
@@ -20,8 +20,8 @@ from torch import nn
 
 from orlog.algos.dt import DT, DTConfig
 from tests.algos import plain
-from tests.algos.recorded.record import BATCH, ROWS, SEED, UPDATES, import_file
 from tests.algos.test_dt import difference_from_recorded
+from tools.recorders.record import BATCH, ROWS, SEED, UPDATES, import_file
 
 SETTINGS: dict[str, Any] = {
     "length": 4,

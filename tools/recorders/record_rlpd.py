@@ -1,7 +1,7 @@
 """Trains RLPD's own code beside ours for 100 updates, as `record.py` does for CORL's.
 
 pip install jax flax optax
-python -m tests.algos.recorded.record_rlpd RLPD
+python -m tools.recorders.record_rlpd RLPD
 
 The two distributions that it takes from TensorFlow Probability are written out here: a Gaussian with
 independent numbers, and its tanh. They draw the noise that ours draws.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from orlog.algos.networks import make_generator
-from tests.algos.recorded import record
+from tools.recorders import record
 
 SETTINGS: dict[str, Any] = {
     "policy_learning_rate": 1e-3,

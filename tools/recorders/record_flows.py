@@ -3,8 +3,8 @@
 pip install jax flax optax distrax ml_collections
 git clone https://github.com/seohongpark/fql FQL && git -C FQL checkout 719d04417c
 git clone https://github.com/ColinQiyangLi/qc QC && git -C QC checkout 48283b4f66
-python -m tests.algos.recorded.record_flows FQL fql ifql
-python -m tests.algos.recorded.record_flows QC qcfql
+python -m tools.recorders.record_flows FQL fql ifql
+python -m tools.recorders.record_flows QC qcfql
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from orlog.algos.networks import make_generator
-from tests.algos.recorded import record, record_jax
+from tools.recorders import record, record_jax
 
 
 def made(agent: Any, ours: Any, changes: dict[str, Any], modules: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """A coverage-guided fuzzer of everything that reads documents: manifests, indexes, signatures, ..
 
     pip install atheris
-    python -m tests.fuzz.fuzz_documents FOLDER -max_total_time=600
+    python -m tools.fuzzing.fuzz_documents FOLDER -max_total_time=600
 
 In FOLDER it keeps a corpus, which grows from run to run, and findings. All options but the folder
 are libFuzzer's. An input is a byte that picks the kind of document, and the document. A finding is

@@ -1,7 +1,7 @@
 """Trains ReBRAC's reference beside ours for 100 updates, as `record.py` does for those in PyTorch.
 
 pip install jax flax optax chex tqdm
-python -m tests.algos.recorded.record_jax CORL
+python -m tools.recorders.record_jax CORL
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tests.algos.recorded import record
+from tools.recorders import record
 
 SETTINGS = {
     "policy_learning_rate": 1e-3,

@@ -1,9 +1,10 @@
-"""Writes the catalogue of third-party datasets that ships, from a folder of reference tables.
+"""Writes the catalogue of third-party datasets that ships, from tables that lie in this repository.
 
-python -m orlog.manifests.write_catalogue FOLDER
+python tools/write_catalogue.py
 
-Each benchmark is one index in `recorded/foreign/`. Addresses, sizes and checksums are those of the
-tables; what these do not have is written here, with its source. What is not known is left out.
+Each benchmark is one index in `manifests/recorded/foreign/`. Addresses, sizes and checksums are those of the
+tables in `manifests/recorded/tables/` and, of files alone, in `tools/reference/`; what these do not have is
+written here, with its source. What is not known is left out.
 Names are the benchmark's own after its key, in lower case, and end in `-v0` where the benchmark's
 names have no version. Other files with the same data are an older version, so that they are only
 taken when it is named.
@@ -12,8 +13,7 @@ taken when it is named.
 from __future__ import annotations
 
 import csv
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,18 @@ import msgspec
 from orlog.manifests.index import ForeignEntry, ForeignFile, Index
 from orlog.manifests.names import versioned
 from orlog.manifests.shipped import records_folder
+from orlog.manifests.tables import TABLES, read_table
 
-Row = dict[str, str]
+Row = Mapping[str, str]
 Entries = Iterator[tuple[str, ForeignEntry]]
-Tables = Callable[[str], list[Row]]
+Tables = Callable[[str], Iterable[Row]]
 
+REFERENCE = Path(__file__).parent / "reference"
 VERSION = "1.0.0"
+D4RL_VERSION = "1.0.1"
+D4RL_LICENSE = "CC-BY-4.0"  # Farama-Foundation/D4RL@89141a689b:README.md
 OTHER_FILES = "0.9.0"
+SERIALS = {"d4rl": 110}  # readers refuse an index with a smaller one than they have seen
 HUB = "https://huggingface.co/datasets"
 
 # Farama-Foundation/Minari@1880118a0d:minari/storage/remotes (address, layout); the bucket is where
@@ -247,7 +252,40 @@ def _checksum(row: Row | None) -> dict[str, Any]:
     return {} if row is None else {"size_bytes": int(row["size_bytes"]), "sha256": row["sha256"]}
 
 
+def _d4rl(tables: Tables) -> Entries:
+    checked = {row["url"]: row for row in tables("d4rl_files")}
+    for row in tables("d4rl"):
+        yield (
+            f"{row['dataset_id']}@{D4RL_VERSION}",
+            ForeignEntry(
+                url=row["url"],
+                format="d4rl-hdf5",
+                description=f"D4RL's {row['dataset_id']}.",
+                license=D4RL_LICENSE,
+                **_checksum(checked.get(row["url"])),
+            ),
+        )
+
+
+def _d4rl_superseded(tables: Tables) -> Entries:
+    """The files that D4RL replaced by others under the same names."""
+    for row in tables("d4rl_files_superseded"):
+        yield (
+            f"{row['dataset_id']}@{OTHER_FILES}",
+            ForeignEntry(
+                url=row["url"],
+                format="d4rl-hdf5",
+                description=f"D4RL's {row['dataset_id']} as it was before D4RL replaced the file under "
+                "the same name.",
+                license=D4RL_LICENSE,
+                **_checksum(row),
+            ),
+        )
+
+
 CATALOGUE: dict[str, Callable[[Tables], Entries]] = {
+    "d4rl": _d4rl,
+    "d4rl-superseded": _d4rl_superseded,
     "dsrl": _dsrl,
     "minari": _minari,
     "neorl2": _neorl2,
@@ -258,28 +296,31 @@ CATALOGUE: dict[str, Callable[[Tables], Entries]] = {
 }
 
 
-def catalogue_index(benchmark: str, folder: Path) -> Index:
-    """Return the index of a benchmark, from a folder of reference tables."""
+def _table(name: str) -> Iterable[Row]:
+    if name in TABLES:
+        return read_table(name)
+    with (REFERENCE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
 
-    def table(name: str) -> list[Row]:
-        with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file, strict=True))
 
+def catalogue_index(benchmark: str) -> Index:
+    """Return the index of a benchmark."""
     foreign: dict[str, dict[str, ForeignEntry]] = {}
-    for dataset, entry in CATALOGUE[benchmark](table):
-        name, _, version = f"{benchmark}/{dataset}".lower().partition("@")
+    key = benchmark.partition("-")[0]
+    for dataset, entry in CATALOGUE[benchmark](_table):
+        name, _, version = f"{key}/{dataset}".lower().partition("@")
         versions = foreign.setdefault(versioned(name), {})
         if versions.setdefault(version or VERSION, entry) is not entry:
             raise ValueError(f"{name}: listed twice.")
-    return Index(foreign=foreign)
+    return Index(foreign=foreign, serial=SERIALS.get(benchmark, 0))
 
 
-def write_catalogue(folder: Path) -> None:
+def write_catalogue() -> None:
     """Write the index of every benchmark."""
     for benchmark in CATALOGUE:
         path = records_folder() / "foreign" / f"{benchmark}.json"
-        path.write_bytes(catalogue_index(benchmark, folder).to_json())
+        path.write_bytes(catalogue_index(benchmark).to_json())
 
 
 if __name__ == "__main__":
-    write_catalogue(Path(sys.argv[1]))
+    write_catalogue()

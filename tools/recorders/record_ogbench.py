@@ -2,7 +2,7 @@
 
 pip install jax flax optax distrax ml_collections
 git clone https://github.com/seohongpark/ogbench OGBENCH && git -C OGBENCH checkout 1d4140997f
-python -m tests.algos.recorded.record_ogbench OGBENCH/impls hiql crl qrl
+python -m tools.recorders.record_ogbench OGBENCH/impls hiql crl qrl
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 from orlog.algos.algorithms import make_algorithm
 from orlog.algos.settings import make_config
 from tests.algos import plain
-from tests.algos.recorded import record, record_jax
+from tools.recorders import record, record_jax
 
 THEIRS = {"low_goals": "low_actor_goals", "actor_goals": "high_actor_goals"}
 

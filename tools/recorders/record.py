@@ -1,7 +1,7 @@
 """Trains the references beside ours for 100 updates, and records parameters before and after.
 
     git clone https://github.com/corl-team/CORL && git -C CORL checkout eeeeef2671
-    python -m tests.algos.recorded.record CORL
+    python -m tools.recorders.record CORL
 
 The reference's own modules and update are run, in float64, on the same batches, with small networks
 that start with our weights, and with the noise that our algorithm draws. Files hold numbers only.

@@ -1,7 +1,7 @@
 """A coverage-guided fuzzer of all readers of data files.
 
     pip install atheris
-    python -m tests.fuzz.fuzz_files FOLDER --minutes 60 [FORMAT ..]
+    python -m tools.fuzzing.fuzz_files FOLDER --minutes 60 [FORMAT ..]
 
 Each format has an equal part of the minutes, in a process of its own. Where a crash or hang of a library
 ends the process, another goes on with what is left of the part. In FOLDER it keeps for each format a corpus,

@@ -1,6 +1,6 @@
 """Trains CORL's Cal-QL beside ours for 100 updates, as `record.py` does for those of its other files.
 
-python -m tests.algos.recorded.record_calql CORL
+python -m tools.recorders.record_calql CORL
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from orlog.algos.networks import make_generator
-from tests.algos.recorded import record
+from tools.recorders import record
 
 SETTINGS: dict[str, Any] = {
     "policy_learning_rate": 1e-3,
