@@ -261,10 +261,10 @@ def _hash(path: Path) -> tuple[str, bool]:
     """
     if not path.is_dir():
         sha256 = hash_file(path)
-        return sha256, check_sums(path.parent, {path.name: sha256}, all_of_it=False)
+        return sha256, check_sums(path, {path.name: sha256})
     sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
     listed = {name: sums[name] for name in sums if name != SUMS_FILE}
-    return hash_of_sums(sums), check_sums(path, listed, all_of_it=True)
+    return hash_of_sums(sums), check_sums(path, listed)
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:

@@ -3,6 +3,7 @@
     /observations /actions          (S, n) float        /rewards            (S,)
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
     /infos/NAME  or  /infos         (S, ..)             all else is left out
+    attribute orlog_columns         the names of all columns, a line each, in our exports
 
 `interchange/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
@@ -22,6 +23,7 @@ from orlog.datasets.interchange.episodes import Asked, Opened
 from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
 from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.interchange.hdf5_files import (
+    attribute,
     child,
     has_child,
     look_inside,
@@ -32,11 +34,14 @@ from orlog.datasets.interchange.hdf5_files import (
 )
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 MOST_INFOS = 256
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
+COLUMNS = (
+    "orlog_columns"  # an attribute of our own exports, since a column that vanished leaves no trace
+)
 
 
 @contextlib.contextmanager
@@ -74,6 +79,14 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 columns[key], infos[name] = column(key, node), key
             else:
                 left_out.append(key)
+    said = attribute(file, COLUMNS, where)
+    gone = set(said.split("\n")) - {*columns, *left_out} if isinstance(said, str) else ()
+    if gone:
+        raise IntegrityError(
+            f"{where}: its attribute {COLUMNS} names {', '.join(sorted(gone))}, which it does not hold; "
+            "copy or export the file again.",
+            file=where,
+        )
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
     return FlatRows(
         columns,
@@ -120,6 +133,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                     )
                 file[key][first : first + count] = values
             first += count
+        file.attrs[COLUMNS] = "\n".join(rows)
 
 
 FORMAT = Format(

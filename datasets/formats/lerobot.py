@@ -241,15 +241,15 @@ class _Features:
                 values = values.reshape(len(values))
                 values = self._typed(values, self.schema.reward_dtype, name, where)
             elif role == "truncated":
-                values = values.reshape(len(values))
+                values = flags_of(values.reshape(len(values)), name, where, first=first)
             rows[role] = values
         rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
         if self._has_done:
             rows["terminated"] = flags_of(
-                rows["infos/next.done"].reshape(batch.num_rows), "next.done", where
+                rows["infos/next.done"].reshape(batch.num_rows), "next.done", where, first=first
             )
             if "truncated" in rows:  # an episode that was cut off may be done too
-                rows["terminated"] &= ~rows["truncated"].astype(bool)
+                rows["terminated"] &= ~rows["truncated"]
         return rows
 
     def _typed(self, values: np.ndarray, dtype: Any, name: str, where: str) -> np.ndarray:

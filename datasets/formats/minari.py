@@ -45,6 +45,7 @@ from orlog.datasets.interchange.minari_frames import (
 )
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
+    check_total,
     dataset_id,
     find_data,
     metadata_of,
@@ -138,10 +139,7 @@ class _Reader:
                 for part in self._episode(group, where, infos, metadata):
                     done += len(part.rewards)
                     yield part
-        if done != total_steps:
-            self.doubts.append(
-                f"metadata.json says {total_steps:,} steps, and the episodes hold {done:,}."
-            )
+        check_total(total_steps, done, self.where)
         if self._had_jpeg:
             self.doubts.append("Minari had stored frames as JPEG, which changed them.")
 

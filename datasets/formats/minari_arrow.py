@@ -38,6 +38,7 @@ from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, 
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
     Metadata,
+    check_total,
     find_data,
     read_document,
     read_metadata,
@@ -72,11 +73,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     infos = _kept("infos", [one.infos for one in episodes], opened.doubts)
     details = _kept("metadata", [one.details for one in episodes], opened.doubts)
-    found = sum(one.count for one in episodes)
-    if found != metadata.total_steps:
-        opened.doubts.append(
-            f"metadata.json says {metadata.total_steps:,} steps, and the episodes hold {found:,}."
-        )
+    check_total(metadata.total_steps, sum(one.count for one in episodes), where)
     opened.steps = _Reader(schema, infos, details, opened.doubts).steps(episodes)
     yield opened
 

@@ -141,24 +141,47 @@ class OpenEpisode:
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
         self.set_flags(terminated, truncated)
+        number = self._number(reward)
         if self.wants_more:
             self._add_more(info, state, log_prob)
         self._keep_observation(after)
         self._keep_action(action)
-        self._rewards.append(reward)
+        self._rewards.append(number)
 
     def set_flags(self, terminated: Any, truncated: Any, *, added: int = 0) -> None:
         """Note the flags of a step that is added next, or of which `added` is 1 if it was added.
 
         Raises:
-            SchemaError: one is NaN, which is no end and no step that goes on either.
+            SchemaError: as `check_flags`.
+        """
+        self.check_flags(terminated, truncated, added=added)
+        self.flags = terminated, truncated
+
+    def check_flags(
+        self, terminated: Any, truncated: Any, whose: str = "", *, added: int = 0
+    ) -> None:
+        """Refuse flags that are NaN, which is no end and no step that goes on either.
+
+        Raises:
+            SchemaError: one is NaN.
         """
         if terminated != terminated or truncated != truncated:
             raise SchemaError(
-                f"{self.where(added)}: terminated is {terminated} and truncated is {truncated}; "
+                f"{self.where(added)}{whose}: terminated is {terminated} and truncated is {truncated}; "
                 "expected true or false; correct the environment."
             )
-        self.flags = terminated, truncated
+
+    def _number(self, reward: Any) -> Any:
+        """Return the reward of the next step, which must be one number."""
+        if type(reward) in _FLOATS:
+            return reward
+        found = np.asarray(reward)
+        if found.ndim or found.dtype.kind not in "iuf":
+            what = f"shape {found.shape}" if found.ndim else f"{reward!r}"
+            raise SchemaError(
+                f"{self.where()}: the reward must be one number, found {what}; correct the environment."
+            )
+        return found[()]
 
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
         """Add what `step` returned to an action that `rows` keeps.
@@ -170,9 +193,9 @@ class OpenEpisode:
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
         self.set_flags(terminated, truncated)
-        number = reward
+        number = self._number(reward)
         if type(reward) not in _FLOATS:
-            self._other_rewards[self.steps] = reward
+            self._other_rewards[self.steps] = number
             number = 0.0
         self.rows.keep_result((after, number, terminated, truncated, info), 0)
 

@@ -171,6 +171,10 @@ class ParallelRecorder:
         columns = {**log_probs, **self._info_columns(infos, acting)}
         for key, agent in self._agents.items():
             acts = key in acting
+            if acts:
+                self._episode.check_flags(
+                    terminations[agent], truncations[agent], f", agent {agent}"
+                )
             columns[f"agents/{key}/acts"] = acts
             columns[f"agents/{key}/rewards"] = float(rewards[agent]) if acts else 0.0
             columns[f"agents/{key}/terminations"] = acts and bool(terminations[agent])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import gymnasium
+import h5py
 import numpy as np
 import pytest
 
 import orlog
 from orlog.datasets.formats.formats import formats
-from orlog.errors import IntegrityError
+from orlog.errors import IntegrityError, OrlogError
 from tests.levels import scaled
 
 WRITTEN = [name for name, one in formats().items() if one.write is not None]
@@ -57,3 +59,35 @@ def test_no_flipped_bit_of_an_export_is_imported(
         with pytest.raises(IntegrityError, match="SHA256SUMS"):
             orlog.import_dataset(given, "lab/back-v1", format=name, dry_run=True)
         path.write_bytes(good)
+
+
+@pytest.mark.parametrize("name", ["minari", "lerobot"])
+def test_the_list_of_checksums_is_found_above_what_is_imported(
+    name: str, small: orlog.Dataset, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    orlog.export_dataset(small, out, to=name, lossy=True)
+    inner = next(out.rglob("data")).parent
+    assert (name == "lerobot") == (inner / "SHA256SUMS").exists()
+    orlog.import_dataset(inner, "lab/back-v1", format=name, dry_run=True)
+    file = max(inner.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(IntegrityError, match="SHA256SUMS"):
+        orlog.import_dataset(inner, "lab/back-v1", format=name, dry_run=True)
+
+
+@pytest.mark.parametrize("column", ["timeouts", "infos/qpos", "rewards"])
+def test_a_column_that_vanished_from_an_exported_hdf5_file_is_missed(
+    column: str, small: orlog.Dataset, tmp_path: Path
+) -> None:
+    with orlog.DatasetWriter("lab/more-v1", environment=gymnasium.make("Pendulum-v1")) as writer:
+        for episode in small:
+            writer.add_episode(dataclasses.replace(episode, infos={"qpos": np.zeros((20, 2))}))
+    orlog.export_dataset("lab/more-v1", tmp_path / "out", to="d4rl")
+    (file,) = (tmp_path / "out").glob("*.hdf5")
+    (tmp_path / "out" / "SHA256SUMS").unlink()
+    orlog.import_dataset(file, "lab/back-v1", format="d4rl", dry_run=True)
+    with h5py.File(file, "a") as opened:
+        del opened[column]
+    with pytest.raises(OrlogError, match=column.rpartition("/")[2]):
+        orlog.import_dataset(file, "lab/back-v1", format="d4rl", dry_run=True)

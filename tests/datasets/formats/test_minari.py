@@ -189,6 +189,8 @@ def test_what_does_not_agree_is_refused(recorded: Path, tmp_path: Path) -> None:
     assert choose_format([recorded], None, "lab/x").name == "minari-hdf5"
     said.write_text(json.dumps({**body, "total_episodes": 5}), "utf-8")
     refused(SchemaError, "holds 4 episodes, and metadata.json says 5")
+    said.write_text(json.dumps({**body, "total_steps": body["total_steps"] + 1}), "utf-8")
+    refused(IntegrityError, "metadata.json says .* steps in all, and the episodes hold")
     said.write_text(json.dumps({**body, "observation_space": '{"type": "Grid"}'}), "utf-8")
     refused(SchemaError, "no space that Minari writes")
     said.write_text("{", "utf-8")

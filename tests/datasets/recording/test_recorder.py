@@ -405,3 +405,55 @@ def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str) -> No
     recorded = orlog.load_dataset("lab/broken-v1")
     assert recorded.total_steps in (2, 3)
     assert not recorded[0].terminations.any()
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize(
+    ("reward", "found"),
+    [
+        (np.zeros(2), r"shape \(2,\)"),
+        ([1.0], r"shape \(1,\)"),
+        (None, "None"),
+        ("1", "'1'"),
+        (1j, "1j"),
+        (np.True_, "np.True_"),
+    ],
+)
+def test_a_reward_that_is_no_number_names_its_own_step(
+    environment: str, reward: Any, found: str
+) -> None:
+    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            observation, right, *rest = self.env.step(action)
+            return observation, reward if self.steps == 3 else right, *rest
+
+    env = orlog.record(Broken(gymnasium.make(environment, max_episode_steps=9)), "lab/broken-v1")
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match=f"step 2: the reward must be one number, found {found}"):
+        env.step(env.action_space.sample())
+    env.close()
+    assert orlog.load_dataset("lab/broken-v1").total_steps == 2
+
+
+def test_rewards_may_be_of_several_kinds_of_numbers() -> None:
+    kinds = (float, np.float32, int, lambda _: np.array(2.0), np.float64)
+
+    class Mixed(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = -1
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            observation, _, *rest = self.env.step(action)
+            return observation, kinds[self.steps](3), *rest
+
+    env = orlog.record(Mixed(gymnasium.make("Pendulum-v1", max_episode_steps=5)), "lab/mixed-v1")
+    env.reset(seed=0)
+    for _ in kinds:
+        env.step(env.action_space.sample())
+    env.close()
+    assert orlog.load_dataset("lab/mixed-v1")[0].rewards.tolist() == [3, 3, 3, 2, 3]
