@@ -36,6 +36,7 @@ from orlog.datasets.interchange.hdf5_files import (
     has_child,
     look_inside,
     names_in,
+    new_hdf5,
     numbers,
     open_hdf5,
     reading,
@@ -247,10 +248,9 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.h5`, for d3rlpy's `ReplayBuffer.load`."""
-    h5py = import_h5py()
     is_choice = isinstance(dataset.action_space, spaces.Discrete)
     done = 0
-    with h5py.File(folder / f"{file_stem(dataset)}.h5", "w") as file:
+    with new_hdf5(folder / f"{file_stem(dataset)}.h5") as file:
         file["columns"], file["version"] = COLUMNS, VERSION
         file["num_episodes"] = len(dataset)
         for number, episode in enumerate(dataset):

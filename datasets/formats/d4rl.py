@@ -28,6 +28,7 @@ from orlog.datasets.interchange.hdf5_files import (
     has_child,
     look_inside,
     names_in,
+    new_hdf5,
     numbers,
     open_hdf5,
     reading,
@@ -112,18 +113,17 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
-    h5py = import_h5py()
     name = file_stem(dataset)
-    with h5py.File(folder / f"{name}.hdf5", "w") as file:
-        first = 0
+    with new_hdf5(folder / f"{name}.hdf5") as file:
+        first, columns = 0, {}  # an array that is closed packs its last chunk again
         for rows in flat_columns(dataset, progress):
             count = len(rows["rewards"])
             for key, values in rows.items():
-                if key not in file:
+                if key not in columns:
                     row = values.shape[1:]
                     row_bytes = max(1, values.dtype.itemsize * math.prod(row))
                     rows_together = max(1, min(dataset.total_steps, CHUNK_BYTES // row_bytes))
-                    file.create_dataset(
+                    columns[key] = file.create_dataset(
                         key,
                         (dataset.total_steps, *row),
                         values.dtype,
@@ -131,7 +131,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                         fletcher32=True,
                         chunks=(rows_together, *row),
                     )
-                file[key][first : first + count] = values
+                columns[key][first : first + count] = values
             first += count
         file.attrs[COLUMNS] = "\n".join(rows)
 

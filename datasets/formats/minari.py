@@ -34,6 +34,7 @@ from orlog.datasets.interchange.hdf5_files import (
     datasets_in,
     has_child,
     look_inside,
+    new_hdf5,
     open_hdf5,
     reading,
 )
@@ -322,13 +323,12 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `ID/data`, which `MINARI_DATASETS_PATH` and `minari.load_dataset(ID)` open."""
-    h5py = import_h5py()
     manifest = dataset.manifest
     metadata = metadata_of(manifest, dataset.observation_space, dataset.action_space)
     data = folder / dataset_id(manifest.name) / "data"
     data.mkdir(parents=True)
     done = 0
-    with h5py.File(data / MAIN_FILE, "w", track_order=True) as file:
+    with new_hdf5(data / MAIN_FILE, track_order=True) as file:
         for number, episode in enumerate(dataset):
             group = file.create_group(f"episode_{number}")
             _write_episode(group, episode, number)
@@ -371,7 +371,6 @@ def _write_options(group: Any, options: Mapping[str, Any], path: str) -> None:
 
 
 def _write_values(group: Any, path: str, values: Columns) -> None:
-    h5py = import_h5py()
     if isinstance(values, dict):
         for key, part in values.items():
             _write_values(group, f"{path}/{key}", part)
@@ -379,7 +378,9 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
         for number, part in enumerate(values):
             _write_values(group, f"{path}/_index_{number}", part)
     elif isinstance(values, list):
-        group.create_dataset(path, data=values, dtype=h5py.string_dtype("utf-8"), chunks=True)
+        group.create_dataset(
+            path, data=values, dtype=import_h5py().string_dtype("utf-8"), chunks=True
+        )
     else:
         shape = (None, *values.shape[1:])
         group.create_dataset(path, data=values, maxshape=shape, fletcher32=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.store.hdf5 import import_h5py
+from orlog.datasets.store.hdf5 import FORMAT, import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 CACHE_BYTES = 2**26
@@ -325,6 +325,15 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
                 f"{chunk.size} bytes, which is not the size of its values and their checksum.",
                 file=where,
             )
+
+
+def new_hdf5(path: Path, **options: Any) -> Any:
+    """Return a new open file, in HDF5's format of 2016.
+
+    Its arrays of one chunk need no index, which in older formats is larger than a short episode, and its
+    headers carry checksums.
+    """
+    return import_h5py().File(path, "w", libver=FORMAT, **options)
 
 
 def write_checked(group: Any, name: str, values: np.ndarray) -> None:

@@ -23,7 +23,8 @@ class ThisProcess(Executor):
 
 
 @contextlib.contextmanager
-def pool_in_this_process(_: int) -> Iterator[Executor]:
+def pool_in_this_process(_: int, prepare: Callable[[], object]) -> Iterator[Executor]:
+    prepare()
     yield ThisProcess()
 
 
