@@ -405,3 +405,68 @@ def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str) -> No
     recorded = orlog.load_dataset("lab/broken-v1")
     assert recorded.total_steps in (2, 3)
     assert not recorded[0].terminations.any()
+
+
+def giving(environment: str, **wrong: Any) -> gymnasium.Env[Any, Any]:
+    """Return an environment whose fourth step gives another reward, or info, and ends the task."""
+
+    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            if self.steps == 4:
+                return observation, wrong.get("reward", reward), True, truncated, wrong["info"]
+            return observation, reward, terminated, truncated, {**info, "heat": 1.0}
+
+    return Broken(gymnasium.make(environment, max_episode_steps=9))
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (np.zeros(2), r"float64\[2\]"),
+        (np.zeros(1), r"float64\[1\]"),
+        ([1.0], "list of 1 float"),
+        (None, "None"),
+        (True, "True"),
+        (10**400, "1000.*000"),
+    ],
+)
+def test_a_reward_that_is_no_number_names_its_step(
+    environment: str, reward: Any, said: str
+) -> None:
+    env = orlog.record(giving(environment, reward=reward, info={}), "lab/broken-v1")
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match=f"episode 0, step 3: the reward is {said}; expected one"):
+        env.step(env.action_space.sample())
+    env.close()
+    (episode,) = orlog.load_dataset("lab/broken-v1")
+    assert len(episode) == 3
+    assert not episode.terminations.any()
+
+
+def test_a_reward_without_dimensions_is_one_number() -> None:
+    env = orlog.record(giving("Pendulum-v1", reward=np.array(7.0), info={}), "lab/scalar-v1")
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(env.action_space.sample())
+    env.close()
+    assert orlog.load_dataset("lab/scalar-v1")[0].rewards[-1] == 7.0
+
+
+def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:
+    env = orlog.record(giving("Pendulum-v1", info={}), "lab/broken-v1", infos=["heat"])
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match="the info of this step has no 'heat'"):
+        env.step(env.action_space.sample())
+    env.close()
+    (episode,) = orlog.load_dataset("lab/broken-v1")
+    assert len(episode) == 3
+    assert not episode.terminations.any()
