@@ -139,8 +139,10 @@ class _Reader:
                     done += len(part.rewards)
                     yield part
         if done != total_steps:
-            self.doubts.append(
-                f"metadata.json says {total_steps:,} steps, and the episodes hold {done:,}."
+            raise IntegrityError(
+                f"{self.where}: metadata.json says total_steps {total_steps:,}, and the episodes hold "
+                f"{done:,}.",
+                file=self.where,
             )
         if self._had_jpeg:
             self.doubts.append("Minari had stored frames as JPEG, which changed them.")
@@ -153,6 +155,10 @@ class _Reader:
         rewards = self._rows(nodes, "rewards", where)
         count = len(rewards)
         flags = {name: flags_of(self._rows(nodes, name, where)[:], name, where) for name in FLAGS}
+        if rewards.shape != (count,) or rewards.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{where}, rewards: expected one number a step, found {rewards.dtype} {rewards.shape}."
+            )
         for name, values in flags.items():
             if values.shape != (count,) or values[:-1].any():
                 raise SchemaError(

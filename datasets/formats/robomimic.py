@@ -31,6 +31,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
@@ -164,6 +165,11 @@ class _Reader:
         for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
                 raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")
+        for key in ("rewards", "dones"):
+            if columns[key].shape != (length,):
+                raise SchemaError(
+                    f"{where}, {key}: expected one number a step, found rows of {columns[key].shape[1:]}."
+                )
         for part in self._parts:
             wanted = now[part].dtype, now[part].shape[1:]
             if (then[part].dtype, then[part].shape[1:]) != wanted:
@@ -178,7 +184,8 @@ class _Reader:
                 before, after = now[part][start:stop], then[part][start:stop]
                 _check_follow(before, after, f"{where}, next_obs/{part}", start)
                 observations[part] = after if start else np.concatenate((before[:1], after))
-            ended = is_last and bool(columns["dones"][length - 1])
+            dones = flags_of(columns["dones"][start:stop], "dones", where, first=start)
+            ended = is_last and bool(dones[-1])
             yield Steps(
                 observations=observations,
                 actions=columns["actions"][start:stop],
