@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.interchange.carried_sums import note_array
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
@@ -282,6 +283,7 @@ def _check_stored(
     # Others would be looked for among plug-ins, which are programs.
     if not filters <= known:
         raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
+    note_array(h5py.h5z.FILTER_FLETCHER32 in filters)
     # What is claimed but not stored takes no room in the file, and all there is here.
     size = math.prod(shape)
     stored_bytes = node.get_storage_size()
