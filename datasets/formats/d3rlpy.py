@@ -34,6 +34,7 @@ from orlog.datasets.interchange.flat_rows import MISSING, count_choices, unbound
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
     child,
+    create_hdf5,
     has_child,
     look_inside,
     names_in,
@@ -250,10 +251,9 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.h5`, for d3rlpy's `ReplayBuffer.load`."""
-    h5py = import_h5py()
     is_choice = isinstance(dataset.action_space, spaces.Discrete)
     done = 0
-    with h5py.File(folder / f"{file_stem(dataset)}.h5", "w") as file:
+    with create_hdf5(folder / f"{file_stem(dataset)}.h5") as file:
         file["columns"], file["version"] = COLUMNS, VERSION
         file["num_episodes"] = len(dataset)
         for number, episode in enumerate(dataset):

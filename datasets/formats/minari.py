@@ -31,6 +31,7 @@ from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
     child,
+    create_hdf5,
     datasets_in,
     has_child,
     look_inside,
@@ -330,13 +331,12 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `ID/data`, which `MINARI_DATASETS_PATH` and `minari.load_dataset(ID)` open."""
-    h5py = import_h5py()
     manifest = dataset.manifest
     metadata = metadata_of(manifest, dataset.observation_space, dataset.action_space)
     data = folder / dataset_id(manifest.name) / "data"
     data.mkdir(parents=True)
     done = 0
-    with h5py.File(data / MAIN_FILE, "w", track_order=True) as file:
+    with create_hdf5(data / MAIN_FILE, track_order=True) as file:
         for number, episode in enumerate(dataset):
             group = file.create_group(f"episode_{number}")
             _write_episode(group, episode, number)

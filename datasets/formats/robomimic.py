@@ -38,6 +38,7 @@ from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
     child,
+    create_hdf5,
     has_child,
     look_inside,
     names_in,
@@ -266,11 +267,10 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`."""
-    h5py = import_h5py()
     name = file_stem(dataset)
     masks: dict[str, list[str]] = {}
     done = 0
-    with h5py.File(folder / f"{name}.hdf5", "w") as file:
+    with create_hdf5(folder / f"{name}.hdf5") as file:
         data = file.create_group("data")
         for number, episode in enumerate(dataset):
             demonstration = f"demo_{number}"

@@ -302,3 +302,36 @@ def test_an_import_shows_which_checksums_were_compared(
     for is_covered in parts:
         found.carried_sums.note("fletcher32", is_covered)
     assert imports._checksums(found) == line
+
+
+@pytest.mark.parametrize("to", ["d3rlpy", "robomimic", "minari"])
+def test_checksums_of_many_short_arrays_take_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    box = spaces.Box(-1, 1, (8,), np.float32)
+    with orlog.DatasetWriter("lab/short-v1", observation_space=box, action_space=box) as writer:
+        for _ in range(100):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=np.zeros((6, 8), np.float32),
+                    actions=np.zeros((5, 8), np.float32),
+                    rewards=np.zeros(5),
+                    terminations=np.arange(5) == 4,
+                    truncations=np.zeros(5, bool),
+                )
+            )
+
+    def exported() -> int:
+        out = orlog.export_dataset("lab/short-v1", tmp_path / "out", to=to, lossy=True)
+        (size,) = (one.stat().st_size for one in out.rglob("*.h*5"))
+        shutil.rmtree(out)
+        return size
+
+    checked = exported()
+    create = h5py.Group.create_dataset
+
+    def plain(*given: Any, **options: Any) -> Any:
+        return create(*given, **{**options, "fletcher32": None, "chunks": None})
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", plain)
+    assert checked < 1.1 * exported()
