@@ -20,6 +20,7 @@ from orlog.datasets.formats.formats import choose_format, read_version
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
+from orlog.datasets.interchange.carried_sums import note_table, noted_sums
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.interchange.said_spaces import (
     Bound,
@@ -27,7 +28,7 @@ from orlog.datasets.interchange.said_spaces import (
     SaidSpaces,
     of_environment,
 )
-from orlog.datasets.interchange.sums import SUMS_FILE, check_sums
+from orlog.datasets.interchange.sums import check_sums
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.manifests.index import ForeignEntry, ForeignFile
@@ -157,7 +158,7 @@ def import_dataset(
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
-    with unfinished_folder(destination, on_wait=on_wait) as folder:
+    with unfinished_folder(destination, on_wait=on_wait) as folder, noted_sums() as carried:
         check_unused(wanted.name, version, is_listed=listed is not None)
         proven = listed is not None
         if listed is None:
@@ -202,7 +203,10 @@ def import_dataset(
                     "again.",
                     file=str(source),
                 )
-        found.has_checksums = proven
+        for file in (one for given_file in files for one in _files(given_file)):
+            if file.suffix.lower() == ".parquet":
+                note_table(file)
+        found.has_checksums, found.carried_sums = proven, carried
         on_found(found)
         if not dry_run:
             if said.environment is not None:
@@ -257,14 +261,13 @@ def _hash(path: Path) -> tuple[str, bool]:
     """Return the SHA-256 of a file, or of a list of the files of a folder, and whether a list of checksums proves it.
 
     Raises:
-        IntegrityError: `SHA256SUMS` beside them says otherwise.
+        IntegrityError: `SHA256SUMS` beside them, or in a folder above, says otherwise.
     """
     if not path.is_dir():
         sha256 = hash_file(path)
         return sha256, check_sums(path, {path.name: sha256})
     sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
-    listed = {name: sums[name] for name in sums if name != SUMS_FILE}
-    return hash_of_sums(sums), check_sums(path, listed)
+    return hash_of_sums(sums), check_sums(path, sums, all_of_it=True)
 
 
 def _state(path: Path) -> list[tuple[str, int, int, int]]:

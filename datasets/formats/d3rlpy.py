@@ -29,10 +29,12 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import MISSING, count_choices, unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
     child,
+    create_hdf5,
     has_child,
     look_inside,
     names_in,
@@ -205,7 +207,10 @@ class _Reader:
             rows = {role: column[start : start + block] for role, column in columns.items()}
             for role in ("reward", "terminated"):
                 if role in rows and rows[role].size != len(rows["action"]):
-                    raise SchemaError(f"{self._where}, {roles[role]}: expected one number a row.")
+                    raise SchemaError(
+                        f"{self._where}, {roles[role]}: expected one number a row, found rows of "
+                        f"{rows[role].shape[1:]}."
+                    )
                 if role in rows:
                     rows[role] = rows[role].reshape(-1)
             yield rows
@@ -215,8 +220,7 @@ class _Reader:
         return numbers(node, f"{self._where}, {name}", self._file_bytes)
 
     def _flags(self, name: str) -> np.ndarray:
-        flags: np.ndarray = self._column(name)[:].reshape(-1) != 0
-        return flags
+        return flags_of(self._column(name)[:].reshape(-1), name, self._where)
 
     def _value(self, name: str) -> Any:
         """Return the one number of an entry; None if it is none."""
@@ -250,7 +254,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     """Write `NAME.h5`, for d3rlpy's `ReplayBuffer.load`."""
     is_choice = isinstance(dataset.action_space, spaces.Discrete)
     done = 0
-    with new_hdf5(folder / f"{file_stem(dataset)}.h5") as file:
+    with create_hdf5(folder / f"{file_stem(dataset)}.h5") as file:
         file["columns"], file["version"] = COLUMNS, VERSION
         file["num_episodes"] = len(dataset)
         for number, episode in enumerate(dataset):

@@ -3,7 +3,7 @@
     /observations /actions          (S, n) float        /rewards            (S,)
     /terminals    /timeouts         (S,) flags          /next_observations  (S, n), in some files
     /infos/NAME  or  /infos         (S, ..)             all else is left out
-    attribute orlog_columns         the names of all columns, a line each, in our exports
+    attribute orlog_columns         names of all columns, in our own files: none of them may be missing
 
 `interchange/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened
@@ -40,9 +42,7 @@ from orlog.errors import IntegrityError, SchemaError
 MOST_INFOS = 256
 CHUNK_BYTES = 2**18  # several fit into HDF5's cache, so each is compressed once
 LAYOUT = "D4RL's layout"
-COLUMNS = (
-    "orlog_columns"  # an attribute of our own exports, since a column that vanished leaves no trace
-)
+COLUMNS = "orlog_columns"
 
 
 @contextlib.contextmanager
@@ -57,6 +57,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     """Return the columns of a file: those of the layout, and all of infos with a row a step."""
     where = asked.sources[0]
+    _check_complete(file, where)
 
     def column(key: str, node: Any) -> Any:
         return numbers(node, f"{where}, {key}", file_bytes)
@@ -99,6 +100,26 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
     )
 
 
+def _check_complete(file: Any, where: str) -> None:
+    """Refuse a file of ours that lost a column, which nothing else would tell.
+
+    Raises:
+        IntegrityError: a column that it lists is not there.
+    """
+    # Texts of any length lie in heaps, which are not read here; ours have one length.
+    if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":
+        return
+    for name in np.asarray(attribute(file, COLUMNS, where)).reshape(-1).tolist():
+        group, _, last = name.decode("utf-8", "replace").rpartition("/")
+        place = child(file, group, where, LAYOUT) if group and has_child(file, group) else file
+        if not has_child(place, last) or bool(group) == (place is file):
+            raise IntegrityError(
+                f"{where}: has no {name.decode('utf-8', 'replace'):.100}, which was written; copy or export "
+                "the file again.",
+                file=where,
+            )
+
+
 def _recognizes(files: Sequence[Path]) -> bool:
     needed = ("observations", "actions", "terminals")
     others = ("costs", "episode_terminals")  # of DSRL and d3rlpy
@@ -114,10 +135,13 @@ def _recognizes(files: Sequence[Path]) -> bool:
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
     name = file_stem(dataset)
-    with new_hdf5(folder / f"{name}.hdf5") as file:
-        first, columns = 0, {}  # an array that is closed packs its last chunk again
+    with h5py.File(folder / f"{name}.hdf5", "w") as file:
+        first = 0
+        columns: dict[str, Any] = {}  # kept open: one that is closed compresses its chunk
         for rows in flat_columns(dataset, progress):
             count = len(rows["rewards"])
+            if not columns:
+                file.attrs[COLUMNS] = np.array([key.encode() for key in rows])
             for key, values in rows.items():
                 if key not in columns:
                     row = values.shape[1:]

@@ -28,6 +28,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
 from orlog.datasets.interchange.npz_files import NpzColumn, is_npz, open_npz
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -243,7 +244,7 @@ def _from_npz(path: Path, where: str) -> Iterator[_Trajectory]:
         columns = {name: file.column(name) for name in ARRAYS if name in file.names}
         if not {"obs", "acts"} <= columns.keys():
             raise SchemaError(f"{where}: has no obs or acts; found {', '.join(file.names)}.")
-        terminal = _whole(file.column("terminal"), where) != 0
+        terminal = flags_of(_whole(file.column("terminal"), where), "terminal", where)
         inner = np.zeros(0, np.int64)
         if file.shape("indices") != (0,):  # of a single trajectory
             inner = _whole(file.column("indices"), where).astype(np.int64)

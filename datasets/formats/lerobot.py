@@ -214,6 +214,7 @@ class _Features:
     def rows(self, batch: Any, videos: Videos, where: str, first: int) -> Rows:
         """Return the columns of a block by what they are."""
         rows: Rows = {}
+        cut = np.zeros(batch.num_rows, bool)
         space = self.schema.observation_space
         for name, role in self.roles.items():
             if name in self.videos:
@@ -238,18 +239,17 @@ class _Features:
                 values = _shaped(values, space_of, f"{where}, {name}")
                 values = self._typed(values, space_of.dtype, name, where)
             elif role == "reward":
-                values = values.reshape(len(values))
+                values = _single(values, name, where, first)
                 values = self._typed(values, self.schema.reward_dtype, name, where)
             elif role == "truncated":
-                values = flags_of(values.reshape(len(values)), name, where, first=first)
+                values = _single(values, name, where, first)
+                cut = flags_of(values, name, where, first=first)
             rows[role] = values
         rows.setdefault("reward", np.zeros(batch.num_rows, self.schema.reward_dtype))
         if self._has_done:
-            rows["terminated"] = flags_of(
-                rows["infos/next.done"].reshape(batch.num_rows), "next.done", where, first=first
-            )
-            if "truncated" in rows:  # an episode that was cut off may be done too
-                rows["terminated"] &= ~rows["truncated"]
+            done = _single(rows["infos/next.done"], "next.done", where, first)
+            # An episode that was cut off may be done too.
+            rows["terminated"] = flags_of(done, "next.done", where, first=first) & ~cut
         return rows
 
     def _typed(self, values: np.ndarray, dtype: Any, name: str, where: str) -> np.ndarray:
@@ -352,6 +352,16 @@ def _shaped(values: np.ndarray, space: Any, where: str) -> np.ndarray:
             f"{where}: expected {space.shape} numbers a row, found {values.shape[1:]}."
         )
     return values.reshape(len(values), *space.shape)
+
+
+def _single(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
+    """Return rows of one number each, which some datasets hold in lists."""
+    if values.size != len(values) or values.dtype.kind not in "biuf":
+        raise SchemaError(
+            f"{where}, {name}: expected one number a row, found {values.dtype} {values.shape[1:]} from row "
+            f"{first} on."
+        )
+    return values.reshape(-1)
 
 
 def _recognizes(files: Sequence[Path]) -> bool:

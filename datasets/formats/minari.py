@@ -31,6 +31,7 @@ from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
     child,
+    create_hdf5,
     datasets_in,
     has_child,
     look_inside,
@@ -140,7 +141,12 @@ class _Reader:
                 for part in self._episode(group, where, infos, metadata):
                     done += len(part.rewards)
                     yield part
-        check_total(total_steps, done, self.where)
+        if done != total_steps:
+            raise IntegrityError(
+                f"{self.where}: metadata.json says total_steps {total_steps:,}, and the episodes hold "
+                f"{done:,}.",
+                file=self.where,
+            )
         if self._had_jpeg:
             self.doubts.append("Minari had stored frames as JPEG, which changed them.")
 
@@ -152,6 +158,10 @@ class _Reader:
         rewards = self._rows(nodes, "rewards", where)
         count = len(rewards)
         flags = {name: flags_of(self._rows(nodes, name, where)[:], name, where) for name in FLAGS}
+        if rewards.shape != (count,) or rewards.dtype.kind not in "biuf":
+            raise SchemaError(
+                f"{where}, rewards: expected one number a step, found {rewards.dtype} {rewards.shape}."
+            )
         for name, values in flags.items():
             if values.shape != (count,) or values[:-1].any():
                 raise SchemaError(
@@ -328,7 +338,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     data = folder / dataset_id(manifest.name) / "data"
     data.mkdir(parents=True)
     done = 0
-    with new_hdf5(data / MAIN_FILE, track_order=True) as file:
+    with create_hdf5(data / MAIN_FILE, track_order=True) as file:
         for number, episode in enumerate(dataset):
             group = file.create_group(f"episode_{number}")
             _write_episode(group, episode, number)

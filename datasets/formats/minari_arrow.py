@@ -34,6 +34,7 @@ from orlog.datasets.interchange.arrow_files import (
     reading_arrow,
 )
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, same_numbers
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
@@ -73,7 +74,13 @@ def _open(asked: Asked) -> Iterator[Opened]:
     )
     infos = _kept("infos", [one.infos for one in episodes], opened.doubts)
     details = _kept("metadata", [one.details for one in episodes], opened.doubts)
-    check_total(metadata.total_steps, sum(one.count for one in episodes), where)
+    found = sum(one.count for one in episodes)
+    if found != metadata.total_steps:
+        raise IntegrityError(
+            f"{where}: metadata.json says total_steps {metadata.total_steps:,}, and the episodes hold "
+            f"{found:,}.",
+            file=where,
+        )
     opened.steps = _Reader(schema, infos, details, opened.doubts).steps(episodes)
     yield opened
 
@@ -264,14 +271,18 @@ class _Reader:
         acted = block.slice(0, block.num_rows - 1)  # beside the last row's observation lies nothing
         for name in FLAGS:
             values = array_of(acted.column(name), name, one.where, first)
-            if values.ndim != 1 or values[: len(values) - is_last].any():
+            found = flags_of(values, name, one.where, first=first)
+            if found.ndim != 1 or found[: len(found) - is_last].any():
                 raise SchemaError(
                     f"{one.where}, {name}: expected flags, of which only the last one may be true."
                 )
-            flags.append(is_last and bool(values[-1]))
+            flags.append(is_last and bool(found[-1]))
         rewards = array_of(acted.column("rewards"), "rewards", one.where, first)
         if rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
-            raise SchemaError(f"{one.where}, rewards: expected one number a row.")
+            raise SchemaError(
+                f"{one.where}, rewards: expected one number a row, found {rewards.dtype} "
+                f"{rewards.shape[1:]} from row {first} on."
+            )
         seen = block.slice(first > 0)  # the first row was the last one of the block before
         return Steps(
             observations=self._values(

@@ -31,12 +31,14 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.interchange.flags import flags_of
 from orlog.datasets.interchange.flat_rows import unbounded_space
 from orlog.datasets.interchange.flat_writing import file_stem
 from orlog.datasets.interchange.hdf5_files import (
     attribute,
     check_stored,
     child,
+    create_hdf5,
     has_child,
     look_inside,
     names_in,
@@ -165,6 +167,11 @@ class _Reader:
         for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
                 raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")
+        for key in ("rewards", "dones"):
+            if columns[key].shape != (length,):
+                raise SchemaError(
+                    f"{where}, {key}: expected one number a step, found rows of {columns[key].shape[1:]}."
+                )
         for part in self._parts:
             wanted = now[part].dtype, now[part].shape[1:]
             if (then[part].dtype, then[part].shape[1:]) != wanted:
@@ -179,7 +186,8 @@ class _Reader:
                 before, after = now[part][start:stop], then[part][start:stop]
                 _check_follow(before, after, f"{where}, next_obs/{part}", start)
                 observations[part] = after if start else np.concatenate((before[:1], after))
-            ended = is_last and bool(columns["dones"][length - 1])
+            dones = flags_of(columns["dones"][start:stop], "dones", where, first=start)
+            ended = is_last and bool(dones[-1])
             yield Steps(
                 observations=observations,
                 actions=columns["actions"][start:stop],
@@ -266,7 +274,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
     name = file_stem(dataset)
     masks: dict[str, list[str]] = {}
     done = 0
-    with new_hdf5(folder / f"{name}.hdf5") as file:
+    with create_hdf5(folder / f"{name}.hdf5") as file:
         data = file.create_group("data")
         for number, episode in enumerate(dataset):
             demonstration = f"demo_{number}"

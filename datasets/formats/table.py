@@ -450,7 +450,7 @@ def _stacked(
     if role == "action" and values.ndim == 1 and values.dtype.kind == "f":
         values = values[:, None]
     if role in ("reward", "terminated", "truncated") and values.ndim != 1:
-        raise SchemaError(f"{where}: {role} holds lists, expected one number a row.")
+        raise SchemaError(f"{where}: {role} holds lists at row {first}, expected one number a row.")
     return values
 
 

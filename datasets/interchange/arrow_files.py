@@ -49,9 +49,10 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         parts = array_of(column.flatten(), name, where, first)
         sizes = np.asarray(column.value_lengths())
         if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
+            row = first + int((sizes != sizes[:1]).argmax())
             raise SchemaError(
                 f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
-                f"after row {first}."
+                f"at row {row}."
             )
         return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
     raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")

@@ -21,6 +21,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.interchange.carried_sums import CarriedSums
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
 from orlog.errors import SchemaError
@@ -164,6 +165,7 @@ class Found:
         total_return: Sum of all rewards.
         non_finite: How many numbers of each column are infinite or NaN, where some are.
         has_checksums: Whether a list of checksums, beside the files or of a catalogue, proves them.
+        carried_sums: The checksums inside of the files, all of which were compared.
         doubts: Sentences about what was repaired, left out, or cannot be known.
     """
 
@@ -180,6 +182,7 @@ class Found:
     total_return: float = 0.0
     non_finite: dict[str, int] = dataclasses.field(default_factory=dict)
     has_checksums: bool = False
+    carried_sums: CarriedSums = dataclasses.field(default_factory=CarriedSums)
     doubts: list[str] = dataclasses.field(default_factory=list)
 
     def count(self, steps: int, total: float, last: Steps) -> None:

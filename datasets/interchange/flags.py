@@ -17,8 +17,10 @@ def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np
         first: Which row of the file their first one is.
 
     Raises:
-        SchemaError: one is NaN, which says neither.
+        SchemaError: one is NaN, which says neither, or they are no numbers.
     """
+    if values.dtype.kind not in "biuf":
+        raise SchemaError(f"{where}, {name}: expected 0 or 1, found {values.dtype}.")
     if values.dtype.kind == "f" and np.isnan(values).any():
         row = first + int(np.argwhere(np.isnan(values))[0][0])
         raise SchemaError(f"{where}, {name}: expected 0 or 1, found nan at row {row}.")

@@ -248,7 +248,7 @@ class KeptRows:
         if values.dtype != spec.dtype or values.size != len(values) * math.prod(spec.shape):
             raise SchemaError(
                 f"{where}: expected rows of {spec.dtype} {spec.shape}, found {values.dtype} "
-                f"{values.shape[1:]}."
+                f"{values.shape[1:]} from row {first} on."
             )
         return values.reshape(len(values), *spec.shape)
 

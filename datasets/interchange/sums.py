@@ -15,6 +15,7 @@ from orlog.errors import IntegrityError
 SUMS_FILE = "SHA256SUMS"
 FOLDERS_ABOVE = 3  # where exports of Minari or LeRobot put names into folders
 LARGEST_BYTES = 2**26
+FOLDERS_ABOVE = 3  # as of NAMESPACE/NAME/data in an export to Minari
 HEX = frozenset("0123456789abcdef")
 
 
@@ -33,11 +34,37 @@ def write_sums(folder: Path) -> None:
 def check_sums(path: Path, sums: Mapping[str, str]) -> bool:
     """Compare files with the `SHA256SUMS` beside or above them; return whether it lists any of them.
 
-    Only names of `sums` are looked for, so that no path of the list is ever opened.
+    Where it lists none of them, the lists of the next folders above are asked: a part of an export may be
+    imported, such as `ID/data` of Minari's. Only names of `sums` are looked for, so that no path of a list
+    is ever opened.
 
     Args:
-        path: A file, or a folder, each file of which that the list names must be there.
-        sums: Hex SHA-256 of each file that is read, by its path in its folder, with slashes.
+        folder: Where the files are, itself and not through a link.
+        sums: Hex SHA-256 of each file that is read, by its path in the folder, with slashes.
+        all_of_it: Whether `sums` are all files of the folder, so that each file that a list has there is
+            among them.
+
+    Raises:
+        IntegrityError: a file differs from the list, or is missing, or the list is too large.
+    """
+    start = ""  # of the files' names in the list
+    for place in (folder, *folder.parents[:FOLDERS_ABOVE]):
+        named = {start + name: sha256 for name, sha256 in sums.items()}
+        if place == folder:
+            named.pop(SUMS_FILE, None)
+        if _is_listed(place, named, start if all_of_it else None):
+            return True
+        start = f"{place.name}/{start}"
+    return False
+
+
+def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool:
+    """Compare files with the list of one folder; return whether it lists any of them.
+
+    Args:
+        folder: Where the list is, if there is one.
+        sums: Hex SHA-256 of each file that is read, by its path in the folder.
+        whole: What begins the names of which all are among `sums`; None where there may be others.
 
     Raises:
         IntegrityError: a file differs from the list, or is missing, or the list is too large.
@@ -82,4 +109,15 @@ def _listed(path: Path) -> dict[str, str]:
         sha256, name = line[:64].lower(), line[66:].removeprefix("./")
         if len(sha256) == 64 and HEX.issuperset(sha256) and line[64:66] in ("  ", " *"):
             listed[name] = sha256
-    return listed
+    wrong = [name for name, one in sums.items() if listed.get(name, one) != one]
+    if whole is not None:
+        wrong += [name for name in listed if name.startswith(whole) and name not in sums]
+    if wrong:
+        shown = ", ".join(repr(name)[1:-1] for name in wrong[:5])
+        more = f" and {len(wrong) - 5:,} more" if len(wrong) > 5 else ""
+        raise IntegrityError(
+            f"{path}: {shown}{more}: not the bytes that were written, or missing. Nothing was kept. Export or "
+            f"copy the files again; if you changed them on purpose, remove {SUMS_FILE}.",
+            file=str(folder / wrong[0]),
+        )
+    return any(name in listed for name in sums)

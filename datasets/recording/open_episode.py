@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode, as_column
 from orlog.datasets.columns.options import options_to_text
+from orlog.datasets.columns.summaries import summary
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.reading.restoring import STATE
 from orlog.datasets.recording.rows import Rows, make_rows
@@ -23,6 +24,7 @@ from orlog.errors import SchemaError, clause
 LOG_PROBS = "action_log_probs"
 _INTEGERS = (int, np.int64)
 _FLOATS = {float, np.float64}
+_LARGEST_INTEGER = 2**53  # float64 holds all integers up to it
 
 
 class OpenEpisode:
@@ -49,6 +51,7 @@ class OpenEpisode:
         action_log_probs: bool = False,
         state: bool = False,
         keeps_options: bool = True,
+        environment: int | None = None,
     ) -> None:
         """Hold nothing yet.
 
@@ -60,8 +63,10 @@ class OpenEpisode:
             action_log_probs: Whether each action comes with its log-probability.
             state: Whether each step comes with the simulator's state.
             keeps_options: Whether the options of resets are kept.
+            environment: Which one of a vector it is of, for errors.
         """
         self._writer = writer
+        self._environment = environment
         self.spaces = observation_space, action_space
         self._names = tuple(infos)
         self.with_log_probs = action_log_probs
@@ -87,8 +92,8 @@ class OpenEpisode:
         """Number of steps held."""
         return len(self._rewards) if self.rows is None else len(self.rows)
 
-    def another(self) -> OpenEpisode:
-        """Return one more, for an environment beside this one's."""
+    def of_environment(self, number: int) -> OpenEpisode:
+        """Return one like this, for an environment of a vector."""
         return OpenEpisode(
             self._writer,
             *self.spaces,
@@ -96,6 +101,7 @@ class OpenEpisode:
             action_log_probs=self.with_log_probs,
             state=self.wants_more,
             keeps_options=self._keeps_options,
+            environment=number,
         )
 
     def start(
@@ -140,16 +146,34 @@ class OpenEpisode:
             return
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
-        self.set_flags(terminated, truncated)
-        number = self._number(reward)
+        number = self.checked_reward(reward)
+        self.check_flags(terminated, truncated)
         if self.wants_more:
             self._add_more(info, state, log_prob)
         self._keep_observation(after)
         self._keep_action(action)
         self._rewards.append(number)
+        self.flags = terminated, truncated
 
-    def set_flags(self, terminated: Any, truncated: Any, *, added: int = 0) -> None:
-        """Note the flags of a step that is added next, or of which `added` is 1 if it was added.
+    def set_flags(self, terminated: Any, truncated: Any) -> None:
+        """Note the flags of the step that was added last.
+
+        Raises:
+            SchemaError: one is NaN.
+        """
+        self.check_flags(terminated, truncated, added=1)
+        self.flags = terminated, truncated
+
+    def check_flags(
+        self, terminated: Any, truncated: Any, *, added: int = 0, agent: object = None
+    ) -> None:
+        """Refuse flags of a step that is added next, or of which `added` is 1 if it was added.
+
+        Args:
+            terminated: Whether the task ended.
+            truncated: Whether the episode was cut off.
+            added: How many steps before the next one the step is.
+            agent: Whose flags they are, where there are several agents.
 
         Raises:
             SchemaError: as `check_flags`.
@@ -167,37 +191,49 @@ class OpenEpisode:
         """
         if terminated != terminated or truncated != truncated:
             raise SchemaError(
-                f"{self.where(added)}{whose}: terminated is {terminated} and truncated is {truncated}; "
-                "expected true or false; correct the environment."
+                f"{self.where(added)}{_of_agent(agent)}: terminated is {terminated} and truncated is "
+                f"{truncated}; expected true or false; correct the environment."
             )
 
-    def _number(self, reward: Any) -> Any:
-        """Return the reward of the next step, which must be one number."""
+    def checked_reward(self, reward: Any, *, agent: object = None) -> Any:
+        """Return the reward of the next step as a number.
+
+        Args:
+            reward: What the environment gave.
+            agent: Whose reward it is, where there are several agents.
+
+        Raises:
+            SchemaError: it is not one number, or an integer that float64 does not hold.
+        """
         if type(reward) in _FLOATS:
             return reward
-        found = np.asarray(reward)
-        if found.ndim or found.dtype.kind not in "iuf":
-            what = f"shape {found.shape}" if found.ndim else f"{reward!r}"
+        number = reward[()] if isinstance(reward, np.ndarray) and reward.ndim == 0 else reward
+        is_integer = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if is_integer and -_LARGEST_INTEGER <= number <= _LARGEST_INTEGER:
+            return number
+        if not isinstance(number, float | np.floating):
             raise SchemaError(
-                f"{self.where()}: the reward must be one number, found {what}; correct the environment."
+                f"{self.where()}{_of_agent(agent)}: the reward is {summary(reward)}; expected one "
+                "number that float64 holds; correct the environment."
             )
-        return found[()]
+        return number
 
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
         """Add what `step` returned to an action that `rows` keeps.
 
         Raises:
-            SchemaError: the observation does not fit; nothing is added.
+            SchemaError: something does not fit; nothing is added.
         """
         assert self.rows is not None
         observation, reward, terminated, truncated, info = result
         after = self.copied_observation(observation)
-        self.set_flags(terminated, truncated)
-        number = self._number(reward)
-        if type(reward) not in _FLOATS:
+        number = self.checked_reward(reward)
+        self.check_flags(terminated, truncated)
+        if type(number) not in _FLOATS:
             self._other_rewards[self.steps] = number
             number = 0.0
         self.rows.keep_result((after, number, terminated, truncated, info), 0)
+        self.flags = terminated, truncated
 
     def _add_more(
         self,
@@ -296,6 +332,10 @@ class OpenEpisode:
     def where(self, back: int = 0) -> str:
         """Return dataset, episode and step in words: the next step, or one so many steps before it."""
         step = self._written + self.steps - back
+        if self._environment is not None:  # which episode it will be is known when it has ended
+            return (
+                f"{self._writer.name}, environment {self._environment}, step {step} of its episode"
+            )
         return f"{self._writer.name}, episode {self._writer.total_episodes}, step {step}"
 
     def _misfit(self, what: str, space: int, advice: str) -> Callable[[SchemaError], SchemaError]:
@@ -334,6 +374,10 @@ class OpenEpisode:
         if self.with_log_probs:
             columns[LOG_PROBS] = np.array(self._log_probs, np.float64)
         return columns
+
+
+def _of_agent(agent: object) -> str:
+    return "" if agent is None else f", agent {agent!r:.100}"
 
 
 def _copier(

@@ -170,13 +170,12 @@ class ParallelRecorder:
         observations, rewards, terminations, truncations, infos = result
         columns = {**log_probs, **self._info_columns(infos, acting)}
         for key, agent in self._agents.items():
-            acts = key in acting
+            acts, reward = key in acting, 0.0
             if acts:
-                self._episode.check_flags(
-                    terminations[agent], truncations[agent], f", agent {agent}"
-                )
+                reward = float(self._episode.checked_reward(rewards[agent], agent=agent))
+                self._episode.check_flags(terminations[agent], truncations[agent], agent=agent)
             columns[f"agents/{key}/acts"] = acts
-            columns[f"agents/{key}/rewards"] = float(rewards[agent]) if acts else 0.0
+            columns[f"agents/{key}/rewards"] = reward
             columns[f"agents/{key}/terminations"] = acts and bool(terminations[agent])
             columns[f"agents/{key}/truncations"] = acts and bool(truncations[agent])
         ended = not self.env.agents

@@ -216,7 +216,7 @@ def _plain_step(recorder: Recorder, episode: OpenEpisode, rows: Rows) -> Callabl
             _, _, terminated, truncated, _ = result
             if terminated or truncated:
                 recorder._running = False
-                episode.set_flags(terminated, truncated, added=1)
+                episode.set_flags(terminated, truncated)
                 episode.end()
             elif len(rows) >= block_steps:
                 episode.write_steps()

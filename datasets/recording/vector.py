@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
+from orlog.datasets.columns.summaries import summary
 from orlog.datasets.reading.restoring import simulator_of
 from orlog.datasets.recording.open_episode import OpenEpisode
 from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
@@ -91,7 +92,7 @@ class VectorRecorder(VectorWrapper):
         """Wrap a vector environment; `record_vector` has made the rest."""
         super().__init__(envs)
         self.writer = writer
-        self._episodes = [episode, *(episode.another() for _ in range(envs.num_envs - 1))]
+        self._episodes = [episode.of_environment(number) for number in range(envs.num_envs)]
         self._mode = mode
         self._simulated = simulated
         self._ended = np.zeros(envs.num_envs, np.bool_)
@@ -152,7 +153,7 @@ class VectorRecorder(VectorWrapper):
         # After an error, nobody knows which actions were taken: all episodes end before them.
         self._running = False
         result = self.env.step(actions)
-        rows = self._rows(result)
+        rows = self._rows(result, acting)
         for index in acting:
             self._episodes[index].add(kept[index], rows[index], states.get(index), log_probs[index])
         self._start_next(result, acting)
@@ -193,29 +194,45 @@ class VectorRecorder(VectorWrapper):
             return {}
         return {index: simulator_of(self._simulated[index]).read() for index in acting}
 
-    def _rows(self, result: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Return what each environment's own step returned."""
+    def _rows(self, result: tuple[Any, ...], acting: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+        """Return what the own step of each environment that acts returned.
+
+        Raises:
+            SchemaError: there is not one reward and flag for each environment, a reward is no number, a
+                flag is NaN, or the last observation of an episode is not known.
+        """
         observations, rewards, terminations, truncations, infos = result
-        rows = []
+        count = len(self._episodes)
+        named = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
+        for name, values in named.items():
+            if np.ndim(values) == 0 or len(values) != count:
+                raise SchemaError(
+                    f"{self._episodes[0].where()}: expected {name} of {count} environments, found "
+                    f"{summary(values)}; correct the vector environment."
+                )
+        rows = {}
         for index, observation in enumerate(iterate(self.env.observation_space, observations)):
+            if index not in acting:
+                continue
+            # Before any step is added, so that this step of no other environment is kept.
+            self._episodes[index].checked_reward(rewards[index])
+            self._episodes[index].check_flags(terminations[index], truncations[index])
             info = infos
             ended = terminations[index] or truncations[index]
             if ended and self._mode is AutoresetMode.SAME_STEP:
                 if infos.get("final_obs") is None or infos["final_obs"][index] is None:
                     raise SchemaError(
-                        f"{self._episodes[index].where()}: infos has no final_obs for environment "
-                        f"{index}, so its last observation is not known; use another autoreset mode."
+                        f"{self._episodes[index].where()}: infos has no final_obs for it, so its last "
+                        "observation is not known; use another autoreset mode."
                     )
                 observation = infos["final_obs"][index]
                 info = infos.get("final_info", {})
-            rows.append(
-                (
-                    observation,
-                    rewards[index],
-                    terminations[index],
-                    truncations[index],
-                    _info_of(info, index),
-                )
+            rows[index] = (
+                observation,
+                rewards[index],
+                terminations[index],
+                truncations[index],
+                _info_of(info, index),
             )
         return rows
 

@@ -210,15 +210,21 @@ def _show_found(found: Found) -> None:
             "not finite",
             ", ".join(f"{name} {count:,}" for name, count in found.non_finite.items()) or "none",
         ),
-        (
-            "checksums",
-            "compared, and right"
-            if found.has_checksums
-            else "none beside the files, so damage inside of them may go unnoticed",
-        ),
+        ("checksums", _checksums(found)),
         ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
     ]
     console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))
+
+
+def _checksums(found: Found) -> str:
+    """Say which checksums were compared: of whole files, and of columns inside of them."""
+    inside = found.carried_sums
+    if found.has_checksums:
+        return f"compared, and right{'; ' if inside.kind else ''}{inside}"
+    if not inside.kind:
+        return "none beside the files, so damage inside of them may go unnoticed"
+    risk = ", so damage may go unnoticed" if inside.bare else ", compared"
+    return f"none beside the files; {inside}{risk}"
 
 
 @app.command(epilog="Example: orlog export lab/robot-v3 ./out --to lerobot")

@@ -11,10 +11,14 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
 import orlog
+from orlog.cli import imports
+from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats import npz, robomimic, table
 from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.interchange.flags import flags_of
@@ -158,3 +162,176 @@ def test_an_import_says_what_is_not_finite_and_whether_checksums_were_compared(
     orlog.import_dataset(tmp_path / "a.npz", "lab/a-v1", **options)
     assert [one.has_checksums for one in said] == [False, True]
     assert said[0].non_finite["rewards"] == 1  # the other was the last step of an episode
+
+
+def add(path: Path, text: str) -> None:
+    """Add some text to a file."""
+    path.write_text(path.read_text("utf-8") + text, "utf-8")
+
+
+def carried(path: Path, **options: Any) -> str:
+    """Return what an import says about the checksums inside of files."""
+    said: list[Found] = []
+    orlog.import_dataset(path, "lab/said-v1", dry_run=True, on_found=said.append, **options)
+    return str(said[0].carried_sums)
+
+
+@pytest.mark.parametrize(
+    "to", ["d4rl", "d3rlpy", "robomimic", "minari", "parquet", "lerobot", "npz"]
+)
+def test_an_import_says_which_checksums_an_export_carries_inside(tmp_path: Path, to: str) -> None:
+    out = export(tmp_path / "out", to)
+    kinds = {"parquet": "CRC-32", "lerobot": "CRC-32", "npz": ""}
+    kind = kinds.get(to, "fletcher32")
+    path = out if to in ("minari", "lerobot") else next(one for one in out.iterdir() if one.suffix)
+    assert carried(path, format=to) == (f"{kind} inside for all columns" if kind else "")
+
+
+@pytest.mark.parametrize(
+    ("covered", "parts"),
+    [
+        ((), "no"),
+        (("rewards",), "some"),
+        (("observations", "actions", "rewards", "terminals"), "all"),
+    ],
+)
+def test_an_import_says_which_arrays_of_a_stranger_carry_fletcher32(
+    tmp_path: Path, covered: tuple[str, ...], parts: str
+) -> None:
+    arrays: dict[str, Any] = {
+        "observations": np.zeros((10, 2), "f4"),
+        "actions": np.zeros((10, 1), "f4"),
+        "rewards": np.zeros(10, "f4"),
+        "terminals": np.arange(10) % 5 == 4,
+    }
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for name, values in arrays.items():
+            file.create_dataset(name, data=values, fletcher32=name in covered)
+    assert carried(tmp_path / "a.hdf5", horizon=100) == f"fletcher32 inside for {parts} columns"
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({}, "no"),
+        ({"write_page_checksum": True}, "all"),
+        ({"write_page_checksum": True, "use_dictionary": False, "compression": "none"}, "all"),
+        ({"data_page_version": "2.0"}, "no"),
+        ({"data_page_version": "2.0", "write_page_checksum": True}, "all"),
+    ],
+)
+def test_an_import_says_whether_pages_of_a_stranger_carry_a_crc(
+    tmp_path: Path, options: dict[str, Any], parts: str
+) -> None:
+    rows = 50_000
+    table = pa.table(
+        {
+            "observation": np.random.default_rng(0).normal(size=rows),
+            "action": np.zeros(rows),
+            "reward": np.ones(rows),
+            "episode": np.arange(rows) // 100,
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", **options)
+    assert (
+        carried(tmp_path / "a.parquet", episode="episode") == f"CRC-32 inside for {parts} columns"
+    )
+
+
+@pytest.mark.parametrize("inside", ["", "lab", "lab/sums-v1", "lab/sums-v1/data"])
+def test_a_list_above_a_part_of_an_export_is_compared(tmp_path: Path, inside: str) -> None:
+    out = export(tmp_path / "out", "minari")
+    options: Any = {"dry_run": True, "format": "minari"}
+    said: list[Found] = []
+    orlog.import_dataset(out / inside, "lab/back-v1", on_found=said.append, **options)
+    assert said[0].has_checksums
+    document = out / "lab/sums-v1/data/metadata.json"
+    good = document.read_text("utf-8")
+    document.write_text(good.replace('"description": ""', '"description": "?"'), "utf-8")
+    with pytest.raises(
+        IntegrityError, match=r"SHA256SUMS: lab/sums-v1/data/metadata.json: not the"
+    ):
+        orlog.import_dataset(out / inside, "lab/back-v1", **options)
+    document.write_text(good, "utf-8")
+    add(out / "SHA256SUMS", f"{'0' * 64}  lab/sums-v1/data/lost.hdf5\n")
+    with pytest.raises(IntegrityError, match=r"lab/sums-v1/data/lost.hdf5: not the .* or missing"):
+        orlog.import_dataset(out / inside, "lab/back-v1", **options)
+
+
+def test_the_list_above_a_folder_counts_for_what_is_in_it_alone(tmp_path: Path) -> None:
+    out = export(tmp_path / "all" / "arm", "lerobot")
+    own, above = out / "SHA256SUMS", tmp_path / "all" / "SHA256SUMS"
+    lines = [line.split("  ") for line in own.read_text("utf-8").splitlines()]
+    own.unlink()
+    above.write_text(
+        f"{'0' * 64}  other.hdf5\n{'0' * 64}  armour/a.hdf5\n"
+        + "".join(f"{sha256}  ./arm/{name}\n" for sha256, name in lines),
+        "utf-8",
+    )
+    said: list[Found] = []
+    options: Any = {"dry_run": True, "format": "lerobot", "on_found": said.append}
+    orlog.import_dataset(out, "lab/back-v1", **options)
+    add(out / "meta" / "info.json", " ")
+    with pytest.raises(IntegrityError, match=r"arm/meta/info.json: not the bytes"):
+        orlog.import_dataset(out, "lab/back-v1", **options)
+    above.rename(tmp_path / "list")
+    above.symlink_to(tmp_path / "list")  # a link is not followed, so nothing is compared
+    orlog.import_dataset(out, "lab/back-v1", **options)
+    assert [one.has_checksums for one in said] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("is_listed", "parts", "line"),
+    [
+        (True, [], "compared, and right"),
+        (True, [False], "compared, and right; fletcher32 inside for no columns"),
+        (False, [], "none beside the files, so damage inside of them may go unnoticed"),
+        (False, [True], "none beside the files; fletcher32 inside for all columns, compared"),
+        (
+            False,
+            [True, False],
+            "none beside the files; fletcher32 inside for some columns, so damage may go unnoticed",
+        ),
+    ],
+)
+def test_an_import_shows_which_checksums_were_compared(
+    is_listed: bool, parts: list[bool], line: str
+) -> None:
+    box = spaces.Box(-1, 1, (1,))
+    found = Found(schema=Schema(observation_space=box, action_space=box), has_checksums=is_listed)
+    for is_covered in parts:
+        found.carried_sums.note("fletcher32", is_covered)
+    assert imports._checksums(found) == line
+
+
+@pytest.mark.parametrize("to", ["d3rlpy", "robomimic", "minari"])
+def test_checksums_of_many_short_arrays_take_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    box = spaces.Box(-1, 1, (8,), np.float32)
+    with orlog.DatasetWriter("lab/short-v1", observation_space=box, action_space=box) as writer:
+        for _ in range(100):
+            writer.add_episode(
+                orlog.Episode(
+                    observations=np.zeros((6, 8), np.float32),
+                    actions=np.zeros((5, 8), np.float32),
+                    rewards=np.zeros(5),
+                    terminations=np.arange(5) == 4,
+                    truncations=np.zeros(5, bool),
+                )
+            )
+
+    def exported() -> int:
+        out = orlog.export_dataset("lab/short-v1", tmp_path / "out", to=to, lossy=True)
+        (size,) = (one.stat().st_size for one in out.rglob("*.h*5"))
+        shutil.rmtree(out)
+        return size
+
+    checked = exported()
+    create = h5py.Group.create_dataset
+
+    def plain(*given: Any, **options: Any) -> Any:
+        return create(*given, **{**options, "fletcher32": None, "chunks": None})
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", plain)
+    assert checked < 1.1 * exported()

@@ -107,6 +107,17 @@ def test_files_of_d3rlpy_1_are_cut_by_their_flags(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset[1].actions, actions[4:8])
 
 
+def test_a_flag_of_d3rlpy_1_that_is_nan_cuts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "old.h5"
+    for name in ("terminals", "episode_terminals"):
+        with h5py.File(path, "w") as file:
+            file["observations"], file["actions"], file["rewards"] = np.ones((3, 9, 1))
+            file["terminals"], file["episode_terminals"] = np.zeros((2, 9))
+            file[name][4] = np.nan
+        with pytest.raises(SchemaError, match=f"{name}: expected 0 or 1, found nan at row 4"):
+            read_files(d3rlpy.FORMAT, path, tmp_path / "store")
+
+
 def record(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> Dataset:
     """Record episodes of which the last one ends the task."""
     observations.seed(0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.errors import SchemaError
+from orlog.errors import IntegrityError, SchemaError
 
 MAP = {
     **{name: name for name in ("observation", "action", "reward", "terminated", "truncated")},
@@ -156,3 +157,27 @@ def test_the_parts_of_a_dict_are_columns_of_a_table(tmp_path: Path) -> None:
         episode="episode",
     )
     assert orlog.load_dataset("lab/one-v1").observation_space.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "lost", ["timeouts", "next_observations", "infos/place", "infos", "rewards", "terminals"]
+)
+def test_a_file_of_ours_that_lost_a_column_is_refused(tmp_path: Path, lost: str) -> None:
+    record("lab/flat-v1", spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
+    out = orlog.export_dataset("lab/flat-v1", tmp_path / "out", to="d4rl")
+    (out / "SHA256SUMS").unlink()
+    file = out / "flat-v1.hdf5"
+    with h5py.File(file, "r+") as data:
+        written = [name.decode() for name in data.attrs["orlog_columns"]]
+        assert "infos/place" in written
+        del data[lost]
+        if lost == "next_observations":  # neither would one elsewhere do
+            data["infos/next_observations"] = np.zeros(sum(LENGTHS))
+    said = "infos/place" if lost == "infos" else lost
+    with pytest.raises(IntegrityError, match=f"flat-v1.hdf5: has no {said}, which was written"):
+        orlog.import_dataset(file, "lab/again-v1", format="d4rl", dry_run=True)
+    with h5py.File(file, "r+") as data:
+        del data.attrs["orlog_columns"]
+        data.attrs["orlog_columns"] = ["none", "of", "ours"]
+    if lost in ("timeouts", "next_observations", "infos/place"):  # which others may lack
+        orlog.import_dataset(file, "lab/again-v1", format="d4rl", dry_run=True)

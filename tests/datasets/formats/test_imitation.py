@@ -102,6 +102,10 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
     dataset, found = read_files(imitation.FORMAT, tmp_path / "rollout.npz", tmp_path / "store")
     check(dataset, rows)
     assert (found.terminated, found.truncated) == (2, 0)
+    inner = np.cumsum(LENGTHS)[:-1]
+    np.savez(tmp_path / "odd.npz", **arrays, indices=inner, terminal=np.array([1, np.nan, 0]))
+    with pytest.raises(SchemaError, match="terminal: expected 0 or 1, found nan at row 1"):
+        read_files(imitation.FORMAT, tmp_path / "odd.npz", tmp_path / "odd")
 
 
 def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:

@@ -185,6 +185,44 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
             read_files(lerobot.FORMAT, root, tmp_path / "store")
 
 
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+@pytest.mark.parametrize("has_done", [True, False])
+@pytest.mark.parametrize("row", [3, 7, 9])
+def test_a_flag_that_is_nan_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int, has_done: bool, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lerobot, "BLOCK_BYTES", block_bytes)
+    rows = np.arange(sum(LENGTHS))
+    changes: dict[str, Any] = {"next.truncated": np.zeros(len(rows))}
+    if has_done:
+        changes |= {"next.done": rows == 9}
+    for name in changes:
+        write(tmp_path / "arm", **(changes | {name: np.where(rows == row, np.nan, 0)}))
+        with pytest.raises(
+            SchemaError, match=rf"{name}: expected 0 or 1, found nan at row {row}\."
+        ):
+            read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")
+
+
+def test_a_reward_that_is_no_number_names_its_row(tmp_path: Path) -> None:
+    root = tmp_path / "arm"
+    write(root)
+    file = root / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    place = table.column_names.index("next.reward")
+    for rewards, message in (
+        ([[0.0]] * 6 + [[0.0, 1.0]] * 4, "next.reward holds lists .* at row 6"),
+        (
+            [[0.0, 1.0]] * 10,
+            r"next.reward: expected one number a row, found float64 \(2,\) from row 0",
+        ),
+        (["a"] * 10, "next.reward: expected one number a row, found object"),
+    ):
+        pq.write_table(table.set_column(place, "next.reward", pa.array(rewards)), file)
+        with pytest.raises(SchemaError, match=message):
+            read_files(lerobot.FORMAT, root, tmp_path / "store")
+
+
 def test_numbers_that_are_not_what_is_said_are_told_or_refused(tmp_path: Path) -> None:
     root = tmp_path / "arm"
     state = np.random.default_rng(0).normal(size=(sum(LENGTHS), 3))

@@ -158,6 +158,12 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     refused(SchemaError, r"1, actions: expected rows of \(2,\), found double")
     rewrite(part, lambda t: t.set_column(3, "terminations", pa.array([True] * 5)))
     refused(SchemaError, "1, terminations: expected flags, of which only the last")
+    rewrite(part, lambda t: t.set_column(4, "truncations", pa.array([0, 0, 0, np.nan, 0])))
+    refused(SchemaError, "1, truncations: expected 0 or 1, found nan at row 3")
+    rewrite(part, lambda t: t.set_column(2, "rewards", pa.array([[0.0, 1.0]] * 5)))
+    refused(SchemaError, r"1, rewards: expected one number a row, found double|float64 \(2,\)")
+    rewrite(part, lambda t: t.set_column(2, "rewards", pa.array([[0.0]] * 2 + [[0.0, 1.0]] * 3)))
+    refused(SchemaError, "1: rewards holds lists .* of different lengths, at row 2")
     rewrite(part, lambda t: t.set_column(2, "rewards", pa.array([0.0, None, 0, 0, 0])))
     refused(SchemaError, "1: rewards has no value at row 1")
     said.write_text('{"total_steps": "4"}', "utf-8")
@@ -171,6 +177,20 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     refused(SchemaError, "1: expected the one file part-0.parquet, found")
     shutil.rmtree(data / "3")
     refused(SchemaError, "holds 3 episodes, and metadata.json says 4")
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", ["total_steps", "total_episodes"])
+def test_totals_that_do_not_agree_are_refused(tmp_path: Path, data_format: str, name: str) -> None:
+    recorded = odd(tmp_path / "minari", data_format)
+    said = recorded / "data" / "metadata.json"
+    body = json.loads(said.read_text("utf-8"))
+    said.write_text(json.dumps({**body, name: body[name] + 1}), "utf-8")
+    count = body[name] + 1
+    with pytest.raises(
+        (IntegrityError, SchemaError), match=f"metadata.json says (total_steps )?{count}"
+    ):
+        read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
 
 
 def test_infos_that_not_all_episodes_have_are_left_out(tmp_path: Path) -> None:

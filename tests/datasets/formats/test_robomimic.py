@@ -93,6 +93,8 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
         ({"next_obs/eef_pos": np.zeros((3, 3))}, "that of step 0 is not the observation of step 1"),
         ({"rewards": np.zeros(2)}, "demo_2, rewards: expected 3 rows, found 2"),
         ({"dones": None}, "demo_2: has no dones"),
+        ({"dones": [0, 0, np.nan]}, "demo_2, dones: expected 0 or 1, found nan at row 2"),
+        ({"rewards": np.zeros((3, 1))}, r"demo_2, rewards: expected one number .* of \(1,\)"),
         ({"actions": np.zeros((4, 2))}, "demo_2: num_samples says 3, and actions holds 4"),
     ):
         write(path, **change)

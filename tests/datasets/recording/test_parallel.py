@@ -204,3 +204,32 @@ def test_the_simulator_inside_of_mamujoco_is_put_back() -> None:
         seen, _, _, _, infos = again.step(actions[step])
         np.testing.assert_array_equal(seen["agent_1"], episode.observations["agent_1"][step + 1])
         assert infos["agent_0"]["x_position"] == episode.infos["agents/agent_0/x_position"][step]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (2, np.nan, "terminated is nan"),
+        (3, np.nan, "truncated is nan"),
+        (1, np.zeros(2), r"the reward is float64\[2\]"),
+        (1, np.zeros(1), r"the reward is float64\[1\]"),
+        (1, "much", "the reward is 'much'"),
+    ],
+)
+def test_what_an_agent_cannot_have_got_names_step_and_agent(
+    place: int, value: Any, said: str
+) -> None:
+    class Broken(Leaving):
+        def step(self, actions: dict[str, Any]) -> Any:
+            result = super().step(actions)
+            if self.steps == 2:
+                result[place]["agent_1"] = value
+            return result
+
+    env = orlog.record_parallel(Broken(), NAME)
+    with pytest.raises(SchemaError, match=f"episode 0, step 1, agent 'agent_1': .*{said}"):
+        run(env, 1)
+    env.close()
+    (episode,) = orlog.load_dataset(NAME)
+    assert len(episode) == 1
+    assert not np.any([episode.terminations, episode.truncations])

@@ -407,53 +407,66 @@ def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str) -> No
     assert not recorded[0].terminations.any()
 
 
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
-@pytest.mark.parametrize(
-    ("reward", "found"),
-    [
-        (np.zeros(2), r"shape \(2,\)"),
-        ([1.0], r"shape \(1,\)"),
-        (None, "None"),
-        ("1", "'1'"),
-        (1j, "1j"),
-        (np.True_, "np.True_"),
-    ],
-)
-def test_a_reward_that_is_no_number_names_its_own_step(
-    environment: str, reward: Any, found: str
-) -> None:
+def giving(environment: str, **wrong: Any) -> gymnasium.Env[Any, Any]:
+    """Return an environment whose fourth step gives another reward, or info, and ends the task."""
+
     class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
         steps = 0
 
         def step(self, action: Any) -> Any:
             self.steps += 1
-            observation, right, *rest = self.env.step(action)
-            return observation, reward if self.steps == 3 else right, *rest
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            if self.steps == 4:
+                return observation, wrong.get("reward", reward), True, truncated, wrong["info"]
+            return observation, reward, terminated, truncated, {**info, "heat": 1.0}
 
-    env = orlog.record(Broken(gymnasium.make(environment, max_episode_steps=9)), "lab/broken-v1")
+    return Broken(gymnasium.make(environment, max_episode_steps=9))
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (np.zeros(2), r"float64\[2\]"),
+        (np.zeros(1), r"float64\[1\]"),
+        ([1.0], "list of 1 float"),
+        (None, "None"),
+        (True, "True"),
+        (10**400, "1000.*000"),
+    ],
+)
+def test_a_reward_that_is_no_number_names_its_step(
+    environment: str, reward: Any, said: str
+) -> None:
+    env = orlog.record(giving(environment, reward=reward, info={}), "lab/broken-v1")
     env.reset(seed=0)
-    for _ in range(2):
+    for _ in range(3):
         env.step(env.action_space.sample())
-    with pytest.raises(SchemaError, match=f"step 2: the reward must be one number, found {found}"):
+    with pytest.raises(SchemaError, match=f"episode 0, step 3: the reward is {said}; expected one"):
         env.step(env.action_space.sample())
     env.close()
-    assert orlog.load_dataset("lab/broken-v1").total_steps == 2
+    (episode,) = orlog.load_dataset("lab/broken-v1")
+    assert len(episode) == 3
+    assert not episode.terminations.any()
 
 
-def test_rewards_may_be_of_several_kinds_of_numbers() -> None:
-    kinds = (float, np.float32, int, lambda _: np.array(2.0), np.float64)
-
-    class Mixed(gymnasium.Wrapper[Any, Any, Any, Any]):
-        steps = -1
-
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            observation, _, *rest = self.env.step(action)
-            return observation, kinds[self.steps](3), *rest
-
-    env = orlog.record(Mixed(gymnasium.make("Pendulum-v1", max_episode_steps=5)), "lab/mixed-v1")
+def test_a_reward_without_dimensions_is_one_number() -> None:
+    env = orlog.record(giving("Pendulum-v1", reward=np.array(7.0), info={}), "lab/scalar-v1")
     env.reset(seed=0)
-    for _ in kinds:
+    for _ in range(4):
         env.step(env.action_space.sample())
     env.close()
-    assert orlog.load_dataset("lab/mixed-v1")[0].rewards.tolist() == [3, 3, 3, 2, 3]
+    assert orlog.load_dataset("lab/scalar-v1")[0].rewards[-1] == 7.0
+
+
+def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:
+    env = orlog.record(giving("Pendulum-v1", info={}), "lab/broken-v1", infos=["heat"])
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match="the info of this step has no 'heat'"):
+        env.step(env.action_space.sample())
+    env.close()
+    (episode,) = orlog.load_dataset("lab/broken-v1")
+    assert len(episode) == 3
+    assert not episode.terminations.any()

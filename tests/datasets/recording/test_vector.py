@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -172,3 +173,64 @@ def test_what_is_refused() -> None:
         with pytest.raises(SchemaError, match=r"environments \[0\] have ended; reset them"):
             envs.step(np.zeros((1, 1), np.float32))
     assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2]
+
+
+class Broken(SyncVectorEnv):
+    """Changes what its third step returns."""
+
+    steps = 0
+
+    def __init__(self, change: Callable[[list[Any]], None], mode: AutoresetMode) -> None:
+        self.change = change
+        makers = [functools.partial(Counting, number) for number in (3, 4)]
+        super().__init__(makers, autoreset_mode=mode)
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        result = [*super().step(actions)]
+        if self.steps == 3:
+            self.change(result)
+        return tuple(result)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("place", [2, 3])
+def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
+    mode: AutoresetMode, place: int
+) -> None:
+    def change(result: list[Any]) -> None:
+        result[place] = np.array([0.0, np.nan])
+
+    envs = orlog.record_vector(Broken(change, mode), NAME)
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(SchemaError, match=r"environment 1, step 2 of its episode: .* is nan"):
+        envs.step(np.zeros((2, 1), np.float32))
+    envs.close()
+    for episode in orlog.load_dataset(NAME):
+        assert len(episode) == 2
+        assert not np.any([episode.terminations, episode.truncations])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        (np.zeros((2, 2)), r"environment 0, step 2 of its episode: the reward is float64\[2\]"),
+        ([0.5, None], "environment 1, step 2 of its episode: the reward is None"),
+        (np.zeros(3), r"step 2 of its episode: expected rewards of 2 .* found float64\[3\]"),
+        (0.5, "step 2 of its episode: expected rewards of 2 environments, found 0.5"),
+    ],
+)
+def test_a_reward_of_a_wrong_shape_names_environment_and_step(rewards: Any, said: str) -> None:
+    def change(result: list[Any]) -> None:
+        result[1] = rewards
+
+    envs = orlog.record_vector(Broken(change, AutoresetMode.NEXT_STEP), NAME)
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(SchemaError, match=said):
+        envs.step(np.zeros((2, 1), np.float32))
+    envs.close()
+    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2, 2]

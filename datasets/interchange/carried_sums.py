@@ -1,0 +1,102 @@
+"""Which checksums files carry inside: noted while they are read, so that an import can say so.
+
+Arrays of HDF5 may carry fletcher32 and pages of Parquet a CRC-32; both are compared when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+NO_CRC = 3  # fields of a page's header before its CRC
+LONGEST_NUMBER = 5  # bytes of an int32 in Thrift's compact form
+NEXT_INTEGER = 0x15  # in that form, what comes before an int32 that is the next field
+
+
+@dataclasses.dataclass(slots=True)
+class CarriedSums:
+    """The checksums that the parts of files carry.
+
+    Attributes:
+        kind: Which ones; nothing where the format has none, or that is not known.
+        covered: Parts that carry one.
+        bare: Parts that carry none.
+    """
+
+    kind: str = ""
+    covered: int = 0
+    bare: int = 0
+
+    def note(self, kind: str, is_covered: bool) -> None:
+        """Note a part."""
+        self.kind = kind
+        self.covered += is_covered
+        self.bare += not is_covered
+
+    def __str__(self) -> str:
+        """Say which parts carry one; nothing where that is not known."""
+        if not self.kind:
+            return ""
+        parts = "all" if not self.bare else "some" if self.covered else "no"
+        return f"{self.kind} inside for {parts} columns"
+
+
+_open: contextvars.ContextVar[CarriedSums | None] = contextvars.ContextVar("_open", default=None)
+
+
+@contextlib.contextmanager
+def noted_sums() -> Iterator[CarriedSums]:
+    """Note the checksums of what is read in this context."""
+    found = CarriedSums()
+    token = _open.set(found)
+    try:
+        yield found
+    finally:
+        _open.reset(token)
+
+
+def note_array(is_covered: bool) -> None:
+    """Note an array of HDF5 that is about to be read."""
+    found = _open.get()
+    if found is not None:
+        found.note("fletcher32", is_covered)
+
+
+def note_table(file: Path) -> None:
+    """Note the columns of a Parquet file by their first pages; one that cannot be read is left alone."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    found = _open.get()
+    if found is None:
+        return
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table, file.open("rb") as data:
+            columns = table.metadata.num_columns if table.metadata.num_row_groups else 0
+            for number in range(columns):
+                column = table.metadata.row_group(0).column(number)
+                data.seek(column.dictionary_page_offset or column.data_page_offset)
+                header = data.read((NO_CRC + 1) * (LONGEST_NUMBER + 1))
+                found.note("CRC-32", _has_crc(header))
+    except (pa.ArrowException, OSError, ValueError):  # its reader says what is wrong with it
+        return
+
+
+def _has_crc(header: bytes) -> bool:
+    """Return whether the header of a page has its fourth field, the CRC, which may be left out.
+
+    The first three are integers as well: type, size, and size in the file. See PageHeader in the
+    specification of Parquet, and Thrift's compact protocol.
+    """
+    place = 0
+    for _ in range(NO_CRC):
+        if header[place : place + 1] != bytes([NEXT_INTEGER]):
+            return False
+        place += 1
+        while place < len(header) and header[place] & 0x80:  # a number goes on
+            place += 1
+        place += 1
+    return header[place : place + 1] == bytes([NEXT_INTEGER])
