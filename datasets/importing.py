@@ -265,7 +265,7 @@ def _hash(path: Path) -> tuple[str, bool]:
     """
     if not path.is_dir():
         sha256 = hash_file(path)
-        return sha256, check_sums(path, {path.name: sha256})
+        return sha256, check_sums(path.parent, {path.name: sha256}, all_of_it=False)
     sums = {file.relative_to(path).as_posix(): hash_file(file) for file in _files(path)}
     return hash_of_sums(sums), check_sums(path, sums, all_of_it=True)
 

@@ -38,7 +38,6 @@ from orlog.datasets.interchange.hdf5_files import (
     has_child,
     look_inside,
     names_in,
-    new_hdf5,
     numbers,
     open_hdf5,
     reading,

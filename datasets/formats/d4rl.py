@@ -30,7 +30,6 @@ from orlog.datasets.interchange.hdf5_files import (
     has_child,
     look_inside,
     names_in,
-    new_hdf5,
     numbers,
     open_hdf5,
     reading,
@@ -81,14 +80,6 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 columns[key], infos[name] = column(key, node), key
             else:
                 left_out.append(key)
-    said = attribute(file, COLUMNS, where)
-    gone = set(said.split("\n")) - {*columns, *left_out} if isinstance(said, str) else ()
-    if gone:
-        raise IntegrityError(
-            f"{where}: its attribute {COLUMNS} names {', '.join(sorted(gone))}, which it does not hold; "
-            "copy or export the file again.",
-            file=where,
-        )
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
     return FlatRows(
         columns,
@@ -134,6 +125,7 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write `NAME.hdf5`, compressed by gzip as D4RL's own files."""
+    h5py = import_h5py()
     name = file_stem(dataset)
     with h5py.File(folder / f"{name}.hdf5", "w") as file:
         first = 0
@@ -157,7 +149,6 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
                     )
                 columns[key][first : first + count] = values
             first += count
-        file.attrs[COLUMNS] = "\n".join(rows)
 
 
 FORMAT = Format(

@@ -35,7 +35,6 @@ from orlog.datasets.interchange.hdf5_files import (
     datasets_in,
     has_child,
     look_inside,
-    new_hdf5,
     open_hdf5,
     reading,
 )
@@ -47,7 +46,6 @@ from orlog.datasets.interchange.minari_frames import (
 )
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
-    check_total,
     dataset_id,
     find_data,
     metadata_of,
@@ -381,6 +379,7 @@ def _write_options(group: Any, options: Mapping[str, Any], path: str) -> None:
 
 
 def _write_values(group: Any, path: str, values: Columns) -> None:
+    h5py = import_h5py()
     if isinstance(values, dict):
         for key, part in values.items():
             _write_values(group, f"{path}/{key}", part)
@@ -388,9 +387,7 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
         for number, part in enumerate(values):
             _write_values(group, f"{path}/_index_{number}", part)
     elif isinstance(values, list):
-        group.create_dataset(
-            path, data=values, dtype=import_h5py().string_dtype("utf-8"), chunks=True
-        )
+        group.create_dataset(path, data=values, dtype=h5py.string_dtype("utf-8"), chunks=True)
     else:
         shape = (None, *values.shape[1:])
         group.create_dataset(path, data=values, maxshape=shape, fletcher32=True)

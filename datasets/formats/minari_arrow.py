@@ -39,7 +39,6 @@ from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, 
 from orlog.datasets.interchange.minari_metadata import (
     METADATA_FILE,
     Metadata,
-    check_total,
     find_data,
     read_document,
     read_metadata,

@@ -42,7 +42,6 @@ from orlog.datasets.interchange.hdf5_files import (
     has_child,
     look_inside,
     names_in,
-    new_hdf5,
     numbers,
     open_hdf5,
     reading,
@@ -243,15 +242,12 @@ def _masks(file: Any, where: str, file_bytes: int) -> dict[str, set[str]]:
     """Return the names of demonstrations in each mask."""
     if not has_child(file, "mask"):
         return {}
+    h5py = import_h5py()
     masks = {}
     group = child(file, "mask", where, LAYOUT)
     for name in names_in(group):
         node = child(group, name, f"{where}, mask", LAYOUT)
-        if (
-            not isinstance(node, import_h5py().Dataset)
-            or node.ndim != 1
-            or node.dtype.kind not in "SO"
-        ):
+        if not isinstance(node, h5py.Dataset) or node.ndim != 1 or node.dtype.kind not in "SO":
             raise SchemaError(f"{where}, mask/{name}: expected names of demonstrations.")
         check_stored(node, f"{where}, mask/{name}", file_bytes)
         masks[name] = {one.decode() if isinstance(one, bytes) else str(one) for one in node[:]}

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from orlog.datasets.interchange.json_documents import read_json_object
-from orlog.errors import IntegrityError, OrlogError, SchemaError
+from orlog.errors import OrlogError, SchemaError
 from orlog.manifests.environments import own_arguments
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 
@@ -64,20 +64,6 @@ class Metadata:
             texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
         self.description = " ".join(filter(None, texts))
         self.behavior_policy = _text(body, "algorithm_name")
-
-
-def check_total(said: int, found: int, where: str) -> None:
-    """Refuse a dataset whose episodes hold other than the steps that it says.
-
-    Raises:
-        IntegrityError: they do.
-    """
-    if found != said:
-        raise IntegrityError(
-            f"{where}: metadata.json says {said:,} steps in all, and the episodes hold {found:,}; copy or "
-            "export the dataset again.",
-            file=where,
-        )
 
 
 def references_in(description: str) -> tuple[float, float] | None:

@@ -13,7 +13,6 @@ from orlog.base.files import (
 from orlog.errors import IntegrityError
 
 SUMS_FILE = "SHA256SUMS"
-FOLDERS_ABOVE = 3  # where exports of Minari or LeRobot put names into folders
 LARGEST_BYTES = 2**26
 FOLDERS_ABOVE = 3  # as of NAMESPACE/NAME/data in an export to Minari
 HEX = frozenset("0123456789abcdef")
@@ -31,8 +30,8 @@ def write_sums(folder: Path) -> None:
     sync(folder)
 
 
-def check_sums(path: Path, sums: Mapping[str, str]) -> bool:
-    """Compare files with the `SHA256SUMS` beside or above them; return whether it lists any of them.
+def check_sums(folder: Path, sums: Mapping[str, str], *, all_of_it: bool) -> bool:
+    """Compare files with the `SHA256SUMS` of their folder; return whether it lists any of them.
 
     Where it lists none of them, the lists of the next folders above are asked: a part of an export may be
     imported, such as `ID/data` of Minari's. Only names of `sums` are looked for, so that no path of a list
@@ -69,35 +68,9 @@ def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool
     Raises:
         IntegrityError: a file differs from the list, or is missing, or the list is too large.
     """
-    place = (path if path.is_dir() else path.parent).absolute()
-    for folder in (place, *place.parents[:FOLDERS_ABOVE]):
-        above = "" if folder == place else f"{place.relative_to(folder).as_posix()}/"
-        listed = {
-            name.removeprefix(above): sha256
-            for name, sha256 in _listed(folder / SUMS_FILE).items()
-            if name.startswith(above)
-        }
-        wrong = [name for name, one in sums.items() if listed.get(name, one) != one]
-        if path.is_dir():
-            wrong += [name for name in listed if name not in sums]
-        if wrong:
-            shown = ", ".join(repr(name)[1:-1] for name in wrong[:5])
-            more = f" and {len(wrong) - 5:,} more" if len(wrong) > 5 else ""
-            raise IntegrityError(
-                f"{folder / SUMS_FILE}: {shown}{more}: not the bytes that were written, or missing. Nothing "
-                "was kept. Export or copy the files again; if you changed them on purpose, remove "
-                f"{SUMS_FILE}.",
-                file=str(place / wrong[0]),
-            )
-        if not listed.keys().isdisjoint(sums):
-            return True
-    return False
-
-
-def _listed(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file that a list names; none if there is no list."""
+    path = folder / SUMS_FILE
     if path.is_symlink() or not path.is_file():
-        return {}
+        return False
     if path.stat().st_size > LARGEST_BYTES:
         raise IntegrityError(
             f"{path}: {path.stat().st_size:,} bytes are too many for a list of checksums; move it away "

@@ -176,18 +176,7 @@ class OpenEpisode:
             agent: Whose flags they are, where there are several agents.
 
         Raises:
-            SchemaError: as `check_flags`.
-        """
-        self.check_flags(terminated, truncated, added=added)
-        self.flags = terminated, truncated
-
-    def check_flags(
-        self, terminated: Any, truncated: Any, whose: str = "", *, added: int = 0
-    ) -> None:
-        """Refuse flags that are NaN, which is no end and no step that goes on either.
-
-        Raises:
-            SchemaError: one is NaN.
+            SchemaError: one is NaN, which is no end and no step that goes on either.
         """
         if terminated != terminated or truncated != truncated:
             raise SchemaError(

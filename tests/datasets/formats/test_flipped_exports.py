@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 
 import gymnasium
-import h5py
 import numpy as np
 import pytest
 

@@ -476,12 +476,3 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path, name: str) -> None:
         file.write_bytes(data)
         folder = tmp_path / str(number)
         refuses_or_reads(lambda f=folder: read_files(lerobot.FORMAT, tmp_path / "arm", f))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", ["next.truncated", "next.done"])
-def test_a_flag_that_is_nan_is_refused_with_its_row(tmp_path: Path, name: str) -> None:
-    flags = np.zeros(sum(LENGTHS))
-    flags[7] = np.nan
-    write(tmp_path / "arm", **{name: flags})  # type: ignore[arg-type] # arrays
-    with pytest.raises(SchemaError, match=f"{name}: expected 0 or 1, found nan at row 7"):
-        read_files(lerobot.FORMAT, tmp_path / "arm", tmp_path / "store")

@@ -129,7 +129,7 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     data = recorded / "data"
     part, said = data / "1" / "part-0.parquet", data / "1" / "metadata.json"
 
-    def refused(error: type[Exception] | tuple[type[Exception], ...], message: str) -> None:
+    def refused(error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             read_files(minari_arrow.FORMAT, recorded, tmp_path / "store")
         shutil.rmtree(tmp_path / "minari")
@@ -138,14 +138,6 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     def without(name: str) -> Any:
         return lambda table: table.drop_columns([name])
 
-    whole = data / "metadata.json"
-    body = json.loads(whole.read_text("utf-8"))
-    for key, message in (
-        ("total_steps", "metadata.json says .* steps in all, and the episodes hold"),
-        ("total_episodes", "holds . episodes, and metadata.json says"),
-    ):
-        whole.write_text(json.dumps({**body, key: body[key] + 1}), "utf-8")
-        refused((IntegrityError, SchemaError), message)
     rewrite(part, lambda table: table.slice(0, 4))
     refused(IntegrityError, "odd-v3, 1: total_steps says 4, so expected 5 rows, found 4")
     rewrite(part, lambda table: pa.concat_tables([table, table]))

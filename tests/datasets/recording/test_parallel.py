@@ -105,21 +105,6 @@ def test_what_is_refused() -> None:
             env.step({})
 
 
-def test_a_flag_that_is_nan_names_step_and_agent() -> None:
-    class Broken(Leaving):
-        def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-            seen, rewards, terminations, truncations, infos = super().step(actions)
-            if self.steps == 2:
-                truncations["agent_1"] = np.nan
-            return seen, rewards, terminations, truncations, infos
-
-    env = orlog.record_parallel(Broken(), NAME)
-    with pytest.raises(SchemaError, match=r"step 1, agent agent_1: .* truncated is nan"):
-        run(env, 1)
-    env.close()
-    assert orlog.load_dataset(NAME).total_steps == 1
-
-
 def test_infos_and_log_probabilities_of_each_agent() -> None:
     class Telling(Leaving):
         def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:

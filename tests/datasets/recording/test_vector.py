@@ -126,27 +126,6 @@ def test_vector_environments_without_single_ones_and_their_states() -> None:
     assert all(episode.terminations[-1] for episode in ds if len(episode) > 12)
 
 
-def test_a_flag_that_is_nan_names_its_step() -> None:
-    class Broken(gymnasium.vector.VectorWrapper):
-        steps = 0
-
-        def step(self, actions: Any) -> Any:
-            self.steps += 1
-            observations, rewards, terminations, truncations, infos = self.env.step(actions)
-            flags = terminations.astype(np.float64)
-            flags[1] = np.nan if self.steps == 3 else 0
-            return observations, rewards, flags, truncations, infos
-
-    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
-    with orlog.record_vector(Broken(envs), NAME) as recorder:
-        recorder.reset(seed=0)
-        for _ in range(2):
-            recorder.step(np.array([0, 1]))
-        with pytest.raises(SchemaError, match="step 2: terminated is nan"):
-            recorder.step(np.array([0, 1]))
-    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [3, 2]
-
-
 def test_states_log_probabilities_and_options() -> None:
     envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     with orlog.record_vector(envs, NAME, state=True, action_log_probs=True) as recorder:
