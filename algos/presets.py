@@ -253,14 +253,7 @@ def recipe_for(algorithm: str, dataset: Dataset | str, *, preset: str = "") -> R
 
     That is by default orlog's own recipe, else the authors' settings for the dataset or for the
     benchmark's dataset that it names, else those of another implementation, else the defaults.
-
-    Args:
-        algorithm: Name of the algorithm.
-        dataset: The dataset, or its name.
-        preset: Name of a preset (`preset_names`); `none` for the algorithm's defaults.
-
-    Raises:
-        ValueError: there is no such preset for this dataset.
+    `preset` names another one (`preset_names`).
     """
     algorithm, names = known_as(algorithm), _names(dataset)
     wanted = preset.lower()
