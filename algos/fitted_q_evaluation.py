@@ -41,7 +41,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend
 from orlog.algos.settings import check_settings
 from orlog.errors import DivergedError
 
@@ -154,9 +154,7 @@ def fit_q(
             targets = targets.clamp(low, high)
         values = q_function.scaled_values(batch.observations, batch.actions)
         loss = (values - targets).square().mean()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        optimizer.step()
+        descend(optimizer, loss)
         update_target(target, q_function, settings.target_rate)
         if step % every == 0 or step == settings.steps:
             if not math.isfinite(float(loss.detach())):
