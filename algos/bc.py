@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
@@ -83,9 +83,7 @@ class BC:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
         self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)

@@ -27,13 +27,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from orlog.algos.discrete import (
-    action_count,
-    actions_from_indices,
-    actions_to_indices,
-    chosen_values,
-)
-from orlog.algos.encoders import EncoderKind, make_encoder
+from orlog.algos import discrete
+from orlog.algos.encoders import EncoderKind, encoder_of
 from orlog.algos.networks import Scaling, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
@@ -68,7 +63,7 @@ def cloning_loss(
 ) -> Float[Tensor, ""]:
     """Return the mean negative log-likelihood of the actions, plus the penalty."""
     penalty = log_penalty * log_likelihoods.square().mean()
-    return penalty - chosen_values(log_likelihoods, actions).mean()
+    return penalty - discrete.chosen_values(log_likelihoods, actions).mean()
 
 
 class BCDiscrete:
@@ -93,18 +88,16 @@ class BCDiscrete:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         self.policy = make_network(
-            self.encoder.width, action_count(scaling), config.hidden, generator=generator
+            self.encoder.width, discrete.action_count(scaling), config.hidden, generator=generator
         )
         self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
     def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         features = self.encoder(self.encoder.shift(batch.observations))
-        actions = actions_to_indices(self.scaling, batch.actions)
+        actions = discrete.actions_to_indices(self.scaling, batch.actions)
         log_likelihoods = torch.log_softmax(self.policy(features), -1)
         loss = cloning_loss(log_likelihoods, actions, self.config.log_penalty)
         descend(self.optimizer, loss)
@@ -115,4 +108,4 @@ class BCDiscrete:
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
         """Return the most likely actions."""
         indices = self.policy(self.encoder(observations)).argmax(-1)
-        return actions_from_indices(self.scaling, indices)
+        return discrete.actions_from_indices(self.scaling, indices)

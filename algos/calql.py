@@ -48,17 +48,9 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos import conservative
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    bellman_targets,
-    frozen,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import descend
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
+from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import descend, frozen, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ReturnBatch
 
@@ -148,9 +140,7 @@ class CalQL:
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, self.action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = TwinCritic(width, self.action_dim, config.hidden, generator=generator)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)

@@ -48,21 +48,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from orlog.algos.discrete import (
-    action_count,
-    actions_from_indices,
-    actions_to_indices,
-    chosen_values,
-)
-from orlog.algos.encoders import EncoderKind, make_encoder
-from orlog.algos.networks import (
-    Scaling,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos import discrete
+from orlog.algos.encoders import EncoderKind, encoder_of
+from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
@@ -138,11 +127,9 @@ class CQLDiscrete:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         self.critic = make_network(
-            self.encoder.width, action_count(scaling), config.hidden, generator=generator
+            self.encoder.width, discrete.action_count(scaling), config.hidden, generator=generator
         )
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -158,18 +145,18 @@ class CQLDiscrete:
         config = self.config
         observations = self.encoder.shift(batch.observations)
         next_observations = self.encoder.shift(batch.next_observations)
-        actions = actions_to_indices(self.scaling, batch.actions)
+        actions = discrete.actions_to_indices(self.scaling, batch.actions)
 
         with torch.no_grad():
             next_actions = self.critic(self.encoder(next_observations)).argmax(-1)
-            next_values = chosen_values(
+            next_values = discrete.chosen_values(
                 self.target_critic(self.target_encoder(next_observations)), next_actions
             )
             targets = bellman_targets(
                 batch.rewards, batch.terminations, next_values, config.discount
             )
         values = self.critic(self.encoder(observations))
-        data_values = chosen_values(values, actions)
+        data_values = discrete.chosen_values(values, actions)
         loss_of_values = bellman_loss(data_values, targets, config.bellman_loss)
         gap = conservative_gap(values, data_values)
         descend(self.optimizer, loss_of_values + config.conservative_weight * gap)
@@ -188,4 +175,4 @@ class CQLDiscrete:
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
         """Return the actions of the largest values."""
         indices = self.critic(self.encoder(observations)).argmax(-1)
-        return actions_from_indices(self.scaling, indices)
+        return discrete.actions_from_indices(self.scaling, indices)

@@ -36,7 +36,7 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, encode_windows, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encode_windows, encoder_of
 from orlog.algos.networks import Scaling, make_generator
 from orlog.algos.optimizers import parameters_of
 from orlog.algos.settings import check_settings
@@ -124,9 +124,7 @@ class DT:
         self.scaling = scaling.to(device)
         self.target_return, self.return_scale = config.target_return, config.return_scale
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         self.policy = DecisionTransformer(
             self.encoder.width,
             len(scaling.action_low),

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from gymnasium import spaces
@@ -50,6 +50,18 @@ Observations: TypeAlias = Tensor | dict[str, Tensor]
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # filters, size, step
 _IMPALA = (16, 32, 32)
 _SMALLEST = 36  # pixels on a side, so that the last filter of the Nature network fits
+
+
+class FrameSettings(Protocol):
+    """The settings of an algorithm that are about frames."""
+
+    @property
+    def encoder(self) -> EncoderKind:
+        """Convolutions for frames."""
+
+    @property
+    def random_shift(self) -> int:
+        """Pixels by which frames are moved at random in training, at most."""
 
 
 class Encoder(nn.Module):
@@ -224,6 +236,13 @@ def make_encoder(
     if space is None or all(_is_vector(leaf) for _, leaf in leaf_spaces(space, "observations")):
         return Encoder(scaling)
     return _MixedEncoder(scaling, kind, generator, random_shift)
+
+
+def encoder_of(config: FrameSettings, scaling: Scaling, generator: torch.Generator) -> Encoder:
+    """Return the encoder of a dataset's observations that an algorithm's settings ask for."""
+    return make_encoder(
+        scaling, config.encoder, generator=generator, random_shift=config.random_shift
+    )
 
 
 def encode_windows(

@@ -34,14 +34,8 @@ from torch import Tensor, nn
 
 from orlog.algos.discrete import action_count, actions_to_indices, chosen_values
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
-from orlog.algos.networks import (
-    Scaling,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend
+from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, update_target
 from orlog.algos.settings import check_settings
 from orlog.errors import DivergedError
 

@@ -44,19 +44,12 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float32
-from torch import Tensor
+from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend_both, parameters_of
+from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -105,6 +98,19 @@ def policy_loss(
     return distillation_weight * (predicted - carried).square().mean() - values.mean() / scale
 
 
+def policy_actions(
+    policy: nn.Module,
+    features: Float32[Tensor, "batch features"],
+    action_dim: int,
+    generator: torch.Generator,
+) -> Float32[Tensor, "batch act"]:
+    """Return actions of the policy in [-1, 1] for encoded observations and fresh noise."""
+    shape = (len(features), action_dim)
+    noise = torch.randn(shape, generator=generator, device=features.device)
+    actions: Tensor = policy(torch.cat([features, noise], -1))
+    return actions.clamp(-1, 1)
+
+
 class FQL:
     """Flow Q-learning for continuous actions."""
 
@@ -138,9 +144,7 @@ class FQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         both, hidden = width + action_dim, config.hidden
         self.critic = TwinCritic(
@@ -162,7 +166,9 @@ class FQL:
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions = self._act(next_features, self.generator)
+            next_actions = policy_actions(
+                self.policy, next_features, actions.shape[-1], self.generator
+            )
             next_q = self.target_critic(next_features, next_actions)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
             targets = bellman_targets(
@@ -190,15 +196,6 @@ class FQL:
             "policy/loss": actor_loss.detach(),
         }
 
-    def _act(
-        self, features: Float32[Tensor, "batch features"], generator: torch.Generator
-    ) -> Float32[Tensor, "batch act"]:
-        """Return actions of the policy in [-1, 1] for encoded observations."""
-        shape = (len(features), len(self.scaling.action_low))
-        noise = torch.randn(shape, generator=generator, device=features.device)
-        actions: Tensor = self.policy(torch.cat([features, noise], -1))
-        return actions.clamp(-1, 1)
-
     @torch.no_grad()
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the policy's actions for fresh noise, in the environment's unit."""
@@ -212,5 +209,6 @@ class FQL:
     def _sample(
         self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
-        unit = self._act(self.encoder(observations), generator)
+        features, width = self.encoder(observations), len(self.scaling.action_low)
+        unit = policy_actions(self.policy, features, width, generator)
         return self.scaling.actions_from_unit(unit)

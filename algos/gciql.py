@@ -56,8 +56,8 @@ from orlog.algos.goal_networks import (
     policy_means,
     value_and_cloning_loss,
 )
-from orlog.algos.networks import Scaling, make_generator, make_network, update_target
-from orlog.algos.optimizers import Adam, descend_both, parameters_of
+from orlog.algos.networks import Scaling, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 

@@ -47,6 +47,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos import iql
 from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
@@ -56,10 +57,9 @@ from orlog.algos.goal_networks import (
     make_goal_critic,
     make_goal_policy,
     policy_means,
-    weighted_cloning_loss,
 )
-from orlog.algos.networks import Scaling, make_generator, update_target
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -156,7 +156,7 @@ class GCIVL:
         value_loss = expectile_loss(values, targets, signs, config.expectile)
 
         log_likelihoods = log_likelihood(actions, policy_means(self.policy, fixed, policy_goals))
-        policy_loss = weighted_cloning_loss(
+        policy_loss = iql.policy_loss(
             log_likelihoods, advantages, config.inverse_temperature, config.max_weight
         )
 

@@ -160,17 +160,6 @@ def expectile_loss(
     return (weights * (targets - values).square()).mean(-1).sum()
 
 
-def weighted_cloning_loss(
-    log_likelihoods: Float32[Tensor, " batch"],
-    advantages: Float32[Tensor, " batch"],
-    inverse_temperature: float,
-    max_weight: float,
-) -> Float32[Tensor, ""]:
-    """Return a policy's negative log-likelihood, weighted by exponentials of the advantages."""
-    weights = torch.exp(inverse_temperature * advantages).clamp(max=max_weight)
-    return -(weights * log_likelihoods).mean()
-
-
 def value_and_cloning_loss(
     values: Float32[Tensor, " batch"],
     log_likelihoods: Float32[Tensor, " batch"],

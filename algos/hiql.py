@@ -48,16 +48,16 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from orlog.algos import iql
 from orlog.algos.encoders import EncoderKind, Observations
 from orlog.algos.goal_networks import (
     GoalEncoder,
     expectile_loss,
     log_likelihood,
     make_mean_network,
-    weighted_cloning_loss,
 )
-from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateSubgoalBatch
 
@@ -201,14 +201,14 @@ class HIQL:
             low, high, low_next, high_next = self.value(places, aims).mean(0).chunk(4)
             low_chosen, high_chosen = aims[: len(states)], self.represent(states, subgoals)
         low_means = self.low_policy(torch.cat([fixed, low_chosen], -1))
-        low_loss = weighted_cloning_loss(
+        low_loss = iql.policy_loss(
             log_likelihood(actions, low_means),
             low_next - low,
             config.low_inverse_temperature,
             config.max_weight,
         )
         high_means = self.high_policy(torch.cat([fixed, high_goals], -1))
-        high_loss = weighted_cloning_loss(
+        high_loss = iql.policy_loss(
             log_likelihood(high_chosen, high_means),
             high_next - high,
             config.high_inverse_temperature,

@@ -42,18 +42,11 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.flows import NoisyActor, flow_actions, flow_errors
 from orlog.algos.iql import expectile_loss
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -128,9 +121,7 @@ class IFQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         hidden, inputs = config.hidden, width + action_dim + 1
         self.critic = TwinCritic(

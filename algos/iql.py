@@ -43,23 +43,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.gaussians import gaussian_log_likelihood
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Scaling, TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -142,9 +134,7 @@ class IQL:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = TwinCritic(width, action_dim, config.hidden, generator=generator)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -189,10 +179,8 @@ class IQL:
         )
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
-        progress = 0.0 if config.steps is None else min(self.step / config.steps, 1.0)
-        self.optimizer.param_groups[1]["lr"] = (
-            config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
-        )
+        of_policy = self.optimizer.param_groups[1]
+        set_cosine_rate(of_policy, config.learning_rate, self.step, config.steps)
         descend(self.optimizer, value_loss + critic_loss + actor_loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         self.step += 1

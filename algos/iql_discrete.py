@@ -26,29 +26,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from orlog.algos.discrete import (
-    action_count,
-    actions_from_indices,
-    actions_to_indices,
-    chosen_values,
-)
-from orlog.algos.encoders import EncoderKind, make_encoder
+from orlog.algos import discrete
+from orlog.algos.encoders import EncoderKind, encoder_of
 from orlog.algos.iql import expectile_loss, policy_loss
-from orlog.algos.networks import (
-    Scaling,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, set_cosine_rate, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
@@ -105,14 +93,12 @@ class IQLDiscrete:
         self.config = config
         self.scaling = scaling.to(device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
 
         def network(outputs: int) -> nn.Sequential:
             return make_network(self.encoder.width, outputs, config.hidden, generator=generator)
 
-        count = action_count(scaling)
+        count = discrete.action_count(scaling)
         self.critics = nn.ModuleList([network(count), network(count)])
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.value, self.policy = network(1), network(count)
@@ -128,7 +114,7 @@ class IQLDiscrete:
     def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         config = self.config
-        actions = actions_to_indices(self.scaling, batch.actions)
+        actions = discrete.actions_to_indices(self.scaling, batch.actions)
         features = self.encoder(self.encoder.shift(batch.observations))
         fixed = features.detach()
 
@@ -149,17 +135,15 @@ class IQLDiscrete:
 
         log_likelihoods = torch.log_softmax(self.policy(fixed), -1)
         actor_loss = policy_loss(
-            chosen_values(log_likelihoods, actions),
+            discrete.chosen_values(log_likelihoods, actions),
             advantages.detach(),
             config.inverse_temperature,
             config.max_weight,
         )
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
-        progress = min(self.step / config.steps, 1.0)
-        self.optimizer.param_groups[1]["lr"] = (
-            config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
-        )
+        of_policy = self.optimizer.param_groups[1]
+        set_cosine_rate(of_policy, config.learning_rate, self.step, config.steps)
         descend(self.optimizer, value_loss + critic_loss + actor_loss)
         update_target(self.target_critics, self.critics, config.target_rate)
         self.step += 1
@@ -175,9 +159,9 @@ class IQLDiscrete:
     def act(self, observations: Any) -> Int64[Tensor, " batch"]:
         """Return the most likely actions."""
         indices = self.policy(self.encoder(observations)).argmax(-1)
-        return actions_from_indices(self.scaling, indices)
+        return discrete.actions_from_indices(self.scaling, indices)
 
 
 def _data_values(critics: nn.ModuleList, features: Tensor, actions: Tensor) -> Tensor:
     """Return what each critic says of the data's actions, `[critics, batch]`."""
-    return chosen_values(torch.stack([critic(features) for critic in critics]), actions)
+    return discrete.chosen_values(torch.stack([critic(features) for critic in critics]), actions)

@@ -7,11 +7,9 @@ holds the two maps, so that a policy takes and gives the environment's own units
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -314,24 +312,3 @@ def bellman_targets(
 ) -> Float32[Tensor, " batch"]:
     """Return r + discount (1 - termination) V(s'): nothing follows a termination."""
     return rewards + discount * (1 - terminations) * next_values
-
-
-@contextlib.contextmanager
-def frozen(network: nn.Module) -> Iterator[None]:
-    """Within this, no gradient of the network's parameters is computed, only of its inputs."""
-    trained = [one for one in network.parameters() if one.requires_grad]
-    for one in trained:
-        one.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for one in trained:
-            one.requires_grad_(True)
-
-
-@torch.no_grad()
-def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Move every parameter of `target` towards `online` by the fraction `rate` (Polyak)."""
-    parameters: list[Tensor] = list(target.parameters())
-    if parameters:  # the encoder of vectors has none
-        torch._foreach_lerp_(parameters, list(online.parameters()), rate)

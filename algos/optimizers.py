@@ -1,15 +1,18 @@
-"""Steps down losses, and Adam with less work around each: the numbers and the state of `torch.optim.Adam`.
+"""Steps of training: down losses, of target networks, and Adam with less work around each step.
 
-PyTorch's fused Adam changes all parameters in one call, but prepares that call anew in every step
-and counts the steps of each parameter by a call of its own, which takes longer than the fused call
-where networks are small. Here its lists are kept, and the numbers of steps are views of one tensor.
+Adam has the numbers and the state of `torch.optim.Adam`. PyTorch's fused Adam changes all parameters
+in one call, but prepares that call anew in every step and counts the steps of each parameter by a
+call of its own, which takes longer than the fused call where networks are small. Here its lists are
+kept, and the numbers of steps are views of one tensor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +49,35 @@ def descend_both(
     loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
     policy_loss.backward(inputs=parameters_of(policy))  # type: ignore[no-untyped-call]  # as above
     optimizer.step()
+
+
+@contextlib.contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """Within this, no gradient of the network's parameters is computed, only of its inputs."""
+    trained = [one for one in network.parameters() if one.requires_grad]
+    for one in trained:
+        one.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for one in trained:
+            one.requires_grad_(True)
+
+
+@torch.no_grad()
+def update_target(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move every parameter of `target` towards `online` by the fraction `rate` (Polyak)."""
+    parameters: list[Tensor] = list(target.parameters())
+    if parameters:  # the encoder of vectors has none
+        torch._foreach_lerp_(parameters, list(online.parameters()), rate)
+
+
+def set_cosine_rate(
+    group: dict[str, Any], learning_rate: float, step: int, steps: int | None
+) -> None:
+    """Let the rate of a group of parameters fall to 0 along a cosine over `steps`; None keeps it."""
+    progress = 0.0 if steps is None else min(step / steps, 1.0)
+    group["lr"] = learning_rate * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Adam(torch.optim.Adam):

@@ -47,17 +47,11 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
-from orlog.algos.fql import policy_loss
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend_both, parameters_of
+from orlog.algos.fql import policy_actions, policy_loss
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend_both, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ChunkBatch
 
@@ -133,9 +127,7 @@ class QCFQL:
         self.generator = make_generator(seed, 1, device)
         self.acting = make_generator(seed, 2, device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, chunk_dim = self.encoder.width, len(scaling.action_low) * config.chunk_length
         both, hidden = width + chunk_dim, config.hidden
         self.critic = TwinCritic(
@@ -158,7 +150,9 @@ class QCFQL:
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_chunks = self._act(next_features, self.generator)
+            next_chunks = policy_actions(
+                self.policy, next_features, chunks.shape[-1], self.generator
+            )
             next_q = self.target_critic(next_features, next_chunks)
             next_values = next_q.mean(0) if config.target == "mean" else next_q.amin(0)
             targets = batch.rewards + batch.discounts * (1 - batch.terminations) * next_values
@@ -184,15 +178,6 @@ class QCFQL:
             "policy/loss": actor_loss.detach(),
         }
 
-    def _act(
-        self, features: Float32[Tensor, "batch features"], generator: torch.Generator
-    ) -> Float32[Tensor, "batch chunk"]:
-        """Return chunks of the policy in [-1, 1] for encoded observations."""
-        shape = (len(features), len(self.scaling.action_low) * self.config.chunk_length)
-        noise = torch.randn(shape, generator=generator, device=features.device)
-        chunks: Tensor = self.policy(torch.cat([features, noise], -1))
-        return chunks.clamp(-1, 1)
-
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
         """Return the first action of a fresh chunk for each observation."""
         return self._plan(observations, self.acting)[:, 0]
@@ -207,6 +192,7 @@ class QCFQL:
         self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch length act"]:
         """Return fresh chunks in the environment's unit."""
-        chunks = self._act(self.encoder(observations), generator)
-        unit = chunks.view(len(chunks), self.config.chunk_length, -1)
-        return self.scaling.actions_from_unit(unit)
+        features, length = self.encoder(observations), self.config.chunk_length
+        width = len(self.scaling.action_low) * length
+        chunks = policy_actions(self.policy, features, width, generator)
+        return self.scaling.actions_from_unit(chunks.view(len(chunks), length, -1))

@@ -44,17 +44,10 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
 
-from orlog.algos.encoders import EncoderKind, Observations, make_encoder
+from orlog.algos.encoders import EncoderKind, Observations, encoder_of
 from orlog.algos.gaussians import sample_squashed
-from orlog.algos.networks import (
-    Critics,
-    Scaling,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend, parameters_of
+from orlog.algos.networks import Critics, Scaling, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -140,9 +133,7 @@ class RLPD:
         self.scaling = scaling.to(device)
         self.generator = make_generator(seed, 1, device)
         generator = make_generator(seed, 0, device)
-        self.encoder = make_encoder(
-            self.scaling, config.encoder, generator=generator, random_shift=config.random_shift
-        )
+        self.encoder = encoder_of(config, self.scaling, generator)
         width, self.action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = Critics(
             config.critics,

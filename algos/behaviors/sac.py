@@ -24,14 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from orlog.algos.gaussians import sample_squashed
-from orlog.algos.networks import (
-    TwinCritic,
-    bellman_targets,
-    make_generator,
-    make_network,
-    update_target,
-)
-from orlog.algos.optimizers import Adam, descend
+from orlog.algos.networks import TwinCritic, bellman_targets, make_generator, make_network
+from orlog.algos.optimizers import Adam, descend, update_target
 from orlog.algos.settings import check_settings
 from orlog.datasets.recipes.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 

@@ -17,11 +17,10 @@ from orlog.algos.networks import (
     Scaling,
     TwinCritic,
     bellman_targets,
-    frozen,
     make_generator,
     make_network,
-    update_target,
 )
+from orlog.algos.optimizers import frozen, update_target
 from orlog.algos.relu_networks import BLOCK, WIDE, products_in
 
 FLOATS = st.floats(-100, 100, width=32)
