@@ -50,12 +50,7 @@ from torch import Tensor
 
 from orlog.algos import iql
 from orlog.algos.encoders import EncoderKind, Observations
-from orlog.algos.goal_networks import (
-    GoalEncoder,
-    expectile_loss,
-    log_likelihood,
-    make_mean_network,
-)
+from orlog.algos.goal_networks import GoalEncoder, expectile_loss, log_likelihood, make_mean_network
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network
 from orlog.algos.optimizers import Adam, descend, parameters_of, update_target
 from orlog.algos.settings import check_settings
