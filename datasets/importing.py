@@ -16,19 +16,25 @@ from orlog.base.files import (
     unfinished_folder,
 )
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats.formats import choose_format, read_version
-from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused
-from orlog.datasets.interchange.carried_sums import note_table, noted_sums
-from orlog.datasets.interchange.episodes import Found, Options
-from orlog.datasets.interchange.said_spaces import (
+from orlog.datasets.formats._shared.carried_sums import (
+    note_table,
+    noted_sums,
+)
+from orlog.datasets.formats._shared.episodes import (
+    Found,
+    Options,
+)
+from orlog.datasets.formats._shared.said_spaces import (
     Bound,
     EnvironmentLike,
     SaidSpaces,
     of_environment,
 )
-from orlog.datasets.interchange.sums import check_sums
+from orlog.datasets.formats._shared.sums import check_sums
+from orlog.datasets.formats.formats import choose_format, read_version
+from orlog.datasets.home.consent import note_environment
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.manifests.index import ForeignEntry, ForeignFile

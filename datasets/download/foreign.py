@@ -40,10 +40,13 @@ from orlog.datasets.download.objects import (
 )
 from orlog.datasets.download.sources import ForeignFileSource
 from orlog.datasets.download.transfer import Expected, Fetched, Limiter, Mirror, fetch_object
+from orlog.datasets.formats._shared.episodes import (
+    Found,
+    Options,
+)
 from orlog.datasets.formats.formats import Format, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer

@@ -4,7 +4,7 @@
     /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
     /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
 
-d3rlpy keeps T observations for T actions. `interchange/known_lengths.py` says what becomes of the last row: of an
+d3rlpy keeps T observations for T actions. `_shared/known_lengths.py` says what becomes of the last row: of an
 episode that ended the task its final observation is missing, of any other it is that row's observation.
 We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
 `version` and `columns` are not read: texts of any length are where HDF5 itself hangs in damaged files.
@@ -27,12 +27,19 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import MISSING, count_choices, unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import (
+    MISSING,
+    count_choices,
+    unbounded_space,
+)
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.hdf5_files import (
     child,
     create_hdf5,
     has_child,
@@ -43,7 +50,11 @@ from orlog.datasets.interchange.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.formats._shared.known_lengths import (
+    EpisodeCutter,
+    Rows,
+)
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError

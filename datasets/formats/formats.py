@@ -1,7 +1,9 @@
-"""The formats of third-party files; every other module of this package declares one.
+"""The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-A module declares its format with a constant named `FORMAT`, and nothing else has to know about it.
+That file has a constant named `FORMAT`, and nothing else has to know about it. `_shared/` has what several use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
+
+A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (docs/your-own-format.md).
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import pkgutil
 import runpy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,9 +20,19 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.interchange.episodes import Asked, Found, Opened, Options, write_episodes
-from orlog.datasets.interchange.hdf5_files import has_child, is_hdf5, look_inside
-from orlog.datasets.interchange.said_spaces import SaidSpaces, of_benchmark
+from orlog.datasets.formats._shared.episodes import Asked as Asked
+from orlog.datasets.formats._shared.episodes import Found, Options, write_episodes
+from orlog.datasets.formats._shared.episodes import Opened as Opened
+from orlog.datasets.formats._shared.episodes import Steps as Steps
+from orlog.datasets.formats._shared.hdf5_files import (
+    has_child,
+    is_hdf5,
+    look_inside,
+)
+from orlog.datasets.formats._shared.said_spaces import (
+    SaidSpaces,
+    of_benchmark,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -73,13 +84,18 @@ class Format:
 
 
 def formats() -> dict[str, Format]:
-    """Return each format by the name of its module, sorted."""
-    package = orlog.datasets.formats
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    modules.discard(__name__.rpartition(".")[2])
+    """Return each format by the name of its module or folder, sorted."""
+    here = __name__.rpartition(".")[0]
+    modules: dict[str, str] = {}
+    for folder in map(Path, orlog.datasets.formats.__path__):
+        modules |= {file.stem: f"{here}.{file.stem}" for file in folder.glob("*.py")}
+        modules |= {
+            file.parent.name: f"{here}.{file.parent.name}.format"
+            for file in folder.glob("*/format.py")
+        }
+    modules.pop(__name__.rpartition(".")[2])
     return {
-        module: importlib.import_module(f"{package.__name__}.{module}").FORMAT
-        for module in sorted(modules)
+        name: importlib.import_module(module).FORMAT for name, module in sorted(modules.items())
     }
 
 

@@ -26,17 +26,25 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     BUFFER_BYTES,
     array_of,
     check_pyarrow,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, same_numbers
-from orlog.datasets.interchange.minari_metadata import (
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.minari.frames import (
+    decoded_frames,
+    row_bytes,
+    same_numbers,
+)
+from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     Metadata,
     find_data,

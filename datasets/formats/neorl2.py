@@ -23,16 +23,23 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.interchange.row_bytes import rows_differ
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flat_rows import (
+    FlatRows,
+    open_flat_rows,
+)
+from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
 ENDINGS = (".parquet", ".pq")

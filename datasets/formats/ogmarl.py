@@ -28,10 +28,17 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.known_lengths import (
+    EpisodeCutter,
+    Rows,
+)
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
 

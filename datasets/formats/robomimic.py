@@ -29,12 +29,15 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -47,7 +50,8 @@ from orlog.datasets.interchange.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.interchange.row_bytes import rows_differ
+from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError

@@ -31,17 +31,22 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.neorl2 import is_neorl2
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.known_lengths import EpisodeCutter
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Options,
+    Steps,
+)
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.known_lengths import EpisodeCutter
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_d4rl,

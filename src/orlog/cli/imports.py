@@ -19,7 +19,7 @@ from orlog.base.terminal import (
 from orlog.cli.application import AsJson, Imports, Name, app
 
 if TYPE_CHECKING:
-    from orlog.datasets.interchange.episodes import Found
+    from orlog.datasets.formats._shared.episodes import Found
 
 
 BOUND = "NUMBER[,..]"

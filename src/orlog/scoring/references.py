@@ -60,7 +60,7 @@ def references_of(manifest: Manifest) -> References | None:
 
 def _minari_references(manifest: Manifest) -> PublishedReferences | None:
     """Return the reference returns that a dataset of Minari has in its metadata, or None."""
-    from orlog.datasets.interchange.minari_metadata import references_in
+    from orlog.datasets.formats.minari.metadata import references_in
 
     returns, environment = references_in(manifest.description), manifest.environment
     if returns is None or environment is None:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from orlog.datasets.formats._shared.episodes import (
+    Found,
+    Options,
+)
 from orlog.datasets.formats.formats import Format, read_version
-from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.formats import d4rl as d4rl_reader
+from orlog.datasets.formats._shared import flat_rows
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import read_version
-from orlog.datasets.interchange import flat_rows
-from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.formats import ogbench
-from orlog.datasets.interchange.episodes import Options
-from orlog.datasets.interchange.ogbench_tasks import find_task
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.ogbench import format as ogbench
+from orlog.datasets.formats.ogbench.tasks import find_task
 from orlog.errors import SchemaError
 from orlog.manifests.shipped import records_folder
 from tests.datasets.formats.reading import read_files

@@ -5,10 +5,10 @@
     DUMP/storage/..   DUMP/storage/storage_metadata.json "len"   DUMP/writer/metadata.json "cursor"
                       the same, as a replay buffer's `dumps(DUMP)` makes it
 
-`interchange/tensordict_files.py` shows the files. Tensors that are also in `next` are observations: `observation`
+`torchrl/tensordict_files.py` shows the files. Tensors that are also in `next` are observations: `observation`
 alone becomes a Box, several a Dict. Episodes end at a flag and where the trajectory's id changes; everywhere
 else the next observation must be the observation that follows. TorchRL's own downloads have zeros as the next
-observation of all ends: those are taken as missing, as `interchange/known_lengths.py` says. All other
+observation of all ends: those are taken as missing, as `_shared/known_lengths.py` says. All other
 tensors with a row a step become infos. https://docs.pytorch.org/rl
 """
 
@@ -25,13 +25,23 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import (
+    count_choices,
+    unbounded_space,
+)
+from orlog.datasets.formats._shared.known_lengths import (
+    EpisodeCutter,
+    Rows,
+)
+from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
-from orlog.datasets.interchange.row_bytes import rows_differ
-from orlog.datasets.interchange.tensordict_files import (
+from orlog.datasets.formats.torchrl.tensordict_files import (
     META,
     TensorColumn,
     read_document,

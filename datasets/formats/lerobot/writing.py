@@ -26,8 +26,8 @@ import numpy as np
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
-from orlog.datasets.interchange.image_tables import encoded_images
-from orlog.datasets.interchange.lerobot_exports import (
+from orlog.datasets.formats.lerobot.episode_statistics import FeatureStatistics
+from orlog.datasets.formats.lerobot.exports import (
     EPISODE,
     FINAL,
     KEPT,
@@ -35,8 +35,8 @@ from orlog.datasets.interchange.lerobot_exports import (
     Kept,
     image_shape,
 )
-from orlog.datasets.interchange.lerobot_metadata import INFO
-from orlog.datasets.interchange.lerobot_statistics import FeatureStatistics
+from orlog.datasets.formats.lerobot.image_tables import encoded_images
+from orlog.datasets.formats.lerobot.metadata import INFO
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec

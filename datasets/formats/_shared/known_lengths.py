@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.interchange.episodes import Steps
-from orlog.datasets.interchange.flat_rows import MISSING
+from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.flat_rows import MISSING
 from orlog.errors import SchemaError
 
 HELD = 2

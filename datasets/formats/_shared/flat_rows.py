@@ -22,8 +22,11 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.interchange.episodes import Opened, Steps
-from orlog.datasets.interchange.row_bytes import rows_differ
+from orlog.datasets.formats._shared.episodes import (
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
 

@@ -16,9 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns, Episode
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.tf_examples import example_bytes
-from orlog.datasets.interchange.tfds_metadata import (
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats.rlds.metadata import (
     DEFAULT_TEMPLATE,
     FEATURES_FILE,
     INFO_FILE,
@@ -27,8 +26,9 @@ from orlog.datasets.interchange.tfds_metadata import (
     Own,
     own_to_json,
 )
-from orlog.datasets.interchange.tfds_values import import_pillow
-from orlog.datasets.interchange.tfrecord_files import write_record
+from orlog.datasets.formats.rlds.tf_examples import example_bytes
+from orlog.datasets.formats.rlds.tfrecord_files import write_record
+from orlog.datasets.formats.rlds.values import import_pillow
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 

@@ -1,7 +1,7 @@
 """Reads LeRobotDataset folders, versions 1, 2.0, 2.1 and 3.0, and writes 3.0: a row for each frame.
 
-    meta/        features, frames per second, episodes: see `interchange/lerobot_metadata.py`,
-                 and `interchange/lerobot_version1.py` for version 1, which has less of them
+    meta/        features, frames per second, episodes: see `lerobot/metadata.py`,
+                 and `lerobot/version1.py` for version 1, which has less of them
     data/chunk-*/file-*.parquet, episode_*.parquet      one column a feature
     videos/      frames of the features that are videos
 
@@ -12,7 +12,7 @@ cut off gives it, and its action is left out. Where the last two rows are both d
 one is the final observation of an episode that ended. Images (PNG in the tables) are decoded without
 loss, and frames of videos as they were encoded, each found by its timestamp. `episodes/task` holds the
 task in words. Other features become infos. Order, counts and lengths are compared with the metadata.
-What orlog wrote comes back whole: `interchange/lerobot_exports.py`. https://github.com/huggingface/lerobot
+What orlog wrote comes back whole: `lerobot/exports.py`. https://github.com/huggingface/lerobot
 """
 
 from __future__ import annotations
@@ -27,21 +27,31 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange import lerobot_version1 as version1
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     reading_arrow,
     table_batches,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.image_tables import decoded_images
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
-from orlog.datasets.interchange.lerobot_exports import KeptRows, read_kept
-from orlog.datasets.interchange.lerobot_metadata import (
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.known_lengths import (
+    EpisodeCutter,
+    Rows,
+)
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.lerobot import version1
+from orlog.datasets.formats.lerobot.exports import (
+    KeptRows,
+    read_kept,
+)
+from orlog.datasets.formats.lerobot.image_tables import decoded_images
+from orlog.datasets.formats.lerobot.metadata import (
     INFO,
     Episodes,
     Videos,
@@ -49,7 +59,11 @@ from orlog.datasets.interchange.lerobot_metadata import (
     read_episodes,
     tables_in,
 )
-from orlog.datasets.interchange.lerobot_writing import COUNTERS, lerobot_losses, write_lerobot
+from orlog.datasets.formats.lerobot.writing import (
+    COUNTERS,
+    lerobot_losses,
+    write_lerobot,
+)
 from orlog.errors import IntegrityError, SchemaError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")

@@ -23,11 +23,21 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.values import space_columns, unflatten
-from orlog.datasets.interchange.arrow_files import array_of, reading_arrow
-from orlog.datasets.interchange.episodes import Steps
-from orlog.datasets.interchange.image_tables import decoded_images
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
-from orlog.datasets.interchange.lerobot_metadata import Episodes, read_document, tables_in
+from orlog.datasets.formats._shared.arrow_files import (
+    array_of,
+    reading_arrow,
+)
+from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats._shared.known_lengths import (
+    EpisodeCutter,
+    Rows,
+)
+from orlog.datasets.formats.lerobot.image_tables import decoded_images
+from orlog.datasets.formats.lerobot.metadata import (
+    Episodes,
+    read_document,
+    tables_in,
+)
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord

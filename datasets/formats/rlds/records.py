@@ -14,10 +14,12 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import MISSING, unbounded_space
-from orlog.datasets.interchange.tf_examples import read_example
-from orlog.datasets.interchange.tfds_metadata import (
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import (
+    MISSING,
+    unbounded_space,
+)
+from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,
     METADATA_FILE,
@@ -26,14 +28,19 @@ from orlog.datasets.interchange.tfds_metadata import (
     Own,
     plain_text,
 )
-from orlog.datasets.interchange.tfds_values import (
+from orlog.datasets.formats.rlds.tf_examples import read_example
+from orlog.datasets.formats.rlds.tfrecord_files import (
+    near_record,
+    open_tfrecord,
+    record_spans,
+)
+from orlog.datasets.formats.rlds.values import (
     Column,
     image_shape,
     import_pillow,
     stored_names,
 )
-from orlog.datasets.interchange.tfds_writing import SPLIT
-from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord, record_spans
+from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
 

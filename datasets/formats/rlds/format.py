@@ -27,13 +27,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import MISSING
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import MISSING
-from orlog.datasets.interchange.rlds_records import Features, Plan, look_at_all, stored_dtype
-from orlog.datasets.interchange.tf_examples import Feature, read_example
-from orlog.datasets.interchange.tfds_metadata import (
+from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,
     DatasetInfo,
@@ -43,9 +45,27 @@ from orlog.datasets.interchange.tfds_metadata import (
     read_info,
     read_own,
 )
-from orlog.datasets.interchange.tfds_values import Column
-from orlog.datasets.interchange.tfds_writing import SEED, SPLIT, TfdsWriter, tfds_losses
-from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord
+from orlog.datasets.formats.rlds.records import (
+    Features,
+    Plan,
+    look_at_all,
+    stored_dtype,
+)
+from orlog.datasets.formats.rlds.tf_examples import (
+    Feature,
+    read_example,
+)
+from orlog.datasets.formats.rlds.tfrecord_files import (
+    near_record,
+    open_tfrecord,
+)
+from orlog.datasets.formats.rlds.values import Column
+from orlog.datasets.formats.rlds.writing import (
+    SEED,
+    SPLIT,
+    TfdsWriter,
+    tfds_losses,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
-from orlog.datasets.interchange.tfrecord_files import Span
+from orlog.datasets.formats.rlds.tfrecord_files import Span
 from orlog.errors import IntegrityError
 
 Kind = Literal["bytes", "float", "int64"]

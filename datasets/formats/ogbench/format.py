@@ -6,7 +6,7 @@
     qpos qvel button_states ..    (S, ..) in some files  kept as infos, without the last row
 
 There are no rewards: goals are chosen when training, and rewards here are zeros. With `--task` they are those
-of a single task, as `interchange/ogbench_tasks.py` computes them. `NAME.npz` and `NAME-val.npz`, or many
+of a single task, as `ogbench/tasks.py` computes them. `NAME.npz` and `NAME-val.npz`, or many
 such files (`NAME-000.npz`, `NAME-000-val.npz`, ..), make one dataset, whose `episodes/split` is `train` or
 `val`. https://github.com/seohongpark/ogbench, `ogbench/utils.py`.
 """
@@ -22,13 +22,28 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.npz_files import (
+    NpzFile,
+    is_npz,
+    open_npz,
+)
+from orlog.datasets.formats._shared.npz_writing import (
+    NpzWriter,
+    npz_writer,
+)
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz
-from orlog.datasets.interchange.npz_writing import NpzWriter, npz_writer
-from orlog.datasets.interchange.ogbench_tasks import Task, find_task, with_rewards
+from orlog.datasets.formats.ogbench.tasks import (
+    Task,
+    find_task,
+    with_rewards,
+)
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 

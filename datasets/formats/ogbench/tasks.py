@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.interchange.episodes import Steps
+from orlog.datasets.formats._shared.episodes import Steps
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.shipped import records_folder

@@ -24,10 +24,13 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import (
+    Asked,
+    Opened,
+    Steps,
+)
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -38,13 +41,14 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
-from orlog.datasets.interchange.minari_frames import (
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.minari.frames import (
     decoded_frames,
     is_jpeg,
     row_bytes,
     same_numbers,
 )
-from orlog.datasets.interchange.minari_metadata import (
+from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     dataset_id,
     find_data,
