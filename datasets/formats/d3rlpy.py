@@ -4,7 +4,7 @@
     /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
     /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
 
-d3rlpy keeps T observations for T actions. `_shared/known_lengths.py` says what becomes of the last row: of an
+d3rlpy keeps T observations for T actions. `_shared/episode_cutter.py` says what becomes of the last row: of an
 episode that ended the task its final observation is missing, of any other it is that row's observation.
 We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
 `version` and `columns` are not read: texts of any length are where HDF5 itself hangs in damaged files.
@@ -27,17 +27,15 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import (
+from orlog.datasets.formats._shared.episode_cutter import (
     MISSING,
-    count_choices,
-    unbounded_space,
+    EpisodeCutter,
+    Rows,
+    ends_of_lengths,
 )
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.hdf5_files import (
     child,
@@ -49,10 +47,6 @@ from orlog.datasets.formats._shared.hdf5_files import (
     open_hdf5,
     reading,
     write_checked,
-)
-from orlog.datasets.formats._shared.known_lengths import (
-    EpisodeCutter,
-    Rows,
 )
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
@@ -167,7 +161,7 @@ class _Reader:
             total_steps=sum(lengths),
             doubts=self.doubts,
         )
-        cutter = EpisodeCutter(lengths, self._where)
+        cutter = EpisodeCutter(ends_of_lengths(lengths), self._where)
         opened.steps = _steps(rows, cutter, opened, self._where)
         return opened
 

@@ -13,14 +13,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-)
-from orlog.datasets.formats._shared.flat_rows import (
-    FlatRows,
-    open_flat_rows,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
 from orlog.datasets.formats._shared.hdf5_files import (
     child,
     has_child,

@@ -28,16 +28,9 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.known_lengths import (
-    EpisodeCutter,
-    Rows,
-)
 from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
@@ -274,7 +267,7 @@ def _steps(
 ) -> Iterator[Steps]:
     splits = [uid for uid, several in zip(uids, lengths, strict=True) for _ in several]
     cutter = EpisodeCutter(
-        [length for several in lengths for length in several],
+        ends_of_lengths([length for several in lengths for length in several]),
         vaults[0].where,
         metadata=lambda episode: {"split": splits[episode]} if splits[episode] else {},
     )

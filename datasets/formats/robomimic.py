@@ -29,11 +29,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats._shared.flat_writing import file_stem

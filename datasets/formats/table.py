@@ -37,14 +37,9 @@ from orlog.datasets.formats._shared.arrow_files import (
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Options,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.known_lengths import EpisodeCutter
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.errors import SchemaError
@@ -410,7 +405,7 @@ def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
 
 
 def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
-    cutter = EpisodeCutter(checked.lengths.tolist(), table.where)
+    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where)
     names = [name for found in layout.columns.values() for name in found]
     first = 0
     for block in table.blocks(list(dict.fromkeys(names))):

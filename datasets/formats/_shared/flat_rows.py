@@ -22,10 +22,8 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
+from orlog.datasets.formats._shared.episodes import Opened, Steps
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.errors import SchemaError
 from orlog.manifests.counterparts import BenchmarkEnvironment
@@ -35,9 +33,16 @@ LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
-HELD = 2  # rows
-MISSING = "final_observation_missing"
 FLOATS = ("float16", "float32", "float64")
+ROLES = {
+    "observations": "observation",
+    "next_observations": "next_observation",
+    "actions": "action",
+    "rewards": "reward",
+    "terminals": "terminated",
+    "timeouts": "truncated",
+}
+"""What D4RL's names of columns are to an `EpisodeCutter`."""
 
 
 def open_flat_rows(
@@ -71,30 +76,32 @@ def open_flat_rows(
         reward_dtype=rows.dtypes["rewards"],
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
-    opened.steps = _steps(rows, _Cutter(rows, horizon), reading, opened.doubts)
+    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.doubts)
     return opened
 
 
 def _steps(
     rows: FlatRows,
-    cutter: _Cutter,
+    ends: _Ends,
     reading: Callable[[str], AbstractContextManager[None]],
     doubts: list[str],
 ) -> Iterator[Steps]:
+    cutter = EpisodeCutter(ends, rows.where)
     for start in range(0, rows.count, rows.block_rows):
-        stop = min(rows.count, start + rows.block_rows)
         with reading(rows.where):
-            block = rows.read(start, stop)
-        yield from cutter.add(block, is_last=stop == rows.count)
-    doubts += _remarks(cutter, rows)
+            block = rows.read(start, min(rows.count, start + rows.block_rows))
+        if ends.horizon is not None:
+            block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
+        yield from cutter.add({rows.role(key): values for key, values in block.items()})
+    doubts += _remarks(cutter, ends, rows)
 
 
-def _remarks(cutter: _Cutter, rows: FlatRows) -> list[str]:
+def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows) -> list[str]:
     """Return what those who use the data should know about how they were read."""
     said = []
-    if cutter.horizon is not None:
+    if ends.horizon is not None:
         said.append(
-            f"The file has no timeouts: episodes were taken to be truncated after {cutter.horizon:,} "
+            f"The file has no timeouts: episodes were taken to be truncated after {ends.horizon:,} "
             "steps."
         )
     if cutter.left_out:
@@ -107,9 +114,9 @@ def _remarks(cutter: _Cutter, rows: FlatRows) -> list[str]:
             f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
             f"stand for it, and episodes/{MISSING} is true."
         )
-    if cutter.joints:
+    if ends.joints:
         said.append(
-            f"In {cutter.joints:,} places next_observations is not the observation that follows, and "
+            f"In {ends.joints:,} places next_observations is not the observation that follows, and "
             "no flag ends the episode: it was taken to be truncated there."
         )
     if rows.choices and rows.benchmark is None:
@@ -130,7 +137,6 @@ class FlatRows:
         count: Rows, a step each.
         dtypes: What numbers each column will have here, by key.
         shapes: Shape of one row of each, by key.
-        infos: Keys of more columns, by the name of the column here.
         left_out: Keys of columns that are not one row a step.
         block_rows: Rows to read at once.
     """
@@ -160,7 +166,8 @@ class FlatRows:
         Raises:
             SchemaError: they do not, or do not fit the benchmark's environment.
         """
-        self.where, self.infos, self.left_out = where, dict(infos), list(left_out)
+        self.where, self.left_out = where, list(left_out)
+        self._infos = {key: name for name, key in infos.items()}
         self.benchmark = benchmark
         self.choices = choices if benchmark is None else benchmark.actions.choices
         self._columns = dict(columns)
@@ -187,6 +194,10 @@ class FlatRows:
     def has_next(self) -> bool:
         """Whether the observation after each step is known."""
         return "next_observations" in self._columns
+
+    def role(self, key: str) -> str:
+        """Return what a column is to an `EpisodeCutter`."""
+        return ROLES.get(key) or f"infos/{self._infos[key]}"
 
     @property
     def needs_horizon(self) -> bool:
@@ -281,65 +292,29 @@ class FlatRows:
 
 
 @dataclasses.dataclass
-class _Cutter:
-    """Cuts rows into episodes as they come.
-
-    The last two rows of a block are held until it is known whether their episode goes on.
+class _Ends:
+    """Says where episodes of flat rows end.
 
     Attributes:
         horizon: Steps after which an episode is truncated; None where the file says it.
-        left_out: Steps that were left out.
-        missing: Episodes without a final observation.
         joints: Places that no flag says an episode ends at, and the observations do.
     """
 
     rows: FlatRows
     horizon: int | None = None
-    left_out: int = 0
-    missing: int = 0
     joints: int = 0
-    _held: Block | None = None
-    _first: int = 0  # place in the file of the first row that is held
-    _is_inside: bool = False  # whether steps of the open episode were given
     _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
 
-    def add(self, block: Block, *, is_last: bool) -> Iterator[Steps]:
-        """Yield what the next rows of the file complete."""
-        if self.horizon is not None:
-            block["timeouts"] = self._find_timeouts(block["terminals"], self.horizon)
-        count = len(block["rewards"])
-        if self._held is not None:
-            joined = {
-                key: np.concatenate((self._held[key], values[:HELD]))
-                for key, values in block.items()
-            }
-            yield from self._cut(joined, is_last=is_last and count <= HELD)
-            if count <= HELD:
-                return
-            # What is still held of these rows comes again, before all others, which are not copied.
-            again = len(self._held["rewards"])
-            block = {key: values[HELD - again :] for key, values in block.items()}
-        yield from self._cut(block, is_last=is_last)
-
-    def _cut(self, block: Block, *, is_last: bool) -> Iterator[Steps]:
-        """Yield what these rows complete, and hold the last ones."""
-        count = len(block["rewards"])
-        ends = block["terminals"] | block["timeouts"]
-        if is_last:
+    def __call__(self, rows: Rows, first: int) -> np.ndarray:
+        """Return after which rows an episode ends, (n,) bool, `first` being the place of the first one."""
+        ends: np.ndarray = rows["terminated"] | rows["truncated"]
+        if first + len(ends) == self.rows.count:
             ends[-1] = True
         if self.rows.has_next:
-            self._find_joints(block, ends)
-        start = 0
-        for end in np.flatnonzero(ends).tolist():
-            yield from self._end(block, start, end + 1)
-            start = end + 1
-        keep = min(HELD, count - start)
-        if count - start > keep:
-            yield self._steps(block, start, count - keep, block["observations"][count - keep])
-        self._held = {key: values[count - keep :] for key, values in block.items()}
-        self._first += count - keep
+            self._find_joints(rows, first, ends)
+        return ends
 
-    def _find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
+    def find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
         """Return where episodes of the next rows of the file reach the horizon."""
         timeouts = np.zeros(len(terminals), bool)
         first = -self._open_steps
@@ -349,57 +324,20 @@ class _Cutter:
             first = end + 1
         return timeouts
 
-    def _find_joints(self, block: Block, ends: np.ndarray) -> None:
+    def _find_joints(self, rows: Rows, first: int, ends: np.ndarray) -> None:
         """End episodes where observations do not follow each other, as where files were joined."""
-        odd = rows_differ(block["next_observations"][:-1], block["observations"][1:])
+        odd = rows_differ(rows["next_observation"][:-1], rows["observation"][1:])
         torn = np.flatnonzero(odd & ~ends[:-1])
         ends[torn] = True
         self.joints += len(torn)
         if self.joints > max(FEW_JOINTS, self.rows.count // STEPS_PER_JOINT):
-            step = self._first + int(torn[0])
+            step = first + int(torn[0])
             raise SchemaError(
                 f"{self.rows.where}, next_observations: that of step {step} is not the "
                 f"observation of step {step + 1}, and neither terminals nor timeouts end an episode "
                 f"there, as in {self.joints - len(torn)} earlier places; so these are not next "
                 "observations."
             )
-
-    def _end(self, block: Block, start: int, stop: int) -> Iterator[Steps]:
-        """Yield the rest of an episode."""
-        is_terminal = bool(block["terminals"][stop - 1])
-        is_missing = is_terminal and not self.rows.has_next
-        if self.rows.has_next:
-            final = block["next_observations"][stop - 1]
-        elif is_terminal:
-            final = np.zeros_like(block["observations"][0])
-            self.missing += 1
-        else:
-            stop -= 1
-            final = block["observations"][stop]
-            self.left_out += 1
-            if start == stop and not self._is_inside:
-                return
-        steps = self._steps(block, start, stop, final)
-        self._is_inside = False
-        yield dataclasses.replace(
-            steps,
-            ends=True,
-            terminated=is_terminal,
-            truncated=not is_terminal or bool(block["timeouts"][stop - 1]),
-            metadata={} if self.rows.has_next else {MISSING: is_missing},
-        )
-
-    def _steps(self, block: Block, start: int, stop: int, after: np.ndarray) -> Steps:
-        """Return steps of an episode, with the observation after the last one."""
-        first = start + 1 if self._is_inside else start
-        self._is_inside = True
-        return Steps(
-            observations=np.concatenate((block["observations"][first:stop], after[None])),
-            actions=block["actions"][start:stop],
-            rewards=block["rewards"][start:stop],
-            ends=False,
-            infos={name: block[key][start:stop] for name, key in self.rows.infos.items()},
-        )
 
 
 def count_choices(actions: Any, where: str) -> int:

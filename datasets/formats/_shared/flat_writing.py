@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from orlog.datasets.formats._shared.flat_rows import MISSING
+from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 

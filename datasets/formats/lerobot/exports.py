@@ -23,21 +23,11 @@ import numpy as np
 
 from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.values import space_columns, unflatten
-from orlog.datasets.formats._shared.arrow_files import (
-    array_of,
-    reading_arrow,
-)
+from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Steps
-from orlog.datasets.formats._shared.known_lengths import (
-    EpisodeCutter,
-    Rows,
-)
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
-from orlog.datasets.formats.lerobot.metadata import (
-    Episodes,
-    read_document,
-    tables_in,
-)
+from orlog.datasets.formats.lerobot.metadata import Episodes, read_document, tables_in
 from orlog.errors import IntegrityError, SchemaError, clause
 from orlog.manifests.columns import ColumnSpec
 from orlog.manifests.manifest import EnvironmentRecord
@@ -186,7 +176,7 @@ class KeptRows:
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        return EpisodeCutter(episodes.lengths, self._where, can_just_stop=True)
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, can_just_stop=True)
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""

@@ -33,23 +33,13 @@ from orlog.datasets.formats._shared.arrow_files import (
     reading_arrow,
     table_batches,
 )
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.known_lengths import (
-    EpisodeCutter,
-    Rows,
-)
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.lerobot import version1
-from orlog.datasets.formats.lerobot.exports import (
-    KeptRows,
-    read_kept,
-)
+from orlog.datasets.formats.lerobot.exports import KeptRows, read_kept
 from orlog.datasets.formats.lerobot.image_tables import decoded_images
 from orlog.datasets.formats.lerobot.metadata import (
     INFO,
@@ -59,11 +49,7 @@ from orlog.datasets.formats.lerobot.metadata import (
     read_episodes,
     tables_in,
 )
-from orlog.datasets.formats.lerobot.writing import (
-    COUNTERS,
-    lerobot_losses,
-    write_lerobot,
-)
+from orlog.datasets.formats.lerobot.writing import COUNTERS, lerobot_losses, write_lerobot
 from orlog.errors import IntegrityError, SchemaError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -215,7 +201,7 @@ class _Features:
         """Return what cuts the rows of all files, which come next, into episodes."""
         tasks = episodes.tasks
         return EpisodeCutter(
-            episodes.lengths,
+            ends_of_lengths(episodes.lengths),
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,

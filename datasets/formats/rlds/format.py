@@ -27,13 +27,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import MISSING
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import MISSING
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -45,27 +41,11 @@ from orlog.datasets.formats.rlds.metadata import (
     read_info,
     read_own,
 )
-from orlog.datasets.formats.rlds.records import (
-    Features,
-    Plan,
-    look_at_all,
-    stored_dtype,
-)
-from orlog.datasets.formats.rlds.tf_examples import (
-    Feature,
-    read_example,
-)
-from orlog.datasets.formats.rlds.tfrecord_files import (
-    near_record,
-    open_tfrecord,
-)
+from orlog.datasets.formats.rlds.records import Features, Plan, look_at_all, stored_dtype
+from orlog.datasets.formats.rlds.tf_examples import Feature, read_example
+from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord
 from orlog.datasets.formats.rlds.values import Column
-from orlog.datasets.formats.rlds.writing import (
-    SEED,
-    SPLIT,
-    TfdsWriter,
-    tfds_losses,
-)
+from orlog.datasets.formats.rlds.writing import SEED, SPLIT, TfdsWriter, tfds_losses
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 

@@ -14,11 +14,9 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import (
-    MISSING,
-    unbounded_space,
-)
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,
@@ -29,17 +27,8 @@ from orlog.datasets.formats.rlds.metadata import (
     plain_text,
 )
 from orlog.datasets.formats.rlds.tf_examples import read_example
-from orlog.datasets.formats.rlds.tfrecord_files import (
-    near_record,
-    open_tfrecord,
-    record_spans,
-)
-from orlog.datasets.formats.rlds.values import (
-    Column,
-    image_shape,
-    import_pillow,
-    stored_names,
-)
+from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
+from orlog.datasets.formats.rlds.values import Column, image_shape, import_pillow, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named

@@ -8,7 +8,7 @@
 `torchrl/tensordict_files.py` shows the files. Tensors that are also in `next` are observations: `observation`
 alone becomes a Box, several a Dict. Episodes end at a flag and where the trajectory's id changes; everywhere
 else the next observation must be the observation that follows. TorchRL's own downloads have zeros as the next
-observation of all ends: those are taken as missing, as `_shared/known_lengths.py` says. All other
+observation of all ends: those are taken as missing, as `_shared/episode_cutter.py` says. All other
 tensors with a row a step become infos. https://docs.pytorch.org/rl
 """
 
@@ -25,20 +25,10 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import (
-    count_choices,
-    unbounded_space,
-)
-from orlog.datasets.formats._shared.known_lengths import (
-    EpisodeCutter,
-    Rows,
-)
+from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.torchrl.tensordict_files import (
@@ -155,7 +145,9 @@ class _Reader:
             IntegrityError: a file changed while it was read.
         """
         ends = self._ends()
-        cutter = EpisodeCutter(np.diff(ends, prepend=-1).tolist(), self._where, can_just_stop=True)
+        cutter = EpisodeCutter(
+            ends_of_lengths(np.diff(ends, prepend=-1)), self._where, can_just_stop=True
+        )
         is_missing = self._has_next and self._ends_in_zeros(ends)
         if is_missing:
             self.doubts.append(

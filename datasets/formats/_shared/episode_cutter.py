@@ -1,4 +1,4 @@
-"""Rows of episodes whose lengths are known, a row for each step, as logs and robots' datasets have them.
+"""Cuts rows, one for each step, into episodes, as logs, benchmarks and robots' datasets have them.
 
 What followed the last row of an episode is not among them, unless there are next observations. A row that
 ends the task keeps its step with a final observation of zeros, and `episodes/final_observation_missing`
@@ -13,17 +13,36 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.episodes import Steps
-from orlog.datasets.formats._shared.flat_rows import MISSING
 from orlog.errors import SchemaError
 
 HELD = 2
+MISSING = "final_observation_missing"
 Rows = dict[str, np.ndarray]
 """Columns of equal length by what they are: `observation`, or `observation/NAME` for the parts of a Dict,
 `action` likewise, `reward`, and where they are known `terminated`, `truncated`, `next_observation` and `infos/NAME`."""
+Ends = Callable[[Rows, int], np.ndarray]
+"""Says after which of some rows an episode ends, (n,) bool, given the place of the first one among all. Of the
+last row it need not know it yet: that one comes again, before those that follow."""
+
+
+def ends_of_lengths(lengths: Sequence[int] | np.ndarray) -> Ends:
+    """Return where episodes of these lengths end, one after the other."""
+    last_rows = np.cumsum(np.asarray(lengths, np.int64)) - 1
+
+    def ends(rows: Rows, first: int) -> np.ndarray:
+        count = len(rows["reward"])
+        between = np.searchsorted(last_rows, (first, first + count))
+        found = np.zeros(count, bool)
+        found[last_rows[slice(*between)] - first] = True
+        return found
+
+    return ends
 
 
 class EpisodeCutter:
     """Cuts rows into episodes as they come.
+
+    The last two rows are held: the last one may be left out, and the one before it then ends the episode.
 
     Attributes:
         left_out: Rows that were left out.
@@ -33,7 +52,7 @@ class EpisodeCutter:
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        ends: Ends,
         where: str,
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
@@ -43,7 +62,7 @@ class EpisodeCutter:
         """Take what is known of the episodes.
 
         Args:
-            lengths: Rows of each episode, in their order.
+            ends: Says where they end.
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
             can_just_stop: Whether an episode that no flag ends just stops; else it was cut off.
@@ -52,12 +71,12 @@ class EpisodeCutter:
         """
         self.left_out = self.missing = self.finals = 0
         self._has_final_rows = has_final_rows
-        self._lengths, self._where, self._metadata = lengths, where, metadata
+        self._ends, self._where, self._metadata = ends, where, metadata
         self._can_just_stop = can_just_stop
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
         self._episode = 0
-        self._given = 0  # rows of the open episode that were given
+        self._is_inside = False  # whether steps of the open episode were given
 
     def add(self, rows: Rows) -> Iterator[Steps]:
         """Yield what the next rows complete; all calls have the same columns.
@@ -80,20 +99,16 @@ class EpisodeCutter:
     def _cut(self, rows: Rows) -> Iterator[Steps]:
         """Yield what these rows complete, and hold the last ones."""
         count, start = len(rows["reward"]), 0
-        while self._episode < len(self._lengths):
-            stop = start + int(self._lengths[self._episode]) - self._given
-            if stop > count:
-                break
-            last = self._end(rows, start, stop)
+        for end in np.flatnonzero(self._ends(rows, self._first)).tolist():
+            last = self._end(rows, start, end + 1)
             if last is not None:
                 yield last
-            start, self._given, self._episode = stop, 0, self._episode + 1
-        # Two rows stay: the last one may be left out, and the one before it then ends the episode.
+            start, self._is_inside, self._episode = end + 1, False, self._episode + 1
         keep = max(start, count - HELD)
         if keep > start:
             self._check_inside(rows, start, keep)
             yield self._piece(rows, start, keep, _part(rows, slice(keep, keep + 1)))
-            self._given += keep - start
+            self._is_inside = True
         self._held = {role: values[keep:] for role, values in rows.items()}
         self._first += keep
 
@@ -192,7 +207,7 @@ class EpisodeCutter:
         metadata: Mapping[str, Any] | None = None,
     ) -> Steps:
         """Return some steps of an episode, the observation after the last one, and how it ended there."""
-        before = _part(rows, slice(start + (self._given > 0), stop))
+        before = _part(rows, slice(start + self._is_inside, stop))
         return Steps(
             observations=_joined(before, after),
             actions=_part(rows, slice(start, stop), "action"),
