@@ -266,8 +266,7 @@ def _files(path: Path) -> list[Path]:
 def _hash(path: Path) -> tuple[str, bool]:
     """Return the SHA-256 of a file, or of a list of the files of a folder, and whether a list of checksums proves it.
 
-    Raises:
-        IntegrityError: `SHA256SUMS` beside them, or in a folder above, says otherwise.
+    Raises IntegrityError if `SHA256SUMS` beside them, or in a folder above, says otherwise.
     """
     if not path.is_dir():
         sha256 = hash_file(path)

@@ -106,8 +106,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 def published_scores(key: str) -> tuple[PublishedScore, ...]:
     """Return all published scores of a benchmark, such as "d4rl".
 
-    Raises:
-        NotFoundError: there is no such benchmark.
+    Raises NotFoundError if there is no such benchmark.
     """
     if key not in BENCHMARKS:
         raise NotFoundError(f"no benchmark is named {key!r}; there are {', '.join(BENCHMARKS)}.")

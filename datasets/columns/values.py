@@ -48,8 +48,7 @@ _LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
 def space_columns(space: Space, path: str) -> list[ColumnSpec]:
     """Return every stored column of a space, Dict keys in sorted order.
 
-    Raises:
-        SchemaError: values of such a space cannot be stored.
+    Raises SchemaError if values of such a space cannot be stored.
     """
     match space:
         case spaces.Dict() | spaces.Tuple():
@@ -94,8 +93,7 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
             scalars of exactly the space's dtype, or Python's int, float or bool where those fit.
         rows: Expected number of rows.
 
-    Raises:
-        SchemaError: something does not fit; the message names column, expected and found.
+    Raises SchemaError if something does not fit; the message names column, expected and found.
     """
     match space:
         case spaces.Box():  # tested first, since most spaces are one
@@ -126,10 +124,8 @@ def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Colum
     spaces give a list with a sample per row, in the form of the space's own `sample`. A graph
     without edges has None for them.
 
-    Raises:
-        KeyError: the block lacks a column.
-        SchemaError: offsets, choices or links do not fit the columns they count.
-        UnicodeDecodeError: a text is not UTF-8.
+    Raises KeyError if the block lacks a column; SchemaError if offsets, choices or links do not fit the
+    columns they count; UnicodeDecodeError if a text is not UTF-8.
     """
     return _unflatten(space, path, block, None)
 

@@ -87,10 +87,9 @@ def download_version(
         options: How to download.
         on_wait: Called once if another process is downloading it.
 
-    Raises:
-        TransferError: no mirror gave a file; what arrived is kept.
-        IntegrityError: another version of the same name and number is here.
-        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
+    Raises TransferError if no mirror gave a file; what arrived is kept; IntegrityError if another version of
+    the same name and number is here; StorageError if there is not enough room, or the disk cannot be written;
+    what arrived is kept.
     """
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):
@@ -257,10 +256,8 @@ def repair_version(
     shared a damaged file get the good one too. A damaged version in a shared home stays as it is:
     a good copy goes into the user's own home, which takes precedence.
 
-    Raises:
-        IntegrityError: the source offers another version than the one in the folder.
-        TransferError: no mirror gave a file; nothing was changed.
-        StorageError: the disk cannot be written.
+    Raises IntegrityError if the source offers another version than the one in the folder; TransferError if no
+    mirror gave a file; nothing was changed; StorageError if the disk cannot be written.
     """
     if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
         problems = _find_problems(folder, source.manifest)

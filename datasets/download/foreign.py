@@ -100,14 +100,11 @@ def download_foreign_file(
         replace: Download and read the files again though the version is here, as a repair does; the
             result must be the same version.
 
-    Raises:
-        FormatVersionError: this orlog reads no such format.
-        TransferError: a file cannot be downloaded, or its size or checksum is wrong.
-        SchemaError: the files do not have their format.
-        IntegrityError: a file is not the one that was first downloaded and trusted, or the files do
-            not give the requested version.
-        MissingExtraError: a package that reads them is not installed.
-        StorageError: the disk is full.
+    Raises FormatVersionError if this orlog reads no such format; TransferError if a file cannot be
+    downloaded, or its size or checksum is wrong; SchemaError if the files do not have their format;
+    IntegrityError if a file is not the one that was first downloaded and trusted, or the files do not give
+    the requested version; MissingExtraError if a package that reads them is not installed; StorageError if
+    the disk is full.
     """
     _check_packages(source)
     here = version_folder(source.name, source.version)

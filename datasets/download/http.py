@@ -377,10 +377,8 @@ def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> byte
         limit: Most bytes it may have; no more are read.
         patience: How long to try.
 
-    Raises:
-        NotFoundError: the server says that there is no such file.
-        TransferError: it could not be read, or is larger than the limit.
-        MissingExtraError: the package that reads such URLs is not installed.
+    Raises NotFoundError if the server says that there is no such file; TransferError if it could not be read,
+    or is larger than the limit; MissingExtraError if the package that reads such URLs is not installed.
     """
     for attempt in range(1, patience.attempts + 1):
         try:

@@ -91,9 +91,8 @@ def fetch_objects(
         damaged: Folder of a version from which no objects are taken.
         also_here: Further local files that may be some of the objects, by SHA-256.
 
-    Raises:
-        TransferError: no mirror gave a file; what arrived is kept.
-        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
+    Raises TransferError if no mirror gave a file; what arrived is kept; StorageError if there is not enough
+    room, or the disk cannot be written; what arrived is kept.
     """
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
@@ -252,8 +251,7 @@ def check_room(folder: Path, needed: int) -> None:
         folder: Where it will lie; it is there.
         needed: Bytes that must still be downloaded.
 
-    Raises:
-        StorageError: there is not enough room.
+    Raises StorageError if there is not enough room.
     """
     with storage_errors(folder):
         free = shutil.disk_usage(folder).free

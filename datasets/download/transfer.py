@@ -213,11 +213,9 @@ def fetch_object(
         durable: Whether to wait until the bytes are on the disk; if not, the caller must `sync`
             the part before anything relies on it.
 
-    Raises:
-        TransferError: no mirror gave the right bytes. Bytes that are not known to be wrong stay in
-            the part.
-        StorageError: the disk is full or cannot be written.
-        MissingExtraError: the package that reads such URLs is not installed.
+    Raises TransferError if no mirror gave the right bytes. Bytes that are not known to be wrong stay in the
+    part; StorageError if the disk is full or cannot be written; MissingExtraError if the package that reads
+    such URLs is not installed.
     """
     reasons: dict[Mirror, str] = {}
     if isinstance(item, StoredObject):
@@ -337,8 +335,7 @@ class _Part:
     def begin(self, mirror: Mirror, stream: Stream) -> None:
         """Check the mirror's response; discard held bytes that may not match.
 
-        Raises:
-            Failure: it has another file, or does not start where bytes are needed.
+        Raises Failure if it has another file, or does not start where bytes are needed.
         """
         expected = self.item.size_bytes
         if expected is not None and stream.total not in (None, expected):

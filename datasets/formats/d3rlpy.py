@@ -83,8 +83,7 @@ class _Reader:
     def open_new(self) -> Opened:
         """Return the episodes of a file of d3rlpy 2.
 
-        Raises:
-            SchemaError: columns are missing, or do not agree.
+        Raises SchemaError if columns are missing, or do not agree.
         """
         count = self._value("num_episodes")
         if type(count) is not int or not 0 < count <= len(self._file):
@@ -286,8 +285,7 @@ def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) ->
 def _losses(dataset: Dataset) -> list[str]:
     """Say what a dump of d3rlpy cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that it has no place for.
+    Raises SchemaError if observations or actions that it has no place for.
     """
     space = dataset.observation_space
     parts: list[gymnasium.Space[Any]] = list(space) if isinstance(space, spaces.Tuple) else [space]

@@ -94,8 +94,7 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
 def _check_complete(file: Any, where: str) -> None:
     """Refuse a file of ours that lost a column, which nothing else would tell.
 
-    Raises:
-        IntegrityError: a column that it lists is not there.
+    Raises IntegrityError if a column that it lists is not there.
     """
     # Texts of any length lie in heaps, which are not read here; ours have one length.
     if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":

@@ -71,8 +71,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 def _opened(trajectories: Callable[[], Iterator[_Trajectory]], where: str) -> Opened:
     """Look at all trajectories, and return what they are.
 
-    Raises:
-        SchemaError: there is none, or two differ in the dtype or shape of a row.
+    Raises SchemaError if there is none, or two differ in the dtype or shape of a row.
     """
     kinds: dict[str, tuple[Any, ...]] = {}
     steps = choices = unknown = 0
@@ -208,9 +207,8 @@ def _by_limit(infos: Any) -> bool | None:
 def _files(folder: Path, where: str) -> list[Path]:
     """Return the files of a table that Hugging Face's datasets saved.
 
-    Raises:
-        SchemaError: it is none, or its rows are in another order than that of the files.
-        IntegrityError: a document is damaged.
+    Raises SchemaError if it is none, or its rows are in another order than that of the files; IntegrityError
+    if a document is damaged.
     """
     path = folder / STATE
     if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_DOCUMENT:

@@ -232,9 +232,8 @@ class _Reader:
     def steps(self, episodes: Sequence[_Episode]) -> Iterator[Steps]:
         """Yield all steps, in pieces.
 
-        Raises:
-            SchemaError: rows are not what the spaces and counts say.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if rows are not what the spaces and counts say; IntegrityError if a file cannot be
+        read.
         """
         has_options = any(one.options for one in episodes)
         for one in episodes:

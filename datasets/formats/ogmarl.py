@@ -115,9 +115,8 @@ class _Vault:
     def __init__(self, folder: Path, where: str) -> None:
         """Open the arrays.
 
-        Raises:
-            SchemaError: they are not those of OG-MARL.
-            IntegrityError: the vault is damaged, or was downloaded in part.
+        Raises SchemaError if they are not those of OG-MARL; IntegrityError if the vault is damaged, or was
+        downloaded in part.
         """
         self.where, self._folder = where, folder
         names = _leaf_names(folder, where)
@@ -158,8 +157,7 @@ class _Vault:
     def blocks(self, names: Sequence[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield the number of a step, and the arrays from it on, in blocks.
 
-        Raises:
-            IntegrityError: the vault is damaged.
+        Raises IntegrityError if the vault is damaged.
         """
         kinds = [self.kinds[name] for name in names]
         row = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)

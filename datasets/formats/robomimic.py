@@ -100,8 +100,7 @@ class _Reader:
     def __init__(self, data: Any, where: str, file_bytes: int) -> None:
         """Look at all demonstrations.
 
-        Raises:
-            SchemaError: there is none, or it has no observations.
+        Raises SchemaError if there is none, or it has no observations.
         """
         self._data, self._where, self._file_bytes = data, where, file_bytes
         self._groups: dict[str, Any] = {}  # that were looked up; to do it again is slow
@@ -311,8 +310,7 @@ def _write_episode(group: Any, episode: Episode) -> None:
 def _losses(dataset: Dataset) -> list[str]:
     """Say what robomimic's files cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that they have no place for.
+    Raises SchemaError if observations or actions that they have no place for.
     """
     space = dataset.observation_space
     parts: list[gymnasium.Space[Any]] = [space]

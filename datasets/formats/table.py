@@ -103,9 +103,7 @@ class _Table:
     def __init__(self, asked: Asked) -> None:
         """Look at the columns of all files.
 
-        Raises:
-            SchemaError: they differ.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if they differ; IntegrityError if a file cannot be read.
         """
         self._files, self._sources = asked.files, asked.sources
         self.where = asked.sources[0]
@@ -125,9 +123,8 @@ class _Table:
     def blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield rows of some columns, as arrays.
 
-        Raises:
-            SchemaError: a value is missing, or is neither number nor text.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if a value is missing, or is neither number nor text; IntegrityError if a file
+        cannot be read.
         """
         if self.sort_by:
             yield from self._sorted_blocks(columns)
@@ -202,8 +199,7 @@ class _Layout:
     def __init__(self, names: list[str], options: Options, where: str) -> None:
         """Find the columns that the options name.
 
-        Raises:
-            SchemaError: one is not there, or an option is missing.
+        Raises SchemaError if one is not there, or an option is missing.
         """
         self.columns: dict[str, list[str]] = {}
         self.episode, self.step, self.length = options.episode, options.step, options.length
@@ -294,8 +290,7 @@ class _Checked:
 def _check(table: _Table, layout: _Layout) -> _Checked:
     """Read what says where episodes begin, and the kinds of values.
 
-    Raises:
-        SchemaError: episodes are mixed, steps are out of order, or a length differs.
+    Raises SchemaError if episodes are mixed, steps are out of order, or a length differs.
     """
     checked = _Checked(0, np.zeros(0, np.int64), {})
     _see_kinds(table, layout, checked)
@@ -370,8 +365,7 @@ def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
 def _see_kinds(table: _Table, layout: _Layout, checked: _Checked) -> None:
     """Note the dtype and shape of observations and actions, by the first rows of each file.
 
-    Raises:
-        SchemaError: those of the files have different shapes.
+    Raises SchemaError if those of the files have different shapes.
     """
     roles = (*layout.observations, "action")
     columns = [name for role in roles for name in layout.columns[role]]
@@ -457,8 +451,7 @@ def _stacked(
 def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     """Return numbers as integers.
 
-    Raises:
-        SchemaError: they are none.
+    Raises SchemaError if they are none.
     """
     if (
         values.dtype.kind not in "biuf"
@@ -551,8 +544,7 @@ def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, N
 def _check_written(file: Path, name: str) -> None:
     """Refuse a column of a CSV file whose numbers are infinite only because they are too large.
 
-    Raises:
-        SchemaError: one is, such as 1e999.
+    Raises SchemaError if one is, such as 1e999.
     """
     import pyarrow as pa
 

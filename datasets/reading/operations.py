@@ -290,8 +290,7 @@ def _split_part(dataset: SourceT, value: Any) -> np.ndarray:
 def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     """Return a schema without the optional columns that are not named.
 
-    Raises:
-        NotFoundError: there is no such column.
+    Raises NotFoundError if there is no such column.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"columns takes a list of names, found {names!r:.60}.")
@@ -413,9 +412,7 @@ def _from_ranges(ranges: Any, count: int) -> np.ndarray:
 def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
     """Return the number of episodes of each part of a split.
 
-    Raises:
-        TypeError: a size is not a number.
-        ValueError: sizes are negative, or exceed the dataset.
+    Raises TypeError if a size is not a number; ValueError if sizes are negative, or exceed the dataset.
     """
     total = dataset.total_episodes
     counts = []

@@ -86,9 +86,7 @@ class EpisodeWriter:
     def add_episode(self, episode: Episode) -> None:
         """Write a whole episode.
 
-        Raises:
-            SchemaError: it does not fit; nothing of it was written.
-            StorageError: the disk is full.
+        Raises SchemaError if it does not fit; nothing of it was written; StorageError if the disk is full.
         """
         where = self._where()
         if self.inside_episode:
@@ -114,9 +112,7 @@ class EpisodeWriter:
     ) -> None:
         """Write some steps of an episode; its first call takes one more observation than steps.
 
-        Raises:
-            SchemaError: they do not fit; nothing of them was written.
-            StorageError: the disk is full.
+        Raises SchemaError if they do not fit; nothing of them was written; StorageError if the disk is full.
         """
         where = self._where()
         count = count_rewards(rewards, where)
@@ -154,8 +150,7 @@ class EpisodeWriter:
     def end_episode(self, *, seed: int | None, metadata: Mapping[str, Any]) -> None:
         """Close the episode whose steps were added.
 
-        Raises:
-            SchemaError: there are none, or seed or metadata do not fit.
+        Raises SchemaError if there are none, or seed or metadata do not fit.
         """
         where = self._where()
         if not self.inside_episode:
@@ -178,8 +173,7 @@ class EpisodeWriter:
         Args:
             ended: Number of rows of each column when the last episode ended.
 
-        Raises:
-            SchemaError: no episode is open.
+        Raises SchemaError if no episode is open.
         """
         if not self.inside_episode:
             raise SchemaError(f"{self._where()}: has no steps to discard.")
@@ -216,9 +210,7 @@ class EpisodeWriter:
     def finish(self) -> WrittenPart:
         """Write the remaining rows and return the part.
 
-        Raises:
-            SchemaError: an episode is open, or there is none.
-            StorageError: the disk is full.
+        Raises SchemaError if an episode is open, or there is none; StorageError if the disk is full.
         """
         if self.inside_episode:
             raise SchemaError(f"{self._where()}: is not ended; call end_episode first.")

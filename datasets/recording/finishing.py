@@ -58,9 +58,8 @@ def finish_version(
         decode: Whether to decode every value and compare it with the manifest first.
         replace: Whether a version at `destination` is replaced; else nothing may be there.
 
-    Raises:
-        IntegrityError: values do not decode to those written.
-        StorageError: the disk is full, or something is at `destination`.
+    Raises IntegrityError if values do not decode to those written; StorageError if the disk is full, or
+    something is at `destination`.
     """
     with storage_errors(store):
         write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
@@ -77,8 +76,7 @@ def finish_version(
 def refuse_existing(place: Path, destination: Path) -> None:
     """Refuse a destination if something is at a place.
 
-    Raises:
-        VersionExistsError: something is there.
+    Raises VersionExistsError if something is there.
     """
     if place.exists() or place.is_symlink():
         raise VersionExistsError(

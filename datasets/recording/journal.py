@@ -84,8 +84,7 @@ def write_journal(
 def read_journal(folder: Path) -> dict[str, Any] | None:
     """Return the journal of a recording; None if nothing was acknowledged.
 
-    Raises:
-        ManifestError: it is damaged.
+    Raises ManifestError if it is damaged.
     """
     path = folder / JOURNAL
     if not path.exists():
@@ -107,9 +106,8 @@ def read_journal(folder: Path) -> dict[str, Any] | None:
 def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dict[str, int]:
     """Fill a new writer with the rows that a journal acknowledges; return their number by column.
 
-    Raises:
-        IntegrityError: acknowledged rows are missing or damaged.
-        SchemaError: columns were recorded with other encodings.
+    Raises IntegrityError if acknowledged rows are missing or damaged; SchemaError if columns were recorded
+    with other encodings.
     """
     writer.schema = _schema_from_json(writer.schema, body["schema"])
     specs = writer.schema.columns()

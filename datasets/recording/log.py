@@ -52,8 +52,7 @@ class EpisodeLog:
             whole: Whether the next rows start an episode; otherwise its first rows are in no log,
                 and another journal is needed when it ends.
 
-        Raises:
-            StorageError: the file cannot be made.
+        Raises StorageError if the file cannot be made.
         """
         self.close()
         if whole:
@@ -64,8 +63,7 @@ class EpisodeLog:
     def write(self, block: Block) -> None:
         """Add a block, if the log has a journal to continue.
 
-        Raises:
-            StorageError: the disk is full; the log then ends before this block.
+        Raises StorageError if the disk is full; the log then ends before this block.
         """
         if self._file is None:
             return
@@ -111,8 +109,7 @@ def logged_episodes(folder: Path, number: int) -> Iterator[list[Block]]:
     A last block that was being written when the process ended, and an episode without its end, are
     left out.
 
-    Raises:
-        StorageError: the file cannot be read.
+    Raises StorageError if the file cannot be read.
     """
     path = folder / f"episodes-{number}"
     if not path.exists():

@@ -109,8 +109,7 @@ class OpenEpisode:
     ) -> None:
         """Start from the observation of a reset; steps of an earlier episode must have ended.
 
-        Raises:
-            SchemaError: something does not fit or cannot be kept.
+        Raises SchemaError if something does not fit or cannot be kept.
         """
         text = options_to_text(options)
         if text and not self._keeps_options:
@@ -137,8 +136,7 @@ class OpenEpisode:
     ) -> None:
         """Add a step: the action, as `copied_action` returns it, and what `step` returned.
 
-        Raises:
-            SchemaError: something does not fit; nothing is added.
+        Raises SchemaError if something does not fit; nothing is added.
         """
         if self.rows is not None:
             self.rows.keep_action(action)
@@ -158,8 +156,7 @@ class OpenEpisode:
     def set_flags(self, terminated: Any, truncated: Any) -> None:
         """Note the flags of the step that was added last.
 
-        Raises:
-            SchemaError: one is NaN.
+        Raises SchemaError if one is NaN.
         """
         self.check_flags(terminated, truncated, added=1)
         self.flags = terminated, truncated
@@ -175,8 +172,7 @@ class OpenEpisode:
             added: How many steps before the next one the step is.
             agent: Whose flags they are, where there are several agents.
 
-        Raises:
-            SchemaError: one is NaN, which is no end and no step that goes on either.
+        Raises SchemaError if one is NaN, which is no end and no step that goes on either.
         """
         if terminated != terminated or truncated != truncated:
             raise SchemaError(
@@ -191,8 +187,7 @@ class OpenEpisode:
             reward: What the environment gave.
             agent: Whose reward it is, where there are several agents.
 
-        Raises:
-            SchemaError: it is not one number, or an integer that float64 does not hold.
+        Raises SchemaError if it is not one number, or an integer that float64 does not hold.
         """
         if type(reward) in _FLOATS:
             return reward
@@ -210,8 +205,7 @@ class OpenEpisode:
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
         """Add what `step` returned to an action that `rows` keeps.
 
-        Raises:
-            SchemaError: something does not fit; nothing is added.
+        Raises SchemaError if something does not fit; nothing is added.
         """
         assert self.rows is not None
         observation, reward, terminated, truncated, info = result
@@ -232,8 +226,7 @@ class OpenEpisode:
     ) -> None:
         """Add what is recorded of a step on request.
 
-        Raises:
-            SchemaError: the info lacks a value; nothing is added.
+        Raises SchemaError if the info lacks a value; nothing is added.
         """
         if self._names:
             self._infos.append(self._picked(info))
@@ -245,9 +238,8 @@ class OpenEpisode:
     def end(self) -> None:
         """Write the steps and end the episode; an episode without steps is forgotten.
 
-        Raises:
-            SchemaError: the steps do not fit those of earlier episodes.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the steps do not fit those of earlier episodes; StorageError if the disk is
+        full; finished episodes are kept.
         """
         metadata = {"options": self._options} if self._keeps_options else {}
         if self._written == 0 and self.steps > 0:
@@ -262,9 +254,8 @@ class OpenEpisode:
     def write_steps(self) -> None:
         """Write the steps so far; the writer then waits for the rest of this episode.
 
-        Raises:
-            SchemaError: the steps do not fit those of earlier episodes.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the steps do not fit those of earlier episodes; StorageError if the disk is
+        full; finished episodes are kept.
         """
         steps = self.steps
         if steps > 0:

@@ -134,9 +134,8 @@ class ParallelRecorder:
     ) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment and start an episode; a running one ends as it is.
 
-        Raises:
-            SchemaError: an observation does not fit its space, the options cannot be kept as JSON, or
-                the environment has no state that can be recorded.
+        Raises SchemaError if an observation does not fit its space, the options cannot be kept as JSON, or
+        the environment has no state that can be recorded.
         """
         self._running = False
         self._episode.end()
@@ -152,9 +151,8 @@ class ParallelRecorder:
     ) -> tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]:
         """Step the environment and record what happened.
 
-        Raises:
-            SchemaError: the episode has ended, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the episode has ended, or something does not fit; StorageError if the disk is
+        full; finished episodes are kept.
         """
         if not self._running:
             raise SchemaError(
@@ -203,8 +201,7 @@ class ParallelRecorder:
     def close(self) -> None:
         """End the version and close the environment; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
         try:
             if not self._closed:

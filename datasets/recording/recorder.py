@@ -114,9 +114,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and start an episode; a running one ends as it is.
 
-        Raises:
-            SchemaError: the observation does not fit its space, the options cannot be kept as JSON,
-                or the environment has no state that can be recorded.
+        Raises SchemaError if the observation does not fit its space, the options cannot be kept as JSON, or
+        the environment has no state that can be recorded.
         """
         self._running = False
         self._episode.end()
@@ -132,9 +131,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and record what happened.
 
-        Raises:
-            SchemaError: the episode has ended, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the episode has ended, or something does not fit; StorageError if the disk is
+        full; finished episodes are kept.
         """
         episode = self._episode
         if not self._running:
@@ -165,8 +163,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     def close(self) -> None:
         """End the version and close the environment; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
         try:
             if not self._closed:

@@ -107,8 +107,7 @@ class VectorRecorder(VectorWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of `options["reset_mask"]`; running episodes end there.
 
-        Raises:
-            SchemaError: an observation does not fit its space, or options cannot be kept as JSON.
+        Raises SchemaError if an observation does not fit its space, or options cannot be kept as JSON.
         """
         # Gymnasium takes the mask out of the given options.
         kept = None if options is None else {**options}
@@ -131,9 +130,8 @@ class VectorRecorder(VectorWrapper):
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and record what happened.
 
-        Raises:
-            SchemaError: an episode has ended and was not reset, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if an episode has ended and was not reset, or something does not fit; StorageError
+        if the disk is full; finished episodes are kept.
         """
         first = self._episodes[0]
         if not self._running:
@@ -163,8 +161,7 @@ class VectorRecorder(VectorWrapper):
     def close(self, **kwargs: Any) -> None:
         """End the version and close the environments; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
         try:
             if not self._closed:
@@ -197,9 +194,8 @@ class VectorRecorder(VectorWrapper):
     def _rows(self, result: tuple[Any, ...], acting: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         """Return what the own step of each environment that acts returned.
 
-        Raises:
-            SchemaError: there is not one reward and flag for each environment, a reward is no number, a
-                flag is NaN, or the last observation of an episode is not known.
+        Raises SchemaError if there is not one reward and flag for each environment, a reward is no number, a
+        flag is NaN, or the last observation of an episode is not known.
         """
         observations, rewards, terminations, truncations, infos = result
         count = len(self._episodes)

@@ -299,8 +299,7 @@ def hash_values(
 ) -> str:
     """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time.
 
-    Raises:
-        IntegrityError: they cannot be read.
+    Raises IntegrityError if they cannot be read.
     """
     digest = blake3.blake3()
     row_bytes = max(1, spec.dtype.itemsize * math.prod(spec.shape))

@@ -96,9 +96,8 @@ class ZarrWriter:
     def append(self, block: Mapping[str, np.ndarray]) -> None:
         """Append rows to each of the columns that the block names.
 
-        Raises:
-            SchemaError: rows have another dtype or shape than the column.
-            StorageError: the disk is full.
+        Raises SchemaError if rows have another dtype or shape than the column; StorageError if the disk is
+        full.
         """
         with self._all_or_broken():
             try:
@@ -280,8 +279,7 @@ class ColumnWriter:
     def restore(self, full_shards: int, pending: np.ndarray) -> None:
         """Continue after full shards that are on disk, with the rows that follow them.
 
-        Raises:
-            IntegrityError: a shard is missing or damaged.
+        Raises IntegrityError if a shard is missing or damaged.
         """
         encoding = self.encoding
         for shard in range(full_shards):
@@ -295,8 +293,7 @@ class ColumnWriter:
     def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
         """Return the first rows of a shard on disk, and its `StoredObject`.
 
-        Raises:
-            IntegrityError: it is missing or damaged.
+        Raises IntegrityError if it is missing or damaged.
         """
         name = shard_path(self.spec, shard)
         path = self._folder / name

@@ -69,9 +69,7 @@ def find_damage(
         is_own: Whether it lies in the user's own home, where forgery is not expected.
         limit: Bytes to compare at a time.
 
-    Raises:
-        IntegrityError: the dataset itself is damaged.
-        SchemaError: the dataset cannot be sampled.
+    Raises IntegrityError if the dataset itself is damaged; SchemaError if the dataset cannot be sampled.
     """
     layout = layout_of(dataset)
     problem = _compare_record(dataset, layout, record)

@@ -25,8 +25,7 @@ def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
         where: What errors call the file.
         first: Which row of the file its first one is.
 
-    Raises:
-        SchemaError: it holds something else, lists of different lengths, or misses a value.
+    Raises SchemaError if it holds something else, lists of different lengths, or misses a value.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -88,9 +87,7 @@ def parquet_batches(
         columns: Names of columns.
         most_rows: Rows in a batch; there are fewer where rows are large.
 
-    Raises:
-        SchemaError: a row is too large.
-        IntegrityError: the file is damaged.
+    Raises SchemaError if a row is too large; IntegrityError if the file is damaged.
     """
     import pyarrow.parquet
 
@@ -127,8 +124,7 @@ def reading_arrow(where: str) -> Iterator[None]:
 def check_pyarrow() -> None:
     """Refuse to go on without pyarrow.
 
-    Raises:
-        MissingExtraError: it is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     try:
         import pyarrow as pa  # noqa: F401

@@ -81,8 +81,7 @@ class EpisodeCutter:
     def add(self, rows: Rows) -> Iterator[Steps]:
         """Yield what the next rows complete; all calls have the same columns.
 
-        Raises:
-            SchemaError: a flag is neither 0 nor 1, or ends an episode whose rows go on.
+        Raises SchemaError if a flag is neither 0 nor 1, or ends an episode whose rows go on.
         """
         if self._held:
             joined = {

@@ -84,8 +84,7 @@ class Asked:
         Args:
             layout: What the files have, such as "D4RL's layout".
 
-        Raises:
-            SchemaError: there are several.
+        Raises SchemaError if there are several.
         """
         if len(self.files) != 1:
             raise SchemaError(
@@ -214,10 +213,8 @@ def write_episodes(
         name: What errors call the dataset.
         progress: Called with steps done and in all.
 
-    Raises:
-        SchemaError: there is no episode, the last one is not ended, or steps do not fit the schema.
-        IntegrityError: a file is damaged.
-        StorageError: the disk is full.
+    Raises SchemaError if there is no episode, the last one is not ended, or steps do not fit the schema;
+    IntegrityError if a file is damaged; StorageError if the disk is full.
     """
     writer = EpisodeWriter(folder, opened.schema, name)
     found = Found(schema=opened.schema)

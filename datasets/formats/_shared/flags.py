@@ -16,8 +16,7 @@ def flags_of(values: np.ndarray, name: str, where: str, *, first: int = 0) -> np
         where: What errors call the file.
         first: Which row of the file their first one is.
 
-    Raises:
-        SchemaError: one is NaN, which says neither, or they are no numbers.
+    Raises SchemaError if one is NaN, which says neither, or they are no numbers.
     """
     if values.dtype.kind not in "biuf":
         raise SchemaError(f"{where}, {name}: expected 0 or 1, found {values.dtype}.")

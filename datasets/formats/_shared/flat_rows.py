@@ -58,8 +58,7 @@ def open_flat_rows(
             neither timeouts nor next observations only.
         reading: Turns errors of the library that reads the file into ours, as a context.
 
-    Raises:
-        SchemaError: a horizon is needed and not given.
+    Raises SchemaError if a horizon is needed and not given.
     """
     if not rows.needs_horizon:
         horizon = None
@@ -163,8 +162,7 @@ class FlatRows:
             benchmark: The environment whose space the actions have, since files tell no bounds.
             choices: What `count_choices` found among the actions.
 
-        Raises:
-            SchemaError: they do not, or do not fit the benchmark's environment.
+        Raises SchemaError if they do not, or do not fit the benchmark's environment.
         """
         self.where, self.left_out = where, list(left_out)
         self._infos = {key: name for name, key in infos.items()}
@@ -347,8 +345,7 @@ def count_choices(actions: Any, where: str) -> int:
         actions: What can be sliced by rows; all rows are read.
         where: What errors call the file.
 
-    Raises:
-        SchemaError: a number is negative, or too large for a choice.
+    Raises SchemaError if a number is negative, or too large for a choice.
     """
     if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
         return 0

@@ -60,8 +60,7 @@ def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> li
         what: The files, for errors, such as "D4RL's files".
         takes_parts: Whether they hold the parts of a Dict of observations as columns.
 
-    Raises:
-        SchemaError: observations or actions that they have no place for.
+    Raises SchemaError if observations or actions that they have no place for.
     """
     spaces = gymnasium.spaces
     observations = dataset.observation_space

@@ -51,10 +51,8 @@ def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
         texts: Whether texts and other values of any length will be read, for which libhdf5 needs heaps
             that are sound. To look for them takes half a second for each GB.
 
-    Raises:
-        SchemaError: it is a link or a folder.
-        IntegrityError: HDF5 cannot read it, or would never end to read it.
-        MissingExtraError: h5py is not installed.
+    Raises SchemaError if it is a link or a folder; IntegrityError if HDF5 cannot read it, or would never end
+    to read it; MissingExtraError if h5py is not installed.
     """
     h5py = import_h5py()
     with reading(where):
@@ -74,9 +72,7 @@ def _check_heaps(path: Path, file: Any, where: str) -> None:
     whether that leads on: not with a size of 0, and not with one that is beyond 64 bits when it is rounded.
     See "Global Heap" in the specification of HDF5's file format.
 
-    Raises:
-        SchemaError: sizes in the file do not have 8 bytes.
-        IntegrityError: a heap has such a size.
+    Raises SchemaError if sizes in the file do not have 8 bytes; IntegrityError if a heap has such a size.
     """
     with reading(where):
         size_bytes = file.id.get_create_plist().get_sizes()[1]
@@ -125,8 +121,7 @@ def reading(where: str) -> Iterator[None]:
 def look_inside(files: Sequence[Path], test: Callable[[Any], bool]) -> bool:
     """Return whether files are HDF5 and the first one passes a test, for `Format.recognizes`.
 
-    Raises:
-        IntegrityError: HDF5 cannot read it.
+    Raises IntegrityError if HDF5 cannot read it.
     """
     if not all(is_hdf5(file) for file in files):
         return False
@@ -157,8 +152,7 @@ def child(group: Any, name: str, where: str, layout: str) -> Any:
         where: What errors call the group.
         layout: What errors say the file does not have without it, such as "D4RL's layout".
 
-    Raises:
-        SchemaError: nothing of that name is there, or a link.
+    Raises SchemaError if nothing of that name is there, or a link.
     """
     h5py = import_h5py()
     key = name.encode()
@@ -178,8 +172,7 @@ def datasets_in(group: Any, where: str, layout: str) -> dict[str, Any]:
         where: What errors call it.
         layout: What errors say the file does not have, such as "Minari's layout".
 
-    Raises:
-        SchemaError: there is a link, or far too many, as where a group lies in itself.
+    Raises SchemaError if there is a link, or far too many, as where a group lies in itself.
     """
     h5py = import_h5py()
     found: dict[str, Any] = {}
@@ -201,8 +194,7 @@ def datasets_in(group: Any, where: str, layout: str) -> dict[str, Any]:
 def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
     """Return an attribute, or a default where there is none.
 
-    Raises:
-        SchemaError: it is far larger than an attribute should be.
+    Raises SchemaError if it is far larger than an attribute should be.
     """
     if name not in node.attrs:
         return default
@@ -220,8 +212,7 @@ def numbers(node: Any, where: str, file_bytes: int) -> Any:
         where: What errors call it.
         file_bytes: Size of the file.
 
-    Raises:
-        SchemaError: it is none, or not of numbers, or has filters or sizes that are not read.
+    Raises SchemaError if it is none, or not of numbers, or has filters or sizes that are not read.
     """
     h5py = import_h5py()
     if not isinstance(node, h5py.Dataset):
@@ -261,8 +252,7 @@ class Hdf5Column:
 def check_stored(node: Any, where: str, file_bytes: int) -> None:
     """Refuse a dataset whose values are elsewhere, not stored, or need a plug-in to be read.
 
-    Raises:
-        SchemaError: what is wrong with it.
+    Raises SchemaError if what is wrong with it.
     """
     _check_stored(node.id, node.shape, node.dtype, where, file_bytes)
 
@@ -313,8 +303,7 @@ def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
         unpacked: Bytes of each chunk's values; None where they are compressed to any size.
         where: What errors call it.
 
-    Raises:
-        IntegrityError: a chunk does not have the size of its values and their checksum.
+    Raises IntegrityError if a chunk does not have the size of its values and their checksum.
     """
     chunks: list[Any] = []
     node.chunk_iter(chunks.append)

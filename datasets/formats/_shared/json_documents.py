@@ -23,9 +23,7 @@ def read_json_object(
         name: What errors call the file; by default its name.
         most_bytes: The largest size that is read.
 
-    Raises:
-        SchemaError: there is no such file, or it holds something else.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if there is no such file, or it holds something else; IntegrityError if it is no JSON.
     """
     name = name or file.name
     if not file.is_file() or file.is_symlink() or file.stat().st_size > most_bytes:

@@ -70,8 +70,7 @@ def open_npz(path: Path, where: str) -> Iterator[NpzFile]:
         path: The file.
         where: What errors call it.
 
-    Raises:
-        IntegrityError: it is no Zip archive, or a damaged one.
+    Raises IntegrityError if it is no Zip archive, or a damaged one.
     """
     with contextlib.ExitStack() as stack:
         with reading_npz(where):
@@ -90,8 +89,7 @@ class NpzFile:
     def __init__(self, archive: zipfile.ZipFile, where: str, stack: contextlib.ExitStack) -> None:
         """List the arrays.
 
-        Raises:
-            SchemaError: there are none, or too many.
+        Raises SchemaError if there are none, or too many.
         """
         self.where = where
         self._archive, self._stack = archive, stack
@@ -143,9 +141,8 @@ class NpzFile:
     def column(self, name: str) -> NpzColumn:
         """Return an array of numbers with a row for each step, as a stream of its own.
 
-        Raises:
-            SchemaError: there is none of that name, or it holds other things than numbers.
-            IntegrityError: it is damaged.
+        Raises SchemaError if there is none of that name, or it holds other things than numbers;
+        IntegrityError if it is damaged.
         """
         where = f"{self.where}, {name}"
         item = self._members.get(name)
@@ -195,8 +192,7 @@ class NpzColumn:
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return rows; the first must follow the last of the call before.
 
-        Raises:
-            IntegrityError: the file is damaged.
+        Raises IntegrityError if the file is damaged.
         """
         start, stop, _ = rows.indices(len(self))
         if self._whole is not None:
@@ -209,8 +205,7 @@ class NpzColumn:
     def transposed(self) -> NpzColumn:
         """Return the column of an array that is stored column by column, held in memory.
 
-        Raises:
-            SchemaError: it is too large for that.
+        Raises SchemaError if it is too large for that.
         """
         if math.prod(self.shape) * self.dtype.itemsize > LARGEST_FORTRAN_BYTES:
             raise SchemaError(

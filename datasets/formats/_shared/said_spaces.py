@@ -56,8 +56,7 @@ class SaidSpaces:
     def put_into(self, schema: Schema, where: str) -> Schema:
         """Return the schema of files with these spaces, and the dtypes of the files.
 
-        Raises:
-            SchemaError: the files hold values that do not fit.
+        Raises SchemaError if the files hold values that do not fit.
         """
         observations, actions = schema.observation_space, schema.action_space
         shape = self.observation_shape
@@ -91,11 +90,9 @@ def of_benchmark(benchmark: BenchmarkEnvironment, said: SaidSpaces) -> SaidSpace
 def of_environment(environment: EnvironmentLike) -> SaidSpaces:
     """Return what an environment says about data that were recorded in it.
 
-    Raises:
-        MissingExtraError: the package that registers its id is not installed.
-        NotFoundError: nothing registers its id.
-        SimulatorError: it cannot be made.
-        SchemaError: it was not made by its id, or its arguments are not JSON.
+    Raises MissingExtraError if the package that registers its id is not installed; NotFoundError if nothing
+    registers its id; SimulatorError if it cannot be made; SchemaError if it was not made by its id, or its
+    arguments are not JSON.
     """
     if isinstance(environment, gymnasium.Env):
         return _of_made(environment)
@@ -124,8 +121,7 @@ def _of_made(made: gymnasium.Env[Any, Any]) -> SaidSpaces:
 def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
     """Read `ID,NAME=VALUE,..`; a value is JSON, and text where it is none.
 
-    Raises:
-        ValueError: a part after the id is no argument.
+    Raises ValueError if a part after the id is no argument.
     """
     name, *parts = text.split(",")
     arguments = {}

@@ -43,8 +43,7 @@ def check_sums(folder: Path, sums: Mapping[str, str], *, all_of_it: bool) -> boo
         all_of_it: Whether `sums` are all files of the folder, so that each file that a list has there is
             among them.
 
-    Raises:
-        IntegrityError: a file differs from the list, or is missing, or the list is too large.
+    Raises IntegrityError if a file differs from the list, or is missing, or the list is too large.
     """
     start = ""  # of the files' names in the list
     for place in (folder, *folder.parents[:FOLDERS_ABOVE]):
@@ -65,8 +64,7 @@ def _is_listed(folder: Path, sums: Mapping[str, str], whole: str | None) -> bool
         sums: Hex SHA-256 of each file that is read, by its path in the folder.
         whole: What begins the names of which all are among `sums`; None where there may be others.
 
-    Raises:
-        IntegrityError: a file differs from the list, or is missing, or the list is too large.
+    Raises IntegrityError if a file differs from the list, or is missing, or the list is too large.
     """
     path = folder / SUMS_FILE
     if path.is_symlink() or not path.is_file():

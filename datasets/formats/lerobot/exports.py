@@ -99,9 +99,7 @@ class Kept:
 def read_kept(root: Path, where: str) -> Kept | None:
     """Return what an export keeps; None where the dataset is not one of orlog's.
 
-    Raises:
-        SchemaError: it is not of this form.
-        IntegrityError: it is damaged.
+    Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
     """
     if not (root / KEPT).exists():
         return None

@@ -117,8 +117,7 @@ class _Features:
     def __init__(self, info: dict[str, Any], no_video: bool, where: str) -> None:
         """Read the features.
 
-        Raises:
-            SchemaError: they are not those of LeRobot, or have no action or observation.
+        Raises SchemaError if they are not those of LeRobot, or have no action or observation.
         """
         features = info.get("features")
         if not isinstance(features, dict) or not all(

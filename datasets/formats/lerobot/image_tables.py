@@ -21,10 +21,8 @@ def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) 
         where: What errors call the column.
         first: Which row of the file its first one is.
 
-    Raises:
-        SchemaError: a row holds no image, or one of another shape.
-        IntegrityError: an image is damaged.
-        MissingExtraError: Pillow is not installed.
+    Raises SchemaError if a row holds no image, or one of another shape; IntegrityError if an image is
+    damaged; MissingExtraError if Pillow is not installed.
     """
     found = np.empty((len(column), *shape), np.uint8)
     for row, item in enumerate(column.to_pylist()):
@@ -41,10 +39,8 @@ def decoded_images(column: Any, shape: tuple[int, ...], where: str, first: int) 
 def image_size(item: object, where: str) -> tuple[int, int, int]:
     """Return height, width and channels of the image of one row, which is not decoded.
 
-    Raises:
-        SchemaError: the row holds no image.
-        IntegrityError: it is damaged.
-        MissingExtraError: Pillow is not installed.
+    Raises SchemaError if the row holds no image; IntegrityError if it is damaged; MissingExtraError if Pillow
+    is not installed.
     """
     with _opened(item, where) as image:
         return _size(image)
@@ -53,8 +49,7 @@ def image_size(item: object, where: str) -> tuple[int, int, int]:
 def encoded_images(frames: np.ndarray, where: str) -> Any:
     """Return frames (rows, height, width, channels) uint8 as a column of PNG files.
 
-    Raises:
-        MissingExtraError: Pillow is not installed.
+    Raises MissingExtraError if Pillow is not installed.
     """
     import pyarrow as pa
 

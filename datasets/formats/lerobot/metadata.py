@@ -65,9 +65,7 @@ class Episodes:
 def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
     """Return an object of JSON.
 
-    Raises:
-        SchemaError: there is no such file, or it holds something else.
-        IntegrityError: it is damaged.
+    Raises SchemaError if there is no such file, or it holds something else; IntegrityError if it is damaged.
     """
     file = inside(root, path, where)
     name = path.as_posix()
@@ -78,8 +76,7 @@ def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
 def tables_in(root: Path, folder: str, where: str) -> list[Path]:
     """Return the Parquet files in the chunks of a folder, sorted.
 
-    Raises:
-        SchemaError: one is a link.
+    Raises SchemaError if one is a link.
     """
     files = sorted((root / folder).glob("chunk-*/*.parquet"))
     return [inside(root, file.relative_to(root), where) for file in files]
@@ -96,9 +93,8 @@ def read_episodes(
         cameras: Names of the features that are videos and will be read.
         where: What errors call the dataset.
 
-    Raises:
-        SchemaError: the metadata are not of this form.
-        IntegrityError: they are damaged, or do not agree with `info`.
+    Raises SchemaError if the metadata are not of this form; IntegrityError if they are damaged, or do not
+    agree with `info`.
     """
     is_v3 = info["codebase_version"] == V3
     cameras = list(cameras)
@@ -170,9 +166,8 @@ class Videos:
             episodes: The episode of each row.
             timestamps: Its timestamp in seconds since the episode began.
 
-        Raises:
-            SchemaError: a file is missing, or holds something else.
-            IntegrityError: it is damaged, or has no frame at one of the timestamps.
+        Raises SchemaError if a file is missing, or holds something else; IntegrityError if it is damaged, or
+        has no frame at one of the timestamps.
         """
         found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
         for row, (episode, time) in enumerate(
@@ -296,8 +291,7 @@ def _rows_of_lines(root: Path, where: str) -> list[Any]:
 def inside(root: Path, path: Path, where: str) -> Path:
     """Return the path of a file of the dataset.
 
-    Raises:
-        SchemaError: it, or a folder on the way, is a link.
+    Raises SchemaError if it, or a folder on the way, is a link.
     """
     place = root
     for part in path.parts:

@@ -40,8 +40,7 @@ VIDEO_PATH = "videos/{camera}_episode_{episode:06d}.mp4"
 def tables_of(root: Path, where: str) -> list[Path]:
     """Return the files that hold the rows, in their order.
 
-    Raises:
-        SchemaError: there is none, or one is a link.
+    Raises SchemaError if there is none, or one is a link.
     """
     files = [*(root / "train").glob("data-*.arrow"), *(root / "data").glob("train-*.parquet")]
     folders = {file.parent for file in files}
@@ -56,9 +55,7 @@ def tables_of(root: Path, where: str) -> list[Path]:
 def find_features(root: Path, files: list[Path], no_video: bool, where: str) -> dict[str, Any]:
     """Return features as `meta/info.json` of later versions has them.
 
-    Raises:
-        SchemaError: a column is none that LeRobot writes.
-        IntegrityError: a file is damaged.
+    Raises SchemaError if a column is none that LeRobot writes; IntegrityError if a file is damaged.
     """
     with reading_arrow(where):
         batch = next(table_batches(files[0], 1), None)
@@ -94,9 +91,8 @@ def _feature(root: Path, name: str, column: Any, no_video: bool, where: str) -> 
 def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
     """Return all episodes, whose tasks are not known.
 
-    Raises:
-        SchemaError: there is no index of them, or it holds something else.
-        IntegrityError: it is damaged.
+    Raises SchemaError if there is no index of them, or it holds something else; IntegrityError if it is
+    damaged.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -138,8 +134,7 @@ def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
 def video_times(column: Any, camera: str, episodes: np.ndarray, where: str) -> np.ndarray:
     """Return the timestamps of the frames of some rows.
 
-    Raises:
-        SchemaError: a row names another video than that of its episode.
+    Raises SchemaError if a row names another video than that of its episode.
     """
     from pyarrow import types
 

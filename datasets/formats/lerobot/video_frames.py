@@ -39,8 +39,7 @@ class Video:
     def __init__(self, container: Any, shape: tuple[int, ...], where: str) -> None:
         """Take an open container.
 
-        Raises:
-            SchemaError: it holds no video of that shape, or of another codec than are read.
+        Raises SchemaError if it holds no video of that shape, or of another codec than are read.
         """
         streams = container.streams.video
         if len(streams) != 1:
@@ -76,9 +75,8 @@ class Video:
             time: Its timestamp in seconds, later than those asked for before.
             tolerance: By how many seconds its own timestamp may differ.
 
-        Raises:
-            IntegrityError: there is no such frame, or it is damaged.
-            SchemaError: the time is earlier than one before.
+        Raises IntegrityError if there is no such frame, or it is damaged; SchemaError if the time is earlier
+        than one before.
         """
         if time < self._last:
             raise SchemaError(
@@ -128,10 +126,8 @@ def open_video(
         shape: Height, width and channels (1 or 3) of a frame.
         most_frames: How many frames it may claim to hold.
 
-    Raises:
-        SchemaError: it holds no video of that shape, or of another codec than are read.
-        IntegrityError: it is damaged, or claims more frames.
-        MissingExtraError: PyAV is not installed.
+    Raises SchemaError if it holds no video of that shape, or of another codec than are read; IntegrityError
+    if it is damaged, or claims more frames; MissingExtraError if PyAV is not installed.
     """
     if len(shape) != 3 or shape[2] not in PIXELS:
         raise SchemaError(
@@ -144,10 +140,8 @@ def open_video(
 def video_shape(path: Path, where: str) -> tuple[int, int, int]:
     """Return height, width and channels of the frames of an MP4 file, which may be of any size.
 
-    Raises:
-        SchemaError: it holds no video.
-        IntegrityError: it is damaged.
-        MissingExtraError: PyAV is not installed.
+    Raises SchemaError if it holds no video; IntegrityError if it is damaged; MissingExtraError if PyAV is not
+    installed.
     """
     with _opened(path, where, MOST_FRAMES, LARGEST_FRAME) as container:
         streams = container.streams.video
@@ -236,8 +230,7 @@ def _reading(where: str) -> Iterator[None]:
 def _import_av() -> Any:
     """Return PyAV.
 
-    Raises:
-        MissingExtraError: it is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     try:
         import av

@@ -65,8 +65,7 @@ TIME = "infos/timestamp"
 def lerobot_losses(dataset: Dataset) -> list[str]:
     """Say what LeRobotDatasets cannot hold.
 
-    Raises:
-        SchemaError: values of a space that they have no place for.
+    Raises SchemaError if values of a space that they have no place for.
     """
     schema = dataset.schema
     for name, spec in _kept_schema(schema).columns().items():
@@ -83,8 +82,7 @@ def lerobot_losses(dataset: Dataset) -> list[str]:
 def write_lerobot(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Write a dataset into a new folder.
 
-    Raises:
-        MissingExtraError: it has images, and Pillow is not installed.
+    Raises MissingExtraError if it has images, and Pillow is not installed.
     """
     schema, manifest = _kept_schema(dataset.schema), dataset.manifest
     kept = Kept(

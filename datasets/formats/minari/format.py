@@ -117,9 +117,8 @@ class _Reader:
     def steps(self, groups: list[Any], total_steps: int) -> Iterator[Steps]:
         """Yield all steps, in pieces.
 
-        Raises:
-            SchemaError: what is in a group is not what the spaces and counts say.
-            IntegrityError: HDF5 cannot read it.
+        Raises SchemaError if what is in a group is not what the spaces and counts say; IntegrityError if HDF5
+        cannot read it.
         """
         with reading(self.where):
             infos = _common([_info_names(group, self.where) for group in groups])
@@ -400,8 +399,7 @@ def _write_values(group: Any, path: str, values: Columns) -> None:
 def _losses(dataset: Dataset) -> list[str]:
     """Say what Minari's files cannot hold.
 
-    Raises:
-        SchemaError: Minari has no form for a space.
+    Raises SchemaError if Minari has no form for a space.
     """
     manifest = dataset.manifest
     metadata = metadata_of(manifest, dataset.observation_space, dataset.action_space)

@@ -51,10 +51,8 @@ def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> 
         shape: Shape of a frame.
         where: What errors call the column.
 
-    Raises:
-        SchemaError: a frame has another shape.
-        IntegrityError: one is no JPEG file, or a damaged one.
-        MissingExtraError: Pillow is not installed.
+    Raises SchemaError if a frame has another shape; IntegrityError if one is no JPEG file, or a damaged one;
+    MissingExtraError if Pillow is not installed.
     """
     try:
         from PIL import Image, UnidentifiedImageError

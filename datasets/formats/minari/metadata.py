@@ -48,8 +48,7 @@ class Metadata:
     def __init__(self, body: Mapping[str, Any], where: str) -> None:
         """Read the parts of the document.
 
-        Raises:
-            SchemaError: a part is missing or is not what Minari writes.
+        Raises SchemaError if a part is missing or is not what Minari writes.
         """
         self.observation_space = _space(body, "observation_space", where)
         self.action_space = _space(body, "action_space", where)
@@ -105,9 +104,7 @@ def _inside(folder: Path) -> list[Path]:
 def read_metadata(file: Path, where: str) -> Metadata:
     """Return what `metadata.json` says.
 
-    Raises:
-        SchemaError: it is not Minari's.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if it is not Minari's; IntegrityError if it is no JSON.
     """
     return Metadata(read_document(file, where), f"{where}, {file.name}")
 
@@ -115,9 +112,7 @@ def read_metadata(file: Path, where: str) -> Metadata:
 def read_document(file: Path, where: str) -> dict[str, Any]:
     """Return a document of a dataset or of an episode.
 
-    Raises:
-        SchemaError: it is not there, or holds no object.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if it is not there, or holds no object; IntegrityError if it is no JSON.
     """
     missing = f"has no {METADATA_FILE}, so it does not have Minari's layout."
     return read_json_object(file, where, missing=missing)
@@ -128,8 +123,7 @@ def metadata_of(
 ) -> dict[str, Any]:
     """Return the document for a dataset that is exported.
 
-    Raises:
-        SchemaError: Minari has no form for a space.
+    Raises SchemaError if Minari has no form for a space.
     """
     body: dict[str, Any] = {
         "dataset_id": dataset_id(manifest.name),

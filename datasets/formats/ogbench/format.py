@@ -214,8 +214,7 @@ def _padded(values: np.ndarray) -> np.ndarray:
 def _losses(dataset: Dataset) -> list[str]:
     """Say what OGBench's files cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that they have no place for.
+    Raises SchemaError if observations or actions that they have no place for.
     """
     spaces = (dataset.observation_space, dataset.action_space)
     if not all(isinstance(space, gymnasium.spaces.Box) for space in spaces):

@@ -51,8 +51,7 @@ class Task:
             shapes: Shape of a row of each column.
             where: What errors call the files.
 
-        Raises:
-            SchemaError: one is not there, or its rows are not those of the environment.
+        Raises SchemaError if one is not there, or its rows are not those of the environment.
         """
         for name, width in self._widths().items():
             found = shapes.get(name)
@@ -118,8 +117,7 @@ def find_task(said: str, file_name: str, where: str) -> Task:
         file_name: Name of a file, which begins with that of its environment; needed for short names.
         where: What errors call the files.
 
-    Raises:
-        SchemaError: there is no such task, or no environment of that name.
+    Raises SchemaError if there is no such task, or no environment of that name.
     """
     table = _table()
     match = NAME.fullmatch(said)

@@ -221,8 +221,7 @@ class _Episode:
             moves_rewards: Whether the reward of the first step was left out.
             is_made: Whether the final observation is none of the record's.
 
-        Raises:
-            IntegrityError: one has.
+        Raises IntegrityError if one has.
         """
         for columns, count in (
             (self._observation, left - (not is_made)),

@@ -136,9 +136,7 @@ def own_to_json(own: Own) -> dict[str, Any]:
 def read_own(folder: Path, where: str) -> Own | None:
     """Return what orlog wrote into `metadata.json`; None where it wrote none.
 
-    Raises:
-        SchemaError: it is not what orlog writes.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if it is not what orlog writes; IntegrityError if it is no JSON.
     """
     if not (folder / METADATA_FILE).is_file():
         return None
@@ -161,8 +159,7 @@ def read_own(folder: Path, where: str) -> Own | None:
 def find_version(folder: Path, where: str) -> Path:
     """Return the folder of the one version that lies in a folder, or in folders inside of it.
 
-    Raises:
-        SchemaError: there is none, or there are several.
+    Raises SchemaError if there is none, or there are several.
     """
     if (folder / FEATURES_FILE).is_file():
         return folder
@@ -189,9 +186,8 @@ def find_version(folder: Path, where: str) -> Path:
 def read_info(folder: Path, where: str) -> DatasetInfo:
     """Read `dataset_info.json`.
 
-    Raises:
-        SchemaError: it is not there, or not of the form that TensorFlow Datasets writes.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if it is not there, or not of the form that TensorFlow Datasets writes; IntegrityError
+    if it is no JSON.
     """
     body = _document(folder / INFO_FILE, where)
     what = f"{where}, {INFO_FILE}"
@@ -254,9 +250,8 @@ def read_features(folder: Path, where: str) -> tuple[list[Leaf], dict[str, str]]
         The features that can be read, and why each of the others cannot, by its path. Those of
         steps have paths that begin with `steps/`.
 
-    Raises:
-        SchemaError: it is not there, or not of the form that TensorFlow Datasets writes.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if it is not there, or not of the form that TensorFlow Datasets writes; IntegrityError
+    if it is no JSON.
     """
     leaves: list[Leaf] = []
     left_out: dict[str, str] = {}

@@ -56,9 +56,8 @@ class Features:
     def __init__(self, leaves: list[Leaf], left_out: dict[str, str], where: str) -> None:
         """Sort the features.
 
-        Raises:
-            SchemaError: they are not those of RLDS.
-            MissingExtraError: there are images, and Pillow is not installed.
+        Raises SchemaError if they are not those of RLDS; MissingExtraError if there are images, and Pillow is
+        not installed.
         """
         self._where, self._left_out = where, dict(left_out)
         self.observation: dict[str, Leaf] = {}
@@ -101,8 +100,7 @@ class Features:
     def schema(self, own: Own | None) -> Schema:
         """Return the spaces, those that orlog wrote beside the records if there are some.
 
-        Raises:
-            SchemaError: these are not of what the records hold.
+        Raises SchemaError if these are not of what the records hold.
         """
         found = Schema(
             observation_space=_space(self.observation),

@@ -39,8 +39,7 @@ def read_example(
 ) -> dict[str, Feature]:
     """Return where the wanted features of a record lie.
 
-    Raises:
-        IntegrityError: it is no `tf.train.Example`, or has a feature twice.
+    Raises IntegrityError if it is no `tf.train.Example`, or has a feature twice.
     """
     message = _Message(file, where)
     found: dict[str, Feature] = {}
@@ -152,8 +151,7 @@ class Values:
     def numbers(self, count: int) -> np.ndarray:
         """Return the next numbers, as float32 or int64.
 
-        Raises:
-            IntegrityError: there are fewer, or they are no numbers.
+        Raises IntegrityError if there are fewer, or they are no numbers.
         """
         if self.kind == "bytes":
             raise self._message.error("expected numbers, found bytes")
@@ -189,8 +187,7 @@ class Values:
     def one_bytes(self, *, skip: bool = False) -> bytes:
         """Return the next value that is bytes; nothing if it is skipped.
 
-        Raises:
-            IntegrityError: there is none, or it is too large.
+        Raises IntegrityError if there is none, or it is too large.
         """
         if self.kind != "bytes" or self._place >= self._stop:
             raise self._fewer()
@@ -207,8 +204,7 @@ class Values:
     def check_end(self) -> None:
         """Refuse values that are left.
 
-        Raises:
-            IntegrityError: there are some.
+        Raises IntegrityError if there are some.
         """
         is_left = bool(len(self._held) or self._split)
         if self.kind == "bytes":

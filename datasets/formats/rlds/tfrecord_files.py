@@ -29,8 +29,7 @@ Span = tuple[int, int]
 def open_tfrecord(path: Path, where: str) -> BinaryIO:
     """Open a file of records; links are refused.
 
-    Raises:
-        SchemaError: there is none.
+    Raises SchemaError if there is none.
     """
     if path.is_symlink() or not path.is_file():
         raise SchemaError(f"{where}: there is no file {path.name}, or it is a link.")
@@ -40,8 +39,7 @@ def open_tfrecord(path: Path, where: str) -> BinaryIO:
 def record_spans(file: BinaryIO, where: str) -> Iterator[Span]:
     """Yield where the data of each record lie, their checksums compared; memory is bounded.
 
-    Raises:
-        IntegrityError: a checksum does not fit, or the file ends inside a record.
+    Raises IntegrityError if a checksum does not fit, or the file ends inside a record.
     """
     size = file.seek(0, os.SEEK_END)
     start, number = 0, 0

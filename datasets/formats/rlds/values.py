@@ -48,8 +48,7 @@ class Column:
     ) -> None:
         """Begin at the first value.
 
-        Raises:
-            IntegrityError: the record has no such feature.
+        Raises IntegrityError if the record has no such feature.
         """
         self.leaf = leaf
         self.where = f"{where}, {leaf.name}"
@@ -66,8 +65,7 @@ class Column:
     def rows(self, count: int) -> Any:
         """Return the next values.
 
-        Raises:
-            IntegrityError: there are fewer, or they are not what features.json says.
+        Raises IntegrityError if there are fewer, or they are not what features.json says.
         """
         leaf = self.leaf
         if leaf.kind == "text":
@@ -99,8 +97,7 @@ class Column:
     def left(self) -> int:
         """Return how many values are left, and go past them.
 
-        Raises:
-            IntegrityError: they are no whole number of values.
+        Raises IntegrityError if they are no whole number of values.
         """
         if self._lengths is not None:
             return len(self._lengths.all_numbers())
@@ -117,8 +114,7 @@ class Column:
     def check_end(self) -> None:
         """Refuse values after those that were taken.
 
-        Raises:
-            IntegrityError: there are some.
+        Raises IntegrityError if there are some.
         """
         for values in filter(None, (self._values, self._lengths)):
             values.check_end()
@@ -214,8 +210,7 @@ class Column:
 def import_pillow(where: str) -> Any:
     """Return PIL.Image.
 
-    Raises:
-        MissingExtraError: Pillow is not installed.
+    Raises MissingExtraError if Pillow is not installed.
     """
     try:
         import PIL.Image
@@ -230,9 +225,8 @@ def import_pillow(where: str) -> Any:
 def image_shape(data: bytes, shape: tuple[int | None, ...], where: str) -> tuple[int, ...]:
     """Return the shape of an image, of which some sizes may be said.
 
-    Raises:
-        IntegrityError: it is no image.
-        SchemaError: it has another shape than was said, or is too large.
+    Raises IntegrityError if it is no image; SchemaError if it has another shape than was said, or is too
+    large.
     """
     with _no_warnings(), _opened(data, where) as image:
         sizes = (image.height, image.width, len(image.getbands()))

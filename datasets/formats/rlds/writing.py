@@ -65,8 +65,7 @@ class TfdsWriter:
     def add(self, episode: Episode, where: str) -> None:
         """Write an episode.
 
-        Raises:
-            SchemaError: it is larger than TensorFlow can read, or of a split that it cannot name.
+        Raises SchemaError if it is larger than TensorFlow can read, or of a split that it cannot name.
         """
         name = episode.metadata.get(SPLIT, "train")
         if not isinstance(name, str) or not SPLIT_NAME.fullmatch(name):
@@ -239,8 +238,7 @@ class _Features:
 def tfds_losses(dataset: Dataset) -> list[str]:
     """Say what RLDS cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that it has no features for.
+    Raises SchemaError if observations or actions that it has no features for.
     """
     for role in ("observation", "action"):
         space = getattr(dataset, f"{role}_space")
@@ -304,8 +302,7 @@ def _discounts(episode: Episode, last: np.ndarray) -> np.ndarray:
 def _space_leaves(role: str, space: gymnasium.Space[Any], dataset: str) -> dict[str, _Leaf]:
     """Return the features of a space by their paths.
 
-    Raises:
-        SchemaError: there are none for it.
+    Raises SchemaError if there are none for it.
     """
     match space:
         case spaces.Dict() if space.spaces and not any("/" in key for key in space.spaces):

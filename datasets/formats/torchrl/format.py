@@ -97,8 +97,7 @@ class _Reader:
     ) -> None:
         """Find out what the tensors are.
 
-        Raises:
-            SchemaError: action, reward, flags or observations are missing.
+        Raises SchemaError if action, reward, flags or observations are missing.
         """
         self._where, self.doubts = where, list[str]()
         self._tensors = tensors
@@ -140,9 +139,8 @@ class _Reader:
     def steps(self) -> Iterator[Steps]:
         """Yield all steps, in pieces.
 
-        Raises:
-            SchemaError: next observations are not those that follow.
-            IntegrityError: a file changed while it was read.
+        Raises SchemaError if next observations are not those that follow; IntegrityError if a file changed
+        while it was read.
         """
         ends = self._ends()
         cutter = EpisodeCutter(
@@ -451,8 +449,7 @@ def _part(values: Any, rows: slice) -> Any:
 def _losses(dataset: Dataset) -> list[str]:
     """Say what TorchRL's tensors cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that are no tensors.
+    Raises SchemaError if observations or actions that are no tensors.
     """
     for space in (dataset.observation_space, dataset.action_space):
         _leaves(space, dataset.name)

@@ -46,9 +46,7 @@ class TensorColumn:
     ) -> None:
         """Compare the file with what is said about it.
 
-        Raises:
-            SchemaError: it is not there, or a link.
-            IntegrityError: it has another size.
+        Raises SchemaError if it is not there, or a link; IntegrityError if it has another size.
         """
         self.where, self.shape, self.dtype = where, shape, dtype
         self._path = path
@@ -73,8 +71,7 @@ class TensorColumn:
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return rows.
 
-        Raises:
-            IntegrityError: the file cannot be read to there any more.
+        Raises IntegrityError if the file cannot be read to there any more.
         """
         start, stop, _ = rows.indices(len(self))
         width = math.prod(self.shape[1:])
@@ -98,9 +95,8 @@ class TensorColumn:
 def read_document(path: Path, where: str) -> dict[str, Any]:
     """Return a JSON object.
 
-    Raises:
-        SchemaError: there is no such file, it is a link, or holds something else.
-        IntegrityError: it is no JSON.
+    Raises SchemaError if there is no such file, it is a link, or holds something else; IntegrityError if it
+    is no JSON.
     """
     missing = f"has no {path.name} that can be read."
     return read_json_object(path, where, missing=missing, most_bytes=LARGEST_DOCUMENT)
@@ -109,9 +105,8 @@ def read_document(path: Path, where: str) -> dict[str, Any]:
 def tensor_columns(folder: Path, where: str) -> tuple[dict[str, TensorColumn], list[str]]:
     """Return the tensors with a row for each step by their paths, such as `next/observation`; and what is left out.
 
-    Raises:
-        SchemaError: the folder is not TensorDict's, its batch has several axes, or a size is too large.
-        IntegrityError: a file is damaged or missing.
+    Raises SchemaError if the folder is not TensorDict's, its batch has several axes, or a size is too large;
+    IntegrityError if a file is damaged or missing.
     """
     found: dict[str, TensorColumn] = {}
     left_out: list[str] = []

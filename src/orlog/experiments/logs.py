@@ -37,9 +37,7 @@ class _Sink(Protocol):
 def check_log(kind: str) -> None:
     """Check that a log can be written.
 
-    Raises:
-        ValueError: there is no such kind of log.
-        MissingExtraError: its package is not installed.
+    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
     """
     if kind not in LOGS:
         hint = did_you_mean(kind, LOGS) or "."
@@ -81,8 +79,7 @@ class Log:
     def begin(self) -> None:
         """Open what is written to, once the folder has the run's record.
 
-        Raises:
-            NotFoundError: it cannot be opened, such as without an account.
+        Raises NotFoundError if it cannot be opened, such as without an account.
         """
         if self._kind != "none" and self._sink is None:
             kind = _TensorBoard if self._kind == "tensorboard" else _WeightsAndBiases
@@ -126,9 +123,7 @@ def log_to(
         folder: Folder of the run.
         normalize: Turns returns into scores; None where no references are known.
 
-    Raises:
-        ValueError: there is no such kind of log.
-        MissingExtraError: its package is not installed.
+    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
     """
     check_log(kind)
     log = Log(kind, folder, normalize)

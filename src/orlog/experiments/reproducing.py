@@ -209,8 +209,7 @@ def find_executor(name: str, **options: str) -> Executor:
 
     Options are passed to it: those that it has besides `workers` and `running`.
 
-    Raises:
-        ValueError: there is no executor of that name, or it has no such option.
+    Raises ValueError if there is no executor of that name, or it has no such option.
     """
     package = importlib.import_module("orlog.executors")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
@@ -238,9 +237,8 @@ def run_jobs(
 
     `progress` is called now and then with the last logged step of a running job.
 
-    Raises:
-        OrlogError: whatever the first failing job raised.
-        ValueError: there is no executor of that name.
+    Raises whatever the first failing job raised; ValueError if there is no executor of that
+    name.
     """
     execute = find_executor(executor) if isinstance(executor, str) else executor
     outcomes: dict[int, Outcome] = {}
@@ -292,12 +290,10 @@ def make_jobs(
 ) -> list[Job]:
     """Return one job for each seed; `steps` defaults to the recipe's.
 
-    Raises:
-        ValueError: no such algorithm, or a seed is named twice.
-        NotFoundError: the dataset names no environment to score in, or neither a recipe nor a
-            baseline says how many steps to take.
-        SimulatorError: the environment needs consent, or cannot be made.
-        FileExistsError: one of the folders already holds a run, and `resume` is not set.
+    Raises ValueError if there is no such algorithm, or a seed is named twice; NotFoundError if the dataset names no
+    environment to score in, or neither a recipe nor a baseline says how many steps to take; SimulatorError if
+    the environment needs consent, or cannot be made; FileExistsError if one of the folders already holds a
+    run, and `resume` is not set.
     """
     dataset = load_dataset(dataset)
     if len({*seeds}) != len(seeds):
@@ -349,9 +345,7 @@ def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
 def check_comparable(algorithm: str, dataset: Given, steps: int | None = None) -> None:
     """Check that a run can be shown to give the recorded scores, before anything is trained.
 
-    Raises:
-        NotFoundError: there is no baseline, none of this data or so many steps, or no reference
-            returns.
+    Raises NotFoundError if there is no baseline, none of this data or so many steps, or no reference returns.
     """
     dataset = load_dataset(dataset)
     baseline = read_baseline(algorithm, dataset.name)
@@ -383,8 +377,7 @@ def summarize(
 
     `looks` is the number of times that the comparison is made while seeds are added.
 
-    Raises:
-        SchemaError: a return is not a number, or seeds have different numbers of episodes.
+    Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
     """
     dataset = load_dataset(dataset)
     record = results[0][0]
@@ -425,8 +418,7 @@ def judge(
 ) -> Result:
     """Return the result of evaluations by seed, compared with a baseline.
 
-    Raises:
-        SchemaError: a return is not a number, or seeds have different numbers of episodes.
+    Raises SchemaError if a return is not a number, or seeds have different numbers of episodes.
     """
     _check_returns(evaluations, folders)
     first = next(iter(evaluations.values()))
@@ -500,10 +492,8 @@ def reproduce(
         progress: Called now and then with a running job and its last logged step.
         on_look: Called with the result so far when more seeds are about to be added.
 
-    Raises:
-        NotFoundError: there is neither recipe nor baseline, and `steps` is not given; or seeds
-            are to be added and nothing is recorded to compare with.
-        OrlogError: a run failed.
+    Raises NotFoundError if there is neither recipe nor baseline, and `steps` is not given; or seeds are to be
+    added and nothing is recorded to compare with; OrlogError if a run failed.
     """
     algorithm, dataset = known_as(algorithm), load_dataset(dataset)
     if max_seeds is not None:

@@ -55,8 +55,7 @@ def verify_runs(place: PathLike) -> list[VerifiedRun]:
     digests of themselves, of `run.json`, of the checkpoint, and of the log up to their step. Nothing is
     signed: who edits a file and computes all digests again is not found.
 
-    Raises:
-        NotFoundError: there is no run.
+    Raises NotFoundError if there is no run.
     """
     return [_verify(folder) for folder in run_places(place)]
 

@@ -38,8 +38,7 @@ HEADINGS = ("check", "column", "finding", "first at", "count")
 def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -> None:
     """Write the page about an audit, with a plot of each of the first places if the dataset is given.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
     name = f"{audit.name}@{audit.version}" if audit.version else audit.name
     title = f"Audit of {name}"

@@ -83,8 +83,7 @@ def write_report(
 ) -> None:
     """Write the page.
 
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    Raises MissingExtraError if matplotlib is not installed.
     """
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += [f'<p class="note">{html.escape(remark)}</p>' for remark in remarks]

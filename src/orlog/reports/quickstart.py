@@ -55,9 +55,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             works, but its scores mean nothing.
         workers: Processes.
 
-    Raises:
-        FileExistsError: the folder holds runs already.
-        OrlogError: a step failed.
+    Raises FileExistsError if the folder holds runs already; OrlogError if a step failed.
     """
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
@@ -126,8 +124,7 @@ SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean not
 def build_and_verify(name: str, workers: int) -> Dataset:
     """Build a dataset if it is not here, check every byte, and return it.
 
-    Raises:
-        IntegrityError: a byte is not what the manifest says.
+    Raises IntegrityError if a byte is not what the manifest says.
     """
     with progress_bar("steps") as update:
         folder = build_dataset(

@@ -109,9 +109,8 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def result(self) -> Result:
         """Return the result that follows from it.
 
-        Raises:
-            ValueError: the reference returns are malformed.
-            SchemaError: a return is not a number, or seeds have different numbers of episodes.
+        Raises ValueError if the reference returns are malformed; SchemaError if a return is not a number, or
+        seeds have different numbers of episodes.
         """
         references = None if self.references is None else references_from_json(self.references)
         seeds = {one.job.seed: one for one in self.results}
@@ -196,10 +195,8 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
         folder: Where they are written.
         title: Heading of the page.
 
-    Raises:
-        NotFoundError: no job is done.
-        MissingExtraError: matplotlib is not installed.
-        StorageError: they cannot be written.
+    Raises NotFoundError if no job is done; MissingExtraError if matplotlib is not installed; StorageError if
+    they cannot be written.
     """
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
@@ -231,10 +228,8 @@ def verify_report(path: Path) -> Verification:
     Args:
         path: `report.json`, `report.html` beside it, or their folder.
 
-    Raises:
-        NotFoundError: there is no such file.
-        ManifestError: it is no report, or malformed.
-        MissingExtraError: a page was given, and matplotlib is not installed.
+    Raises NotFoundError if there is no such file; ManifestError if it is no report, or malformed;
+    MissingExtraError if a page was given, and matplotlib is not installed.
     """
     path = path / REPORT_FILE if path.is_dir() else path
     source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path
@@ -479,8 +474,7 @@ def _render(
 ) -> str:
     """Return the page.
 
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    Raises MissingExtraError if matplotlib is not installed.
     """
     with own_style():
         return page(report.title, _parts(report, results, comparisons, sha256))

@@ -74,8 +74,7 @@ def published_name(dataset: Given) -> str:
 
     It is the dataset's own name if no benchmark has it.
 
-    Raises:
-        NotFoundError: nothing has this name.
+    Raises NotFoundError if nothing has this name.
     """
     if _is_group(dataset):
         return scores_on(str(dataset))[0].dataset
@@ -202,8 +201,7 @@ class Section:
 def benchmark_sections(key: str, *, algorithm: str | None = None) -> list[Section]:
     """Return all published scores of a benchmark, in sections that may be compared.
 
-    Raises:
-        NotFoundError: there is no such benchmark, it has no scores, or none of the algorithm.
+    Raises NotFoundError if there is no such benchmark, it has no scores, or none of the algorithm.
     """
     scores: Sequence[PublishedScore] = published_scores(key)
     if not scores:

@@ -104,9 +104,8 @@ def find_runs(
     `orlog evaluate --json` or `orlog reproduce --json` printed. `NAME=PLACE` gives its runs the name
     of a method.
 
-    Raises:
-        NotFoundError: there is no run in a place, or none of all was evaluated.
-        ManifestError: a file is malformed.
+    Raises NotFoundError if there is no run in a place, or none of all was evaluated; ManifestError if a file
+    is malformed.
     """
     found: dict[Path, list[EvaluatedRun]] = {}
     for given in places:
@@ -239,10 +238,9 @@ def settings_text(settings: dict[str, Any]) -> str:
 def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     """Return the scores of runs by method, task (the dataset) and seed, in the order of seeds.
 
-    Raises:
-        ValueError: two runs of a method on a task have the same seed, or other settings, data or
-            numbers of episodes; a task was measured in two environments; or there are several tasks and
-            one has no reference returns.
+    Raises ValueError if two runs of a method on a task have the same seed, or other settings, data or numbers
+    of episodes; a task was measured in two environments; or there are several tasks and one has no reference
+    returns.
     """
     by_method: dict[str, dict[str, list[EvaluatedRun]]] = {}
     for run in runs:
@@ -320,8 +318,7 @@ def _first(by_method: dict[str, dict[str, list[EvaluatedRun]]], task: str) -> Ev
 def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
     """Refuse runs on a task whose returns were measured in different ways; return notes.
 
-    Raises:
-        ValueError: environment or time limit differ.
+    Raises ValueError if environment or time limit differ.
     """
     notes = []
     first = runs[0]
@@ -350,8 +347,7 @@ def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
 def _check_method(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
     """Refuse runs that are not seeds of one method on one task.
 
-    Raises:
-        ValueError: they are not.
+    Raises ValueError if they are not.
     """
     first = runs[0]
     for before, run in itertools.pairwise(runs):
@@ -384,8 +380,7 @@ def check_alike(where: str, first: EvaluatedRun, run: EvaluatedRun, *, apart: st
         run: The other run.
         apart: What to do with runs that do not belong together.
 
-    Raises:
-        ValueError: they are not alike.
+    Raises ValueError if they are not alike.
     """
     if run.digest != first.digest:
         raise ValueError(

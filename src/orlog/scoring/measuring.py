@@ -120,10 +120,8 @@ def measure_references(
 def keep_references(dataset: Given, references: References, *, shipped: bool = False) -> Path:
     """Store reference returns beside the data, or record them among those that ship with orlog.
 
-    Raises:
-        NotFoundError: the dataset names no environment.
-        SchemaError: the dataset's benchmark publishes references.
-        StorageError: they cannot be written; older ones stay.
+    Raises NotFoundError if the dataset names no environment; SchemaError if the dataset's benchmark publishes
+    references; StorageError if they cannot be written; older ones stay.
     """
     dataset = load_dataset(dataset)
     _check_benchmark(dataset)

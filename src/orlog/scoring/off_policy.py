@@ -272,8 +272,7 @@ def evaluate_off_policy(
 def _check_named_once(folders: Sequence[Path]) -> None:
     """Refuse a run that is given twice.
 
-    Raises:
-        ValueError: it is; its checkpoints would count twice in the quality of estimators.
+    Raises ValueError if it is; its checkpoints would count twice in the quality of estimators.
     """
     seen: dict[Path, Path] = {}
     for folder in folders:
@@ -288,8 +287,7 @@ def _same_dataset(
 ) -> Dataset:
     """Return the dataset of all runs.
 
-    Raises:
-        ValueError: there are several.
+    Raises ValueError if there are several.
     """
     first = found[0][1]
     for folder, (_, data, _) in zip(folders, found, strict=True):
@@ -304,9 +302,8 @@ def _same_dataset(
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
     """Return the dataset to take values from.
 
-    Raises:
-        ValueError: it has episodes of the one that runs were trained on.
-        SchemaError: it has other spaces.
+    Raises ValueError if it has episodes of the one that runs were trained on; SchemaError if it has other
+    spaces.
     """
     for what in ("observation_space", "action_space"):
         expected, found = getattr(trained_on, what), getattr(other, what)
@@ -336,8 +333,7 @@ def _stored_episodes(dataset: Dataset) -> set[tuple[str, int]]:
 def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: float | None) -> float:
     """Return the discount to evaluate with.
 
-    Raises:
-        ValueError: it is out of range, or not given where runs have several.
+    Raises ValueError if it is out of range, or not given where runs have several.
     """
     if given is not None:
         if not 0 < given <= 1:
@@ -360,8 +356,7 @@ def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: floa
 def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     """Refuse policies that are no function of the observation.
 
-    Raises:
-        SchemaError: it is such a policy, or actions of such a space cannot be judged.
+    Raises SchemaError if it is such a policy, or actions of such a space cannot be judged.
     """
     reason = ""
     if takes_goals(type(algorithm)):

@@ -97,9 +97,8 @@ def tune_curves(
         exploration: Weight of the bandit's exploration.
         seed: Seed of the trials.
 
-    Raises:
-        ValueError: a run's settings are not known, a setting has a seed twice, runs on a dataset were
-            trained or measured in different ways, or they have different numbers of episodes.
+    Raises ValueError if a run's settings are not known, a setting has a seed twice, runs on a dataset were
+    trained or measured in different ways, or they have different numbers of episodes.
     """
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
     for run in runs:
