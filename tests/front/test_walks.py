@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import numpy as np
 import pytest
 
 import orlog
+from orlog.experiments.reproducing import Executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +78,7 @@ def sweep(_folder: Path) -> None:
         yield from ((number, work(job)) for number, job in enumerate(jobs))
 
     plan = plan_sweep([MINI], ["bc"], seeds=[0], episodes=2, steps=20)
-    run_sweep(plan, executor=here)
+    run_sweep(plan, executor=cast("Executor", here))
     assert not plan.failures
 
 
