@@ -20,10 +20,7 @@ from orlog.datasets.formats._shared.carried_sums import (
     note_table,
     noted_sums,
 )
-from orlog.datasets.formats._shared.episodes import (
-    Found,
-    Options,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,
     EnvironmentLike,
@@ -31,7 +28,7 @@ from orlog.datasets.formats._shared.said_spaces import (
     of_environment,
 )
 from orlog.datasets.formats._shared.sums import check_sums
-from orlog.datasets.formats.formats import choose_format, read_version
+from orlog.datasets.formats.formats import Wanted, choose_format, read_version
 from orlog.datasets.home.consent import note_environment
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
@@ -177,18 +174,18 @@ def import_dataset(
             operation = f"read {file_format.name}"
             manifest, found = read_version(
                 file_format,
-                files,
+                Asked(files=files, sources=[str(source) for source in sources], options=options),
                 folder / "store",
-                name=wanted.name,
-                version=version,
-                sources=[str(source) for source in sources],
-                lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
-                options=options,
-                like=like,
-                said=said,
-                description=description,
-                license=license,
-                doubts=notes,
+                Wanted(
+                    name=wanted.name,
+                    version=version,
+                    lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
+                    like=like,
+                    said=said,
+                    description=description,
+                    license=license,
+                    doubts=notes,
+                ),
                 progress=progress,
             )
         else:

@@ -40,11 +40,8 @@ from orlog.datasets.download.objects import (
 )
 from orlog.datasets.download.sources import ForeignFileSource
 from orlog.datasets.download.transfer import Expected, Fetched, Limiter, Mirror, fetch_object
-from orlog.datasets.formats._shared.episodes import (
-    Found,
-    Options,
-)
-from orlog.datasets.formats.formats import Format, find_format, read_version
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
 from orlog.datasets.recording.finishing import finish_version
@@ -346,19 +343,16 @@ def read_listed(
         unpacked = store.with_name("unpacked")
         unpack(files[0], unpacked, entry.url)
         files = [_root(unpacked, file_format)]
-    return read_version(
-        file_format,
-        files,
-        store,
+    options = Options(horizon=entry.horizon, task=entry.task or "")
+    wanted = Wanted(
         name=name,
         version=version,
-        sources=sources,
         lineage=lineage,
-        options=Options(horizon=entry.horizon, task=entry.task or ""),
         description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
-        progress=progress,
     )
+    asked = Asked(files=files, sources=sources, options=options)
+    return read_version(file_format, asked, store, wanted, progress=progress)
 
 
 def _root(folder: Path, file_format: Format) -> Path:

@@ -21,7 +21,7 @@ import msgspec
 
 import orlog.datasets.formats
 from orlog.datasets.formats._shared.episodes import Asked as Asked
-from orlog.datasets.formats._shared.episodes import Found, Options, write_episodes
+from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
 from orlog.datasets.formats._shared.hdf5_files import (
@@ -44,7 +44,6 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-NO_OPTIONS = Options()
 NOTHING_SAID = SaidSpaces()
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
@@ -222,52 +221,50 @@ def _about_tianshou(dataset: str, file: Path) -> str:
     )
 
 
-def read_version(
-    file_format: Format,
-    files: Sequence[Path],
-    folder: Path,
-    *,
-    name: str,
-    version: str,
-    sources: Sequence[str],
-    lineage: Sequence[Parent],
-    options: Options = NO_OPTIONS,
-    like: str = "",
-    said: SaidSpaces = NOTHING_SAID,
-    description: str = "",
-    license: str = "",  # noqa: A002 (the word of the manifest)
-    doubts: Sequence[str] = (),
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Manifest, Found]:
-    """Write the objects of the version that files hold into a new folder.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The version that files are to become, and what is said of it.
 
-    Returns its manifest, and what was found. The description is followed by what reading left out,
-    repaired, or could not know.
-
-    Args:
-        file_format: What reads the files.
-        files: The files.
-        folder: The new folder.
+    Attributes:
         name: Name of the dataset.
         version: Its version.
-        sources: What errors call each file.
         lineage: What the version was derived from.
-        options: What the user says about the files. The horizon is that of the benchmark by default.
         like: Name of a benchmark's dataset whose environment, bounds and references hold. By
             default the dataset's own name, if a benchmark has it.
         said: What the user says about environment and bounds.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
         doubts: What else is to be known about the files, a sentence each.
-        progress: Called with steps done and in all.
-
-    Raises:
-        NotFoundError: no benchmark has the dataset `like`.
-        ValueError: the format has no use for an option.
-        SchemaError: the files are not of the format, or do not fit the environment.
-        IntegrityError: a file is damaged.
-        StorageError: the disk is full.
     """
+
+    name: str
+    version: str
+    lineage: Sequence[Parent] = ()
+    like: str = ""
+    said: SaidSpaces = NOTHING_SAID
+    description: str = ""
+    license: str = ""
+    doubts: Sequence[str] = ()
+
+
+def read_version(
+    file_format: Format,
+    asked: Asked,
+    folder: Path,
+    wanted: Wanted,
+    *,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[Manifest, Found]:
+    """Write the objects of the version that files hold into a new folder.
+
+    Returns its manifest, and what was found. The description is followed by what reading left out,
+    repaired, or could not know. The horizon is that of the benchmark by default.
+
+    Raises NotFoundError if no benchmark has the dataset `like`; ValueError if the format has no use for an
+    option; SchemaError if the files are not of the format, or do not fit the environment; IntegrityError if
+    a file is damaged; StorageError if the disk is full.
+    """
+    name, said, options = wanted.name, wanted.said, asked.options
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     for option in options.given():
@@ -276,20 +273,18 @@ def read_version(
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
             )
-    benchmark = _find_benchmark(file_format, name, like)
+    benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
     if options.horizon is None:
-        options = dataclasses.replace(options, horizon=horizon)
-    asked = Asked(files=files, sources=sources, options=options)
+        asked = dataclasses.replace(asked, options=dataclasses.replace(options, horizon=horizon))
     if benchmark is not None and file_format.takes_benchmark:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     elif benchmark is not None:
         said = of_benchmark(benchmark, said)
     with file_format.open(asked) as opened:
-        opened.schema = said.put_into(opened.schema, sources[0])
-        written, found = write_episodes(
-            opened, folder, f"{name}@{version} ({sources[0]})", progress=progress
-        )
+        opened.schema = said.put_into(opened.schema, asked.sources[0])
+        what = f"{name}@{wanted.version} ({asked.sources[0]})"
+        written, found = write_episodes(opened, folder, what, progress=progress)
     environment = opened.environment if benchmark is None else benchmark.record
     if said.environment is not None:
         if opened.environment is not None and opened.environment.id != said.environment.id:
@@ -299,8 +294,8 @@ def read_version(
             )
         environment = said.environment
     found.format = file_format.name
-    found.doubts = [*doubts, *found.doubts]
-    told = " ".join(found.doubts)
+    found.doubts = [*wanted.doubts, *found.doubts]
+    told, lineage = " ".join(found.doubts), wanted.lineage
     if file_format.doubts_in_lineage and told:
         lineage = [
             msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
@@ -309,17 +304,16 @@ def read_version(
         written.schema,
         [written.part],
         written.objects,
-        name=name,
-        version=version,
-        container="zarr",
         non_finite=written.non_finite,
         outside=written.outside,
-        description=" ".join(filter(None, (description or opened.description, told))),
-        license=license or opened.license,
+        name=name,
+        version=wanted.version,
+        description=" ".join(filter(None, (wanted.description or opened.description, told))),
+        license=wanted.license or opened.license,
         lineage=lineage,
         environment=environment,
         behavior_policy=opened.behavior_policy,
-        benchmark="" if benchmark is None else like or name,
+        benchmark="" if benchmark is None else wanted.like or name,
     )
     return manifest, found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 from orlog.base.files import (
     put_in_place,
@@ -97,69 +98,60 @@ def _check_decoding(store: Path, manifest: Manifest) -> None:
         )
 
 
+class Facts(TypedDict, total=False):
+    """What a manifest says that the files of its version do not; `Manifest` documents the fields."""
+
+    name: Required[str]
+    version: Required[str]
+    description: str
+    license: str
+    environment: EnvironmentRecord | None
+    behavior_policy: str
+    recipe: RecipeRecord | None
+    lineage: Sequence[Parent]
+    changes: str
+    benchmark: str
+
+
 def make_manifest(
     schema: Schema,
     parts: Sequence[Part],
     objects: Iterable[StoredObject],
     *,
-    name: str,
-    version: str,
-    container: Container,
+    container: Container = "zarr",
     non_finite: dict[str, int],
     outside: Mapping[str, Outside] | None = None,
-    description: str = "",
-    license: str = "",  # noqa: A002 (the word of the manifest)
-    environment: EnvironmentRecord | None = None,
-    behavior_policy: str = "",
-    recipe: RecipeRecord | None = None,
-    lineage: Sequence[Parent] = (),
-    changes: str = "",
-    benchmark: str = "",
+    **facts: Unpack[Facts],
 ) -> Manifest:
-    """Return the manifest of a version that consists of these parts.
+    """Return the manifest of a version that consists of these parts, at least one, in order.
 
-    Args:
-        schema: Columns of every part.
-        parts: At least one, in order.
-        objects: All files, with paths inside the version's folder, in any order.
-        name: Name without version.
-        version: Content version.
-        container: How objects hold columns.
-        non_finite: How many numbers of a column are not finite; columns without any are left out.
-        outside: Which numbers of a column are outside their Box; columns without any are left out.
-        description: What the data are.
-        license: SPDX identifier.
-        environment: What recorded the data.
-        behavior_policy: What chose the actions.
-        recipe: What built the data.
-        lineage: Datasets that this one was derived from.
-        changes: What is new since the previous version.
-        benchmark: Name of the benchmark's dataset whose references hold for it.
+    Objects may come in any order. Of numbers that are not finite, or outside their Box, it is said how many
+    a column has; columns without any are left out.
     """
     return Manifest(
         manifest_version=MANIFEST_VERSION,
-        name=name,
-        version=version,
-        description=description,
-        license=license,
+        name=facts["name"],
+        version=facts["version"],
+        description=facts.get("description", ""),
+        license=facts.get("license", ""),
         container=container,
         format_version=STORE_FORMAT,
         total_episodes=sum(part.episodes for part in parts),
         total_steps=sum(part.steps for part in parts),
         observation_space=space_to_json(schema.observation_space),
         action_space=space_to_json(schema.action_space),
-        environment=environment,
-        behavior_policy=behavior_policy,
-        recipe=recipe,
-        lineage=list(lineage),
+        environment=facts.get("environment"),
+        behavior_policy=facts.get("behavior_policy", ""),
+        recipe=facts.get("recipe"),
+        lineage=[*facts.get("lineage", ())],
         columns=_columns(schema, parts),
         objects=sorted(objects, key=lambda item: item.path),
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
         non_finite=non_finite,
         outside_bounds=dict(outside or {}),
-        changes=changes,
-        benchmark=benchmark,
+        changes=facts.get("changes", ""),
+        benchmark=facts.get("benchmark", ""),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from orlog.base.files import (
     link_or_copy,
@@ -12,7 +11,7 @@ from orlog.base.files import (
 )
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.finishing import make_manifest
+from orlog.datasets.recording.finishing import Facts, make_manifest
 from orlog.datasets.store.container import WrittenPart
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
 
@@ -24,7 +23,7 @@ def lay_out_version(
     *,
     container: Container,
     base: Dataset | None,
-    facts: Mapping[str, Any],
+    facts: Facts,
 ) -> tuple[Manifest, list[StoredObject]]:
     """Fill the folder of a version; return its manifest and its new objects.
 
@@ -36,7 +35,7 @@ def lay_out_version(
         store: Folder of the version, which does not exist yet.
         container: How objects hold columns.
         base: The version that is appended to, if any.
-        facts: Further fields of the manifest as `make_manifest` takes them, with name and version.
+        facts: Further fields of the manifest.
     """
     before = None if base is None else base.manifest
     parts = [] if before is None else parts_of(before)

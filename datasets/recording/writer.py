@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import gymnasium
 import numpy as np
@@ -43,7 +43,7 @@ from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.recording.finishing import finish_version, make_manifest
+from orlog.datasets.recording.finishing import Facts, finish_version, make_manifest
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.recording.layout import lay_out_version
 from orlog.datasets.recording.log import EpisodeLog, logged_episodes
@@ -70,6 +70,17 @@ from orlog.manifests.names import parse_name, version_parts
 from orlog.manifests.spaces import storable_space
 
 CHECKPOINT_SECONDS = 60.0
+
+
+class _How(NamedTuple):
+    """How a version is recorded, as `DatasetWriter` takes it."""
+
+    encodings: Mapping[str, Encoding] | None
+    resume: bool
+    discard: bool
+    checkpoint_seconds: float
+    keep_every_episode: bool
+    strict: bool
 
 
 class DatasetWriter:
@@ -167,28 +178,17 @@ class DatasetWriter:
             reward_dtype=np.dtype(reward_dtype),
         )
         record = None if environment is None else environment_record(environment)
-        facts: dict[str, Any] = {
-            "description": description,
-            "license": license,
-            "behavior_policy": behavior_policy,
-            "environment": record,
-            "changes": changes,
-            "lineage": [],
-        }
-        self._start(
-            name,
-            version,
-            schema,
-            facts,
-            container,
-            encodings,
-            None,
-            resume,
-            discard,
-            checkpoint_seconds,
-            keep_every_episode,
-            strict,
+        facts = Facts(
+            name=name,
+            version=version,
+            description=description,
+            license=license,
+            behavior_policy=behavior_policy,
+            environment=record,
+            changes=changes,
         )
+        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
+        self._start(schema, facts, container, None, how)
         if record is not None:
             note_environment(record)
 
@@ -218,47 +218,26 @@ class DatasetWriter:
             )
         base = dataset.manifest
         (major, minor, _), rebuild = version_parts(dataset.version)
-        facts = {
-            "description": base.description,
-            "license": base.license,
-            "behavior_policy": base.behavior_policy,
-            "environment": base.environment,
-            "benchmark": base.benchmark,
-            "changes": changes,
-            "lineage": [Parent(digest=dataset.digest, operation="append")],
-        }
-        writer = cls.__new__(cls)
-        writer._start(
-            base.name,
-            version or f"{major}.{minor + 1}.0{rebuild}",
-            dataset.schema,
-            facts,
-            base.container,
-            encodings,
-            dataset,
-            resume,
-            discard,
-            checkpoint_seconds,
-            keep_every_episode,
-            strict,
+        facts = Facts(
+            name=base.name,
+            version=version or f"{major}.{minor + 1}.0{rebuild}",
+            description=base.description,
+            license=base.license,
+            behavior_policy=base.behavior_policy,
+            environment=base.environment,
+            benchmark=base.benchmark,
+            changes=changes,
+            lineage=[Parent(digest=dataset.digest, operation="append")],
         )
+        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
+        writer = cls.__new__(cls)
+        writer._start(dataset.schema, facts, base.container, dataset, how)
         return writer
 
     def _start(
-        self,
-        name: str,
-        version: str,
-        schema: Schema,
-        facts: dict[str, Any],
-        container: Container,
-        encodings: Mapping[str, Encoding] | None,
-        base: Dataset | None,
-        resume: bool,
-        discard: bool,
-        checkpoint_seconds: float,
-        keep_every_episode: bool,
-        strict: bool,
+        self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How
     ) -> None:
+        name, version = facts["name"], facts["version"]
         if not isinstance(name, str):
             raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
         if "@" in name:
@@ -270,14 +249,14 @@ class DatasetWriter:
         self.folder = datasets_folder() / wanted.name / version
         self._base, self._container, self._facts = base, container, facts
         self._recording = self.folder.with_name(f".{version}.recording")
-        self._checkpoint_seconds = checkpoint_seconds
+        self._checkpoint_seconds = how.checkpoint_seconds
         self._acknowledged = 0
         self._journal_number = 0
         self._done = False
-        self._log = EpisodeLog(self._recording) if keep_every_episode else None
+        self._log = EpisodeLog(self._recording) if how.keep_every_episode else None
         self._lock = _locked(self.folder)
         try:
-            if discard:
+            if how.discard:
                 with storage_errors(self._recording):
                     shutil.rmtree(self._recording, ignore_errors=True)
             self._refuse_existing()
@@ -287,16 +266,16 @@ class DatasetWriter:
 
                 import_h5py()
             journal = read_journal(self._recording)
-            if journal is not None and not resume:
+            if journal is not None and not how.resume:
                 self._refuse_interrupted(journal["episodes"])
             self._new_writer = functools.partial(
                 EpisodeWriter,
                 self._recording / "part",
                 schema,
                 str(wanted),
-                encodings=encodings,
+                encodings=how.encodings,
                 first_decides=base is None,
-                strict=strict,
+                strict=how.strict,
                 log=self._log,
             )
             self._writer = self._new_writer()
@@ -313,7 +292,7 @@ class DatasetWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._next_checkpoint = time.monotonic() + checkpoint_seconds
+        self._next_checkpoint = time.monotonic() + how.checkpoint_seconds
 
     def __repr__(self) -> str:
         """Return name, version, and the totals so far."""
@@ -480,7 +459,7 @@ class DatasetWriter:
                     store,
                     container=self._container,
                     base=self._base,
-                    facts={"name": self.name, "version": self.version, **self._facts},
+                    facts=self._facts,
                 )
             finish_version(store, manifest, self.folder, accept=self._accept, share=new)
         except BaseException:
@@ -528,8 +507,6 @@ class DatasetWriter:
                 schema,
                 [part],
                 [],
-                name=self.name,
-                version=self.version,
                 container=self._container,
                 non_finite={},
                 **self._facts,
