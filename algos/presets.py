@@ -41,10 +41,7 @@ import msgspec
 from orlog.algos.algorithms import action_kind, known_as
 from orlog.manifests.documents import convert_json, parse_json
 from orlog.manifests.names import did_you_mean
-from orlog.manifests.published_settings import (
-    presets_file,
-    published_settings,
-)
+from orlog.manifests.published_settings import presets_file, published_settings
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
@@ -169,7 +166,7 @@ _LIBRARIES: dict[str, Recipe] = {
         source="published: d3rlpy's defaults for discrete actions",
         preset="d3rlpy",
         standardize_observations=False,
-    ),
+    )
 }
 """Defaults of a library, for every dataset with such actions; never chosen unless asked for."""
 
@@ -195,11 +192,7 @@ _UMAZE: dict[str, Recipe] = {
         + "; the temperature of CORL's configurations for AntMaze, and a batch of 1024, because with "
         "such a low temperature few transitions have large weights",
     ),
-    "bc": Recipe(
-        steps=12_000,
-        settings={"hidden": [64, 64], "learning_rate": 1e-3},
-        source=_QUICK,
-    ),
+    "bc": Recipe(steps=12_000, settings={"hidden": [64, 64], "learning_rate": 1e-3}, source=_QUICK),
     "cql": Recipe(
         steps=8_000,
         settings={
@@ -299,9 +292,7 @@ _UMAZE: dict[str, Recipe] = {
         + "; a batch of 256; penalties of 0.1 and 0.01, as the authors have for relocate-human-v1",
     ),
     "percent_bc": Recipe(
-        steps=12_000,
-        settings={"hidden": [64, 64], "learning_rate": 1e-3},
-        source=_QUICK,
+        steps=12_000, settings={"hidden": [64, 64], "learning_rate": 1e-3}, source=_QUICK
     ),
     "rlpd": Recipe(
         steps=10_000,
@@ -465,11 +456,7 @@ _SMALL = (
     "small networks and few steps, so that a sweep over a suite ends in minutes: two hidden layers of "
     "64, and higher learning rates than the published ones"
 )
-_SMALL_NETWORKS: dict[str, object] = {
-    "hidden": [64, 64],
-    "learning_rate": 1e-3,
-    "batch_size": 256,
-}
+_SMALL_NETWORKS: dict[str, object] = {"hidden": [64, 64], "learning_rate": 1e-3, "batch_size": 256}
 _SMALL_POLICY_AND_CRITIC: dict[str, object] = {
     "hidden": [64, 64],
     "policy_learning_rate": 1e-3,
@@ -573,7 +560,7 @@ _LUNARLANDER: dict[str, Recipe] = {
         steps=5_000,
         settings={**_SMALL_NETWORKS, "bellman_loss": "square", "target_interval": 100},
         source=_SMALL + "; targets renewed every 100 steps",
-    ),
+    )
 }
 
 _MUJOCO: dict[str, Recipe] = {
@@ -720,7 +707,7 @@ _UMAZE_STITCH: dict[str, Recipe] = {
         + "; a target rate of 0.1, as on the other mazes; 25 steps to a subgoal, half an episode; inverse "
         "temperatures of 10; policies learn for goals of the same episode alone, since half of them random "
         "gave 44 in place of 95; the best of 10 settings with seeds that are not reported",
-    ),
+    )
 }
 
 _OWN_GOALS: dict[str, Recipe] = {
@@ -734,7 +721,7 @@ _OWN_GOALS: dict[str, Recipe] = {
         source=_QUICK
         + "; a cloning weight of 0.1 and goals of the same episode alone, as in OGBench's settings for its "
         "data to navigate; 64 numbers in a representation",
-    ),
+    )
 }
 
 _NAVIGATE: dict[str, Recipe] = {

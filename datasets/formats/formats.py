@@ -24,15 +24,8 @@ from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
-from orlog.datasets.formats._shared.hdf5_files import (
-    has_child,
-    is_hdf5,
-    look_inside,
-)
-from orlog.datasets.formats._shared.said_spaces import (
-    SaidSpaces,
-    of_benchmark,
-)
+from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError

@@ -32,18 +32,10 @@ from orlog.datasets.formats._shared.arrow_files import (
     check_pyarrow,
     reading_arrow,
 )
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import (
-    decoded_frames,
-    row_bytes,
-    same_numbers,
-)
+from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     Metadata,
@@ -424,9 +416,5 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="minari-arrow",
-    open=_open,
-    recognizes=_recognizes,
-    extensions=("",),
-    check=check_pyarrow,
+    name="minari-arrow", open=_open, recognizes=_recognizes, extensions=("",), check=check_pyarrow
 )

@@ -18,11 +18,7 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.formats._shared.arrow_files import check_pyarrow
-from orlog.datasets.formats._shared.flat_writing import (
-    file_stem,
-    flat_columns,
-    flat_losses,
-)
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import FORMAT as TABLE
 from orlog.datasets.reading.dataset import Dataset

@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Required, TypedDict, Unpack
 
-from orlog.base.files import (
-    put_in_place,
-    put_new,
-    storage_errors,
-    sync_folders,
-    write_durably,
-)
+from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
 from orlog.datasets.store.version import StoredVersion

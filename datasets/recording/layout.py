@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from orlog.base.files import (
-    link_or_copy,
-    make_folder,
-)
+from orlog.base.files import link_or_copy, make_folder
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import Facts, make_manifest

@@ -28,13 +28,7 @@ import numpy as np
 from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.base.files import (
-    BusyError,
-    storage_errors,
-    sync,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import BusyError, storage_errors, sync, sync_folders, take_lock
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
@@ -504,12 +498,7 @@ class DatasetWriter:
         part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
         try:
             manifest = make_manifest(
-                schema,
-                [part],
-                [],
-                container=self._container,
-                non_finite={},
-                **self._facts,
+                schema, [part], [], container=self._container, non_finite={}, **self._facts
             )
             manifest_from_text(manifest.to_json(), f"{self.name}@{self.version}")
         except (TypeError, ValueError) as error:

@@ -87,10 +87,7 @@ def sweep(_folder: Path) -> None:
     [("a batch", batch), ("an import", import_of_npz), ("a run", run), ("a sweep", sweep)],
 )
 def test_the_calls_reach_the_places_of_a_walk_in_its_order(
-    what: str,
-    work: Callable[[Path], None],
-    mini_folder: Path,
-    tmp_path: Path,
+    what: str, work: Callable[[Path], None], mini_folder: Path, tmp_path: Path
 ) -> None:
     assert mini_folder.is_dir()
     walk, calls = walk_of(what), calls_of(lambda: work(tmp_path))

@@ -46,9 +46,7 @@ ROLES = {
 
 
 def open_flat_rows(
-    rows: FlatRows,
-    horizon: int | None,
-    reading: Callable[[str], AbstractContextManager[None]],
+    rows: FlatRows, horizon: int | None, reading: Callable[[str], AbstractContextManager[None]]
 ) -> Opened:
     """Return the episodes of rows.
 

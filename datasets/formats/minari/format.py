@@ -24,11 +24,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.options import options_from_text
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Opened,
-    Steps,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
@@ -42,12 +38,7 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
 )
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.minari.frames import (
-    decoded_frames,
-    is_jpeg,
-    row_bytes,
-    same_numbers,
-)
+from orlog.datasets.formats.minari.frames import decoded_frames, is_jpeg, row_bytes, same_numbers
 from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     dataset_id,

@@ -12,16 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orlog.datasets.formats.rlds.metadata import (
-    LARGEST_VALUE,
-    STEPS,
-    Leaf,
-)
-from orlog.datasets.formats.rlds.tf_examples import (
-    READ_AT_ONCE,
-    Feature,
-    Values,
-)
+from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
+from orlog.datasets.formats.rlds.tf_examples import READ_AT_ONCE, Feature, Values
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError
 
 RAGGED_VALUES = "/ragged_flat_values"

@@ -18,10 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats import npz, table
-from orlog.datasets.formats._shared.episodes import (
-    Asked,
-    Options,
-)
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats.formats import formats
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
