@@ -21,6 +21,7 @@ from orlog.base.files import (
     write_durably,
 )
 from orlog.datasets.download.foreign import download_foreign_file
+from orlog.datasets.download.mirrors import Limiter
 from orlog.datasets.download.objects import (
     JOBS,
     Progress,
@@ -30,7 +31,6 @@ from orlog.datasets.download.objects import (
 )
 from orlog.datasets.download.partial import download_part
 from orlog.datasets.download.sources import ForeignFileSource, find_source, source_of_url
-from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,

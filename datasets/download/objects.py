@@ -22,7 +22,8 @@ from typing import TypeVar
 
 from orlog.base.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.transfer import Limiter, Mirror, fetch_object
+from orlog.datasets.download.mirrors import Limiter, Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link

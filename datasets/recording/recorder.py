@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, SupportsFloat
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.datasets.columns.values import space_columns
+from orlog.datasets.columns.stored_spaces import space_columns
 from orlog.datasets.reading.given import as_dataset
 from orlog.datasets.reading.restoring import STATE, Simulator, simulator_of
 from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode

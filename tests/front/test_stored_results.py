@@ -30,7 +30,7 @@ from orlog.experiments.stored_results import (
     read_results,
     write_result,
 )
-from orlog.experiments.sweeps import identify
+from orlog.experiments.sweep_jobs import identify
 from orlog.manifests.environments import make_environment
 from tests.levels import scaled
 from tests.training import train_run

@@ -13,7 +13,7 @@ import pytest
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
-from orlog.experiments.reproducing import Job
+from orlog.experiments.jobs import Job
 from orlog.experiments.result_folders import result_folder
 from orlog.experiments.stored_results import JobIdentity, key_of, read_results
 from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep

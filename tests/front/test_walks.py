@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.experiments.reproducing import Executor
+from orlog.experiments.jobs import Executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 
 ROOT = Path(__file__).parents[2]

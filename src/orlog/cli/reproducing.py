@@ -27,7 +27,8 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.experiments.reproducing import Executor, Result
+    from orlog.experiments.jobs import Executor
+    from orlog.experiments.reproducing import Result
 
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")

@@ -16,7 +16,8 @@ from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
-from orlog.experiments.reproducing import Result, make_jobs, run_jobs, summarize
+from orlog.experiments.jobs import make_jobs, run_jobs
+from orlog.experiments.reproducing import Result, summarize
 from orlog.manifests.names import counted
 from orlog.reports.dataset_page import (
     HEADINGS,
