@@ -119,6 +119,9 @@ THRESHOLDS = {
     "shared transitions": Threshold(
         5, "Transitions of real numbers that occur more than once, from which they are reported."
     ),
+    "there and back": Threshold(
+        4, "Steps after which a transition that occurs again in its episode counts as a copy."
+    ),
     "remembered transitions": Threshold(
         2**21, "Transitions that are compared at most; of more, an even sample is."
     ),
