@@ -147,9 +147,7 @@ class CQLDiscrete:
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.optimizer = Adam(
-            parameters_of(self.encoder, self.critic),
-            config.learning_rate,
-            eps=config.adam_epsilon,
+            parameters_of(self.encoder, self.critic), config.learning_rate, eps=config.adam_epsilon
         )
         self.step = 0
 

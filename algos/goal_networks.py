@@ -38,11 +38,7 @@ class GoalEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        scaling: Scaling,
-        kind: EncoderKind,
-        random_shift: int,
-        generator: torch.Generator,
+        self, scaling: Scaling, kind: EncoderKind, random_shift: int, generator: torch.Generator
     ) -> None:
         super().__init__()
         self._states = make_encoder(scaling, kind, generator=generator, random_shift=random_shift)

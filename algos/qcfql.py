@@ -50,13 +50,7 @@ from torch import Tensor
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.flows import ChunkActor, flow_actions, flow_errors
 from orlog.algos.fql import policy_loss
-from orlog.algos.networks import (
-    Scaling,
-    TwinCritic,
-    make_generator,
-    make_network,
-    update_target,
-)
+from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
 from orlog.algos.optimizers import Adam, descend_both, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ChunkBatch

@@ -156,12 +156,7 @@ class ReBRAC:
         )
         width, action_dim = self.encoder.width, len(scaling.action_low)
         self.critic = TwinCritic(
-            width,
-            action_dim,
-            config.hidden,
-            generator=generator,
-            last_bound=3e-3,
-            layer_norm=True,
+            width, action_dim, config.hidden, generator=generator, last_bound=3e-3, layer_norm=True
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(

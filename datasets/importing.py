@@ -9,12 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from orlog.base.files import (
-    absolute_path,
-    hash_file,
-    hash_of_sums,
-    unfinished_folder,
-)
+from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.datasets.download.foreign import read_listed, reads_folder
 from orlog.datasets.formats.formats import choose_format, read_version
 from orlog.datasets.home.consent import note_environment

@@ -100,9 +100,5 @@ def losses(dataset: orlog.Dataset) -> list[str]:
 
 
 FORMAT = Format(
-    name="jsonl-logs",
-    open=open_logs,
-    extensions=(".jsonl",),
-    write=write_logs,
-    losses=losses,
+    name="jsonl-logs", open=open_logs, extensions=(".jsonl",), write=write_logs, losses=losses
 )

@@ -13,11 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from orlog.base.files import (
-    replace_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.base.files import replace_file, sole_access, storage_errors
 from orlog.errors import FormatVersionError, ManifestError, clause
 
 LARGEST_FILE = 2**24

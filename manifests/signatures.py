@@ -81,9 +81,7 @@ def new_key(path: Path) -> str:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -165,11 +163,7 @@ def add_signature(signature: bytes, others: bytes | None) -> bytes:
 
 
 def check_signature(
-    data: bytes,
-    kind: SignedKind,
-    signature: bytes | None,
-    trusted: Collection[str],
-    where: str,
+    data: bytes, kind: SignedKind, signature: bytes | None, trusted: Collection[str], where: str
 ) -> str:
     """Return the trusted public key that signed a manifest or an index.
 

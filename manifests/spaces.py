@@ -386,10 +386,10 @@ def _space_of(samples: Sequence[Any]) -> gymnasium.Space[Any] | None:
     dtype, shape = forms.pop()
     if forms or dtype.name not in _NUMBERS:
         return None
-    low, high = {
-        "b": (0, 1),
-        "f": (-np.inf, np.inf),
-    }.get(dtype.kind) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = {"b": (0, 1), "f": (-np.inf, np.inf)}.get(dtype.kind) or (
+        np.iinfo(dtype).min,
+        np.iinfo(dtype).max,
+    )
     return spaces.Box(low, high, shape, dtype.type)
 
 

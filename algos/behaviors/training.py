@@ -22,12 +22,7 @@ from orlog.algos.behaviors.ars import ARSConfig, ars
 from orlog.algos.behaviors.sac import SACConfig, sac
 from orlog.algos.settings import read_config
 from orlog.algos.training.runs import one_thread
-from orlog.base.files import (
-    absolute_path,
-    make_folder,
-    replace_file,
-    storage_errors,
-)
+from orlog.base.files import absolute_path, make_folder, replace_file, storage_errors
 from orlog.base.processes import processor_name
 from orlog.datasets.recipes.behavior_policies import (
     ADVICE,
@@ -145,12 +140,7 @@ def train_behavior(
             if taken >= steps or stops():
                 break
         return keep(
-            found,
-            path,
-            other,
-            algorithm=algorithm,
-            settings=dataclasses.asdict(config),
-            seed=seed,
+            found, path, other, algorithm=algorithm, settings=dataclasses.asdict(config), seed=seed
         )
 
 

@@ -35,13 +35,7 @@ from orlog.base.processes import processor_name
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SimulatorError,
-    StorageError,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SimulatorError, StorageError
 from orlog.manifests.environments import environment_versions, make_environment
 from orlog.normalize.references import Protocol
 from orlog.normalize.rollouts import Episodes, Policy, run_episodes

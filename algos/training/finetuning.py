@@ -31,13 +31,7 @@ from orlog.algos.training.runs import (
     run_folder,
     saved_step,
 )
-from orlog.algos.training.train import (
-    SAVES,
-    Trainer,
-    check_folder,
-    check_same_run,
-    with_rewards,
-)
+from orlog.algos.training.train import SAVES, Trainer, check_folder, check_same_run, with_rewards
 from orlog.base.files import hash_file
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orlog.base.files import replace_file
-from orlog.errors import (
-    IntegrityError,
-    NotFoundError,
-)
+from orlog.errors import IntegrityError, NotFoundError
 
 METRICS_FILE = "metrics.jsonl"
 

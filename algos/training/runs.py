@@ -26,13 +26,7 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.algos.algorithms import (
-    ALGORITHMS,
-    Algorithm,
-    AlgorithmLike,
-    algorithm_name,
-    is_own,
-)
+from orlog.algos.algorithms import ALGORITHMS, Algorithm, AlgorithmLike, algorithm_name, is_own
 from orlog.algos.settings import check_for_any_form, complete_config
 from orlog.algos.training.checkpoint import (
     checkpoint_metadata,
@@ -43,19 +37,9 @@ from orlog.algos.training.checkpoint import (
 from orlog.algos.training.metrics import METRICS_FILE, metrics_sha256
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.seals import Seal, read_sealed, write_sealed
-from orlog.base.files import (
-    hash_file,
-    make_folder,
-    replace_file,
-    sync,
-)
+from orlog.base.files import hash_file, make_folder, replace_file, sync
 from orlog.datasets.reading.dataset import Dataset
-from orlog.errors import (
-    CheckpointError,
-    ManifestError,
-    NotFoundError,
-    clause,
-)
+from orlog.errors import CheckpointError, ManifestError, NotFoundError, clause
 from orlog.manifests.documents import convert_json, read_json_file
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol
@@ -207,10 +191,7 @@ def save_state(algorithm: Algorithm, folder: Path, position: Position) -> None:
         metadata["seconds"] = repr(position.seconds)
     sync(folder / METRICS_FILE)
     save_checkpoint(
-        algorithm,
-        folder / CHECKPOINT_FILE,
-        metadata=metadata,
-        generators=is_own(type(algorithm)),
+        algorithm, folder / CHECKPOINT_FILE, metadata=metadata, generators=is_own(type(algorithm))
     )
 
 

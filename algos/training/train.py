@@ -59,11 +59,7 @@ from orlog.algos.training.runs import (
     read_run,
     save_state,
 )
-from orlog.base.files import (
-    hold_folder,
-    make_folder,
-    replace_file,
-)
+from orlog.base.files import hold_folder, make_folder, replace_file
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
@@ -426,10 +422,7 @@ def _sole_trainer(folder: Path) -> Iterator[None]:
 
 
 def _curve_protocol(
-    kind: type[Any],
-    dataset: Dataset,
-    episodes: int,
-    trust_environment: bool,
+    kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
     """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
     advice = "to train without any evaluation: --evaluations 0 (evaluations=0)."

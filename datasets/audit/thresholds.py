@@ -27,8 +27,7 @@ THRESHOLDS = {
         0.05, "Share of the values of an observation that equal its largest or smallest value."
     ),
     "observations between": Threshold(
-        0.05,
-        "Share of its values that must differ from both, so that it has more than two values.",
+        0.05, "Share of its values that must differ from both, so that it has more than two values."
     ),
     "mostly still": Threshold(
         0.5,

@@ -112,11 +112,7 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
         folder = download_folder(destination)
         part = partial_folder(destination)
         fetch_objects(
-            source,
-            manifest.objects,
-            folder,
-            options,
-            also_here=files_of_part(part, manifest),
+            source, manifest.objects, folder, options, also_here=files_of_part(part, manifest)
         )
         store = folder / "store"
         with storage_errors(store):

@@ -360,10 +360,7 @@ def _fsspec_errors(url: str) -> Iterator[None]:
         is_missing, is_final = status in MISSING, status in (401, 403)
         reason = clause(error) or type(error).__name__
         raise Failure(
-            reason,
-            is_final=is_final,
-            is_missing=is_missing,
-            is_overload=status in OVERLOADED,
+            reason, is_final=is_final, is_missing=is_missing, is_overload=status in OVERLOADED
         ) from error
 
 

@@ -20,14 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from orlog.base.files import (
-    hash_file,
-    link_or_copy,
-    make_folder,
-    storage_errors,
-    sync,
-    sync_all,
-)
+from orlog.base.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.datasets.download.http import Patience
 from orlog.datasets.download.transfer import Limiter, Mirror, fetch_object
 from orlog.datasets.home.folders import stored_objects

@@ -70,13 +70,7 @@ def download_part(
             held = set(here.objects)
             missing = [item for item in objects if item.path not in held]
             kept = download_folder(destination)
-            fetch_objects(
-                source,
-                missing,
-                kept,
-                options,
-                also_here=files_of_part(folder, manifest),
-            )
+            fetch_objects(source, missing, kept, options, also_here=files_of_part(folder, manifest))
             with storage_errors(folder):
                 for item in missing:
                     (folder / item.path).unlink(missing_ok=True)

@@ -23,10 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from orlog.base.files import (
-    make_folder,
-    storage_errors,
-)
+from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.download.http import (
     BLOCK_BYTES,
     Failure,

@@ -82,12 +82,7 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 left_out.append(key)
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
     return FlatRows(
-        columns,
-        where,
-        infos=infos,
-        left_out=left_out,
-        benchmark=asked.benchmark,
-        choices=choices,
+        columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices
     )
 
 

@@ -289,9 +289,4 @@ def _recognizes(files: Sequence[Path]) -> bool:
         return False
 
 
-FORMAT = Format(
-    name="imitation",
-    open=_open,
-    recognizes=_recognizes,
-    extensions=("", ".npz"),
-)
+FORMAT = Format(name="imitation", open=_open, recognizes=_recognizes, extensions=("", ".npz"))

@@ -417,9 +417,5 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="minari-arrow",
-    open=_open,
-    recognizes=_recognizes,
-    extensions=("",),
-    check=check_pyarrow,
+    name="minari-arrow", open=_open, recognizes=_recognizes, extensions=("",), check=check_pyarrow
 )

@@ -283,11 +283,7 @@ def _steps(
 
 
 def _rows(
-    vault: _Vault,
-    block: dict[str, np.ndarray],
-    first: int,
-    last_rows: np.ndarray,
-    gone: np.ndarray,
+    vault: _Vault, block: dict[str, np.ndarray], first: int, last_rows: np.ndarray, gone: np.ndarray
 ) -> tuple[Rows, np.ndarray]:
     """Return a block by what its columns are, and which agents of the open episode are done."""
     flags = _flags(block, vault, first)

@@ -74,10 +74,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
             arguments = attribute(data, "env_args", where, "")
             _check_complete(reader, masks, attribute(data, "total", where, None), where)
         opened = Opened(
-            schema=reader.schema,
-            steps=iter(()),
-            total_steps=sum(reader.lengths),
-            doubts=[MEANING],
+            schema=reader.schema, steps=iter(()), total_steps=sum(reader.lengths), doubts=[MEANING]
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"

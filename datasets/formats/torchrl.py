@@ -89,11 +89,7 @@ class _Reader:
     """
 
     def __init__(
-        self,
-        tensors: dict[str, TensorColumn],
-        where: str,
-        filled: int | None,
-        cursor: int | None,
+        self, tensors: dict[str, TensorColumn], where: str, filled: int | None, cursor: int | None
     ) -> None:
         """Find out what the tensors are.
 

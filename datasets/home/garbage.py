@@ -18,13 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import (
-    BusyError,
-    list_files,
-    sole_access,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import BusyError, list_files, sole_access, storage_errors, sync
 from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.home.holdings import (
     KINDS,

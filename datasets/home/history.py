@@ -67,12 +67,7 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
 
 
 def set_status(
-    name: str,
-    version: str,
-    status: Literal["superseded", "yanked"],
-    *,
-    reason: str,
-    use: str = "",
+    name: str, version: str, status: Literal["superseded", "yanked"], *, reason: str, use: str = ""
 ) -> None:
     """Set the status of a version on this machine, replacing the one set before.
 

@@ -16,11 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from orlog.base.files import (
-    storage_errors,
-    sync,
-    write_durably,
-)
+from orlog.base.files import storage_errors, sync, write_durably
 from orlog.datasets.home.folders import dataset_folders
 from orlog.errors import ManifestError
 from orlog.manifests.documents import read_json_file

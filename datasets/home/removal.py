@@ -8,12 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from orlog.base.files import (
-    BusyError,
-    sole_access,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import BusyError, sole_access, storage_errors, sync
 from orlog.errors import StorageError
 
 DAY = 86_400.0

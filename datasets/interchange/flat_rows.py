@@ -38,9 +38,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def open_flat_rows(
-    rows: FlatRows,
-    horizon: int | None,
-    reading: Callable[[str], AbstractContextManager[None]],
+    rows: FlatRows, horizon: int | None, reading: Callable[[str], AbstractContextManager[None]]
 ) -> Opened:
     """Return the episodes of rows.
 

@@ -82,10 +82,7 @@ def _check_heaps(path: Path, file: Any, where: str) -> None:
         size_bytes = file.id.get_create_plist().get_sizes()[1]
     if size_bytes != 8:
         raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
-    with (
-        path.open("rb") as stored,
-        mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
+    with path.open("rb") as stored, mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for found in HEAP.finditer(data):
             start = found.start()
             stop = start + int.from_bytes(data[start + 8 : start + 16], "little")

@@ -27,14 +27,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.values import flatten
 from orlog.datasets.interchange.image_tables import encoded_images
-from orlog.datasets.interchange.lerobot_exports import (
-    EPISODE,
-    FINAL,
-    KEPT,
-    SEED,
-    Kept,
-    image_shape,
-)
+from orlog.datasets.interchange.lerobot_exports import EPISODE, FINAL, KEPT, SEED, Kept, image_shape
 from orlog.datasets.interchange.lerobot_metadata import INFO
 from orlog.datasets.interchange.lerobot_statistics import FeatureStatistics
 from orlog.datasets.reading.dataset import Dataset
@@ -283,10 +276,7 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
         types = {"pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
         return {"name": name, "field_name": name, **types}
 
-    columns = [
-        described("task_index", "int64", "int64"),
-        described("task", "unicode", "object"),
-    ]
+    columns = [described("task_index", "int64", "int64"), described("task", "unicode", "object")]
     meaning = {
         "index_columns": ["task"],
         "column_indexes": [],

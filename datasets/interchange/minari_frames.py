@@ -71,12 +71,7 @@ def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> 
                 if found != shape:
                     raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
                 frames[number] = np.asarray(image)
-        except (
-            Image.DecompressionBombError,
-            OSError,
-            UnidentifiedImageError,
-            ValueError,
-        ) as error:
+        except (Image.DecompressionBombError, OSError, UnidentifiedImageError, ValueError) as error:
             raise IntegrityError(
                 f"{where}, frame {number}: no JPEG: {error}.", file=where
             ) from error

@@ -26,12 +26,7 @@ from orlog.datasets.interchange.tfds_metadata import (
     Own,
     plain_text,
 )
-from orlog.datasets.interchange.tfds_values import (
-    Column,
-    image_shape,
-    import_pillow,
-    stored_names,
-)
+from orlog.datasets.interchange.tfds_values import Column, image_shape, import_pillow, stored_names
 from orlog.datasets.interchange.tfds_writing import SPLIT
 from orlog.datasets.interchange.tfrecord_files import near_record, open_tfrecord, record_spans
 from orlog.errors import IntegrityError, SchemaError

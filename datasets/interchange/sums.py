@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orlog.base.files import (
-    hash_file,
-    sync,
-    write_durably,
-)
+from orlog.base.files import hash_file, sync, write_durably
 from orlog.errors import IntegrityError
 
 SUMS_FILE = "SHA256SUMS"

@@ -215,10 +215,6 @@ def write_documents(
         files[path] = place / f"{_file_name(name)}.memmap"
     for place, body in bodies.items():
         place.mkdir(parents=True, exist_ok=True)
-        more = {
-            "shape": [count],
-            "device": "cpu",
-            "_type": "<class 'tensordict._td.TensorDict'>",
-        }
+        more = {"shape": [count], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
         (place / META).write_text(json.dumps(body | more), "utf-8")
     return files

@@ -7,11 +7,7 @@ from pathlib import Path
 from orlog.base.files import absolute_path
 from orlog.datasets.download.http import missing_backend
 from orlog.datasets.publish.targets import FolderTarget, RemoteTarget, Target
-from orlog.errors import (
-    NotFoundError,
-    StorageError,
-    clause,
-)
+from orlog.errors import NotFoundError, StorageError, clause
 from orlog.manifests.names import is_url
 
 

@@ -40,12 +40,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
-from orlog.manifests.index import (
-    INDEX_FILE,
-    LARGEST_INDEX,
-    Index,
-    index_from_json,
-)
+from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, Index, index_from_json
 from orlog.manifests.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_FILE,

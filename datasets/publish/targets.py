@@ -20,14 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import (
-    hash_file,
-    make_folder,
-    sync,
-    sync_all,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.errors import (
     IntegrityError,
     ManifestError,

@@ -68,10 +68,7 @@ _HINTS: dict[type[ast.AST], str] = {
 
 
 def evaluate(
-    expression: str,
-    columns: Callable[[str], np.ndarray],
-    names: Collection[str],
-    count: int,
+    expression: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int
 ) -> np.ndarray:
     """Return which episodes meet a condition, (count,) bool.
 

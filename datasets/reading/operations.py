@@ -32,20 +32,8 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.summaries import summary
 from orlog.datasets.reading.expressions import evaluate
 from orlog.datasets.reading.selection import Selection, seeded_order
-from orlog.errors import (
-    IntegrityError,
-    NotFoundError,
-    SchemaError,
-    clause,
-    wrong_type,
-)
-from orlog.manifests.columns import (
-    ALWAYS,
-    FLAGS,
-    is_part,
-    offsets_column,
-    values_column,
-)
+from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
+from orlog.manifests.columns import ALWAYS, FLAGS, is_part, offsets_column, values_column
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts

@@ -25,13 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import (
-    absolute_path,
-    make_folder,
-    storage_errors,
-    sync,
-    write_durably,
-)
+from orlog.base.files import absolute_path, make_folder, storage_errors, sync, write_durably
 from orlog.datasets.reading.operations import MOST_EPISODES, Source, SourceT, apply_operation
 from orlog.errors import (
     FormatVersionError,

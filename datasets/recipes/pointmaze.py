@@ -408,10 +408,7 @@ DATASETS = {
         ),
         license="CC0-1.0",
         recipe=PointMazeRecipe(
-            steps=500_000,
-            maze=_goals_anywhere(LARGE),
-            environment_id="PointMaze_Large-v3",
-            seed=7,
+            steps=500_000, maze=_goals_anywhere(LARGE), environment_id="PointMaze_Large-v3", seed=7
         ),
     ),
 }

@@ -11,12 +11,7 @@ import numpy as np
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
 from orlog.datasets.columns.episode import Columns, Episode, as_infos
-from orlog.datasets.columns.schema import (
-    Schema,
-    check_flags,
-    count_rewards,
-    return_of,
-)
+from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
 from orlog.datasets.recording.log import EpisodeLog
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding

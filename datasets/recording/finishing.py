@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from orlog.base.files import (
-    put_in_place,
-    put_new,
-    storage_errors,
-    sync_folders,
-    write_durably,
-)
+from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
 from orlog.datasets.store.version import StoredVersion

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import (
-    link_or_copy,
-    make_folder,
-)
+from orlog.base.files import link_or_copy, make_folder
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest

@@ -28,13 +28,7 @@ import numpy as np
 from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.base.files import (
-    BusyError,
-    storage_errors,
-    sync,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import BusyError, storage_errors, sync, sync_folders, take_lock
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment

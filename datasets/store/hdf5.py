@@ -23,12 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.base.files import (
-    hash_file,
-    make_folder,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.verify import hash_values

@@ -254,13 +254,7 @@ class Shard:
         return memoryview(data)[:-_CRC_BYTES]
 
     def _decode(
-        self,
-        chunk: int,
-        data: memoryview,
-        out: np.ndarray,
-        encoding: Encoding,
-        *,
-        undo: bool,
+        self, chunk: int, data: memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool
     ) -> None:
         try:
             decode_chunk(data, out, encoding, undo=undo)

@@ -18,14 +18,8 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.shards import (
-    Shard,
-    undo_difference,
-)
-from orlog.datasets.store.zarr_metadata import (
-    read_encoding,
-    shard_path,
-)
+from orlog.datasets.store.shards import Shard, undo_difference
+from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec
 

@@ -20,24 +20,12 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import blake3
 import numpy as np
 
-from orlog.base.files import (
-    make_folder,
-    storage_errors,
-)
+from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
-from orlog.datasets.store.shards import (
-    Shard,
-    choose_for_images,
-    encode_shard,
-)
-from orlog.datasets.store.zarr_metadata import (
-    array_metadata,
-    group_metadata,
-    shard_path,
-    to_bytes,
-)
+from orlog.datasets.store.shards import Shard, choose_for_images, encode_shard
+from orlog.datasets.store.zarr_metadata import array_metadata, group_metadata, shard_path, to_bytes
 from orlog.errors import SchemaError, StorageError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, StoredObject

@@ -240,9 +240,7 @@ class Arrays:
         """Announce that the `with` block reads rows in order, as statistics do."""
         yield
 
-    def observation_statistics(
-        self,
-    ) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
+    def observation_statistics(self) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
         """Return mean and standard deviation over the observation of every step."""
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)

@@ -24,11 +24,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from orlog.base.files import (
-    lock_open_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.base.files import lock_open_file, sole_access, storage_errors
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,

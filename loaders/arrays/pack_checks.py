@@ -28,12 +28,7 @@ from orlog.errors import IntegrityError
 from orlog.loaders.arrays.arrays import mixture_of
 from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
-from orlog.loaders.arrays.pack_record import (
-    PackRecord,
-    describe_pack,
-    file_forms,
-    find_problems,
-)
+from orlog.loaders.arrays.pack_record import PackRecord, describe_pack, file_forms, find_problems
 from orlog.loaders.arrays.step_table import count_since
 
 _logger = logging.getLogger("orlog")

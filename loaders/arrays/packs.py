@@ -35,21 +35,14 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.base.files import (
-    put_in_place,
-    too_many_files,
-    unfinished_folder,
-)
+from orlog.base.files import put_in_place, too_many_files, unfinished_folder
 from orlog.datasets.home.folders import dataset_folders
 from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals
-from orlog.loaders.arrays.filling import (
-    not_finite,
-    warn_of_outside,
-)
+from orlog.loaders.arrays.filling import not_finite, warn_of_outside
 from orlog.loaders.arrays.gathering import expect_on_disk
 from orlog.loaders.arrays.memory import available_memory
 from orlog.loaders.arrays.pack_cache import (

@@ -109,11 +109,7 @@ class Adam:
         """Take one step down a loss."""
         self.count += 1
         for one, gradient, first, second in zip(
-            self.parameters,
-            gradients(loss, self.parameters),
-            self.first,
-            self.second,
-            strict=True,
+            self.parameters, gradients(loss, self.parameters), self.first, self.second, strict=True
         ):
             first += 0.1 * (gradient - first)
             second += 0.001 * (gradient**2 - second)

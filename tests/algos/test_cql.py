@@ -12,11 +12,7 @@ import torch
 from scipy import integrate
 from torch import nn
 
-from orlog.algos.cql import (
-    CQL,
-    CQLConfig,
-    conservative_gaps,
-)
+from orlog.algos.cql import CQL, CQLConfig, conservative_gaps
 from orlog.algos.gaussians import squashed_samples
 from orlog.algos.networks import Scaling, make_generator
 from orlog.loaders.batch import Batch

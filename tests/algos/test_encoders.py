@@ -198,11 +198,7 @@ def test_a_checkpoint_holds_where_the_shifts_are(tmp_path: Path) -> None:
             "impala",
             "uint8 with 5 axes; frames have at most 4: stack, height, width, colors.",
         ),
-        (
-            spaces.Text(5),
-            "impala",
-            "observations is Text(1, 5, charset=",
-        ),
+        (spaces.Text(5), "impala", "observations is Text(1, 5, charset="),
     ],
 )
 def test_what_cannot_be_encoded_is_refused(space: spaces.Space[Any], kind: Any, words: str) -> None:

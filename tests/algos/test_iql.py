@@ -16,12 +16,7 @@ from jaxtyping import jaxtyped
 from scipy import optimize, stats
 from torch import nn
 
-from orlog.algos.iql import (
-    IQL,
-    IQLConfig,
-    expectile_loss,
-    policy_loss,
-)
+from orlog.algos.iql import IQL, IQLConfig, expectile_loss, policy_loss
 from orlog.algos.networks import Scaling
 from orlog.loaders.batch import Batch
 from tests.algos import plain

@@ -151,12 +151,7 @@ FAST: dict[str, dict[str, Any]] = {
         "target_rate": 0.1,
         "discount": 0.9,
     },
-    "awac": {
-        "learning_rate": 3e-3,
-        "temperature": 0.1,
-        "target_rate": 0.1,
-        "discount": 0.9,
-    },
+    "awac": {"learning_rate": 3e-3, "temperature": 0.1, "target_rate": 0.1, "discount": 0.9},
 }
 # A plain implementation shows each algorithm's updates; what they come to is shown by three kinds.
 VALUES = [

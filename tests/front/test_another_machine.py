@@ -23,10 +23,7 @@ from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
 from orlog.experiments import reproducing
-from orlog.experiments.reproducing import (
-    Job,
-    Outcome,
-)
+from orlog.experiments.reproducing import Job, Outcome
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.reports import quickstart
 from orlog.scoring.references import references_of

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.experiments.reproducing import (
-    Job,
-    find_executor,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.reproducing import Job, find_executor, make_jobs, run_jobs, summarize
 
 SOURCE = '''
 """Runs jobs in this process, the last one first."""

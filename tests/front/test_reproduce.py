@@ -18,23 +18,12 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.experiments import reproducing
-from orlog.experiments.reproducing import (
-    Result,
-    judge,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.reproducing import Result, judge, make_jobs, run_jobs, summarize
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
-from orlog.reports.dataset_page import (
-    HEADINGS,
-    result_cells,
-    verdict_lines,
-    write_report,
-)
+from orlog.reports.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
 from orlog.scoring.measuring import measure_references
 from orlog.scoring.references import references_of
 from tests.front.conftest import pool_in_this_process

@@ -25,26 +25,10 @@ from orlog.base.processes import result_or_error
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
-from orlog.experiments.reproducing import (
-    Executor,
-    steps_to_reproduce,
-)
-from orlog.experiments.result_folders import (
-    RESULT_FILE,
-    result_folder,
-    results_folder,
-)
-from orlog.experiments.stored_results import (
-    key_of,
-    read_result,
-    read_results,
-)
-from orlog.experiments.sweeps import (
-    Sweep,
-    plan_sweep,
-    run_sweep,
-    suite_datasets,
-)
+from orlog.experiments.reproducing import Executor, steps_to_reproduce
+from orlog.experiments.result_folders import RESULT_FILE, result_folder, results_folder
+from orlog.experiments.stored_results import key_of, read_result, read_results
+from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from tests.command_line import orlog

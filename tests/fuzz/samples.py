@@ -104,11 +104,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"),
         Options(task="task1"),
     ),
-    (
-        "ogmarl",
-        lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()),
-        NO_OPTIONS,
-    ),
+    ("ogmarl", lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()), NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    printable,
-    transfer_bar,
-)
+from orlog.base.terminal import console, errors, printable, transfer_bar
 from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
 
 if TYPE_CHECKING:

@@ -115,9 +115,7 @@ class Log:
 
 @contextlib.contextmanager
 def log_to(
-    kind: str,
-    folder: Path,
-    normalize: Callable[[np.ndarray], np.ndarray] | None = None,
+    kind: str, folder: Path, normalize: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> Iterator[Log]:
     """Yield what takes each line of a run's log, as `train_run` gives them, and copies it.
 

@@ -31,10 +31,7 @@ from orlog.normalize.judgements import look_counts
 from orlog.normalize.references import Protocol as EvaluationProtocol
 from orlog.normalize.references import References, score_caveats
 from orlog.normalize.verdicts import Verdict, compare
-from orlog.scoring.references import (
-    TRAINED_POLICY,
-    references_of_dataset,
-)
+from orlog.scoring.references import TRAINED_POLICY, references_of_dataset
 
 Outcome: TypeAlias = tuple[RunRecord, Evaluation]
 
@@ -245,10 +242,7 @@ def run_jobs(
     execute = find_executor(executor) if isinstance(executor, str) else executor
     outcomes: dict[int, Outcome] = {}
     for index, outcome in execute(
-        run_job,
-        jobs,
-        workers=workers,
-        running=lambda job: progress(job, last_step(job.folder)),
+        run_job, jobs, workers=workers, running=lambda job: progress(job, last_step(job.folder))
     ):
         if isinstance(outcome, Exception):
             raise outcome

@@ -20,17 +20,11 @@ from orlog.algos.training.runs import (
     read_run,
     read_sealed_evaluation,
 )
-from orlog.base.files import (
-    hash_file,
-    is_held,
-)
+from orlog.base.files import hash_file, is_held
 from orlog.errors import OrlogError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.run_folders import run_places
-from orlog.experiments.stored_results import (
-    is_sealed,
-    read_result,
-)
+from orlog.experiments.stored_results import is_sealed, read_result
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,19 +24,9 @@ from orlog.algos.training.train import check_folder, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
-from orlog.experiments.logs import (
-    check_log,
-    in_turn,
-    log_to,
-)
-from orlog.experiments.progress import (
-    Status,
-    Watcher,
-)
-from orlog.experiments.reproducing import (
-    Executor,
-    find_executor,
-)
+from orlog.experiments.logs import check_log, in_turn, log_to
+from orlog.experiments.progress import Status, Watcher
+from orlog.experiments.reproducing import Executor, find_executor
 from orlog.loaders.arrays.places import load_arrays
 
 _LOOK_SECONDS = 0.2

@@ -31,13 +31,7 @@ from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
 from orlog.algos.training.runs import code_versions, read_sealed_evaluation
 from orlog.algos.training.train import run_config
 from orlog.base.code_version import run_sources
-from orlog.base.files import (
-    BusyError,
-    make_folder,
-    replace_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.base.files import BusyError, make_folder, replace_file, sole_access, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
@@ -52,13 +46,7 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.experiments.reproducing import (
-    Executor,
-    Job,
-    find_executor,
-    run_job,
-    steps_to_reproduce,
-)
+from orlog.experiments.reproducing import Executor, Job, find_executor, run_job, steps_to_reproduce
 from orlog.experiments.result_folders import (
     DAMAGED_FOLDER,
     RESULT_FILE,

@@ -16,17 +16,8 @@ from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
-from orlog.reports.pages import (
-    html_table,
-    page,
-)
-from orlog.reports.plots import (
-    dataset_picture,
-    learning_curves,
-    line_colors,
-    score_picture,
-    to_svg,
-)
+from orlog.reports.pages import html_table, page
+from orlog.reports.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 

@@ -9,24 +9,14 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
-from orlog.base.terminal import (
-    console,
-    progress_bar,
-    progress_bars,
-    table,
-)
+from orlog.base.terminal import console, progress_bar, progress_bars, table
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
-from orlog.experiments.reproducing import (
-    Result,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.reproducing import Result, make_jobs, run_jobs, summarize
 from orlog.manifests.names import counted
 from orlog.reports.dataset_page import (
     HEADINGS,

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orlog.experiments.run_folders import RunGroup
-from orlog.reports.plots import (
-    line_colors,
-    new_figure,
-)
+from orlog.reports.plots import line_colors, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,18 +24,10 @@ import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.files import (
-    make_folder,
-    replace_file,
-    storage_errors,
-)
+from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
-from orlog.experiments.reproducing import (
-    Result,
-    judge,
-    recorded_baseline,
-)
+from orlog.experiments.reproducing import Result, judge, recorded_baseline
 from orlog.experiments.result_folders import result_folder
 from orlog.experiments.stored_results import (
     JobIdentity,
@@ -52,35 +44,13 @@ from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.baselines import Baseline
 from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
-from orlog.reports.dataset_page import (
-    reading_notes,
-    settings_table,
-    verdict_lines,
-)
-from orlog.reports.page_pictures import (
-    compare_pictures,
-    split_at_pictures,
-)
-from orlog.reports.pages import (
-    html_table,
-    page,
-)
-from orlog.reports.plots import (
-    learning_curves,
-    line_colors,
-    own_style,
-    score_picture,
-    to_svg,
-)
+from orlog.reports.dataset_page import reading_notes, settings_table, verdict_lines
+from orlog.reports.page_pictures import compare_pictures, split_at_pictures
+from orlog.reports.pages import html_table, page
+from orlog.reports.plots import learning_curves, line_colors, own_style, score_picture, to_svg
 from orlog.reports.statistics_plots import COMPARISON_PLOTS
-from orlog.scoring.references import (
-    references,
-    references_of_dataset,
-)
-from orlog.scoring.stored_references import (
-    recorded_references,
-    stored_references,
-)
+from orlog.scoring.references import references, references_of_dataset
+from orlog.scoring.stored_references import recorded_references, stored_references
 
 REPORT_FILE = "report.json"
 REPORT_PAGE = "report.html"

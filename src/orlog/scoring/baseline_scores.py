@@ -30,11 +30,7 @@ from orlog.normalize.published_scores import (
     scores_on,
 )
 from orlog.normalize.references import simulator_of
-from orlog.scoring.references import (
-    Described,
-    described,
-    references_of,
-)
+from orlog.scoring.references import Described, described, references_of
 
 
 def baselines(dataset: Given, *, algorithm: str | None = None) -> list[PublishedScore]:
@@ -282,10 +278,7 @@ _HANDS = ("pen", "door", "hammer", "relocate")
 # Sets of D4RL's datasets that papers average over: environments, and kinds of data.
 _D4RL_SETS = {
     "locomotion": (_LOCOMOTION, ("medium", "medium-replay", "medium-expert")),
-    "locomotion with random": (
-        _LOCOMOTION,
-        ("random", "medium", "medium-replay", "medium-expert"),
-    ),
+    "locomotion with random": (_LOCOMOTION, ("random", "medium", "medium-replay", "medium-expert")),
     "locomotion, all qualities": (
         _LOCOMOTION,
         ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay"),

@@ -16,25 +16,13 @@ from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.benchmarks import BenchmarkDataset
-from orlog.manifests.documents import (
-    canonical_json,
-    convert_json,
-    parse_json,
-    read_small_file,
-)
+from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
-from orlog.scoring.references import (
-    described,
-    holds_in,
-    references,
-)
-from orlog.scoring.stored_references import (
-    recorded_references,
-    stored_references,
-)
+from orlog.scoring.references import described, holds_in, references
+from orlog.scoring.stored_references import recorded_references, stored_references
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""

@@ -32,14 +32,8 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.scoring.references import (
-    TRAINED_POLICY,
-    benchmark_of,
-)
-from orlog.scoring.stored_references import (
-    record_references,
-    store_references,
-)
+from orlog.scoring.references import TRAINED_POLICY, benchmark_of
+from orlog.scoring.stored_references import record_references, store_references
 
 Anchor: TypeAlias = str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""

@@ -34,11 +34,7 @@ from orlog.normalize import value_estimates
 from orlog.normalize.intervals import percentile_interval
 from orlog.normalize.references import Protocol
 from orlog.normalize.value_estimates import Terms
-from orlog.scoring.policy_values import (
-    PolicyValues,
-    fit_policy,
-    read_logged,
-)
+from orlog.scoring.policy_values import PolicyValues, fit_policy, read_logged
 
 EPISODES = 20
 RESAMPLES = 1000

@@ -195,10 +195,7 @@ def fit_policy(
         found["wdr"] = value_estimates.weighted_doubly_robust(*valued)
         effective = value_estimates.effective_sample_size(ratios)
     return PolicyValues(
-        terms=found,
-        fits=by_fit.mean(1),
-        beyond_truncations=beyond,
-        effective_episodes=effective,
+        terms=found, fits=by_fit.mean(1), beyond_truncations=beyond, effective_episodes=effective
     )
 
 

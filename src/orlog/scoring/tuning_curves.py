@@ -16,12 +16,7 @@ from orlog.normalize.tuning import (
     method_digest,
     tuning_curves,
 )
-from orlog.scoring.evaluated_runs import (
-    EvaluatedRun,
-    check_alike,
-    method_results,
-    settings_text,
-)
+from orlog.scoring.evaluated_runs import EvaluatedRun, check_alike, method_results, settings_text
 
 MIDDLE = 0.8
 """Share of the trials whose scores lie within the printed range."""

@@ -21,13 +21,7 @@ from orlog.datasets.recipes.behavior_policies import (
     read_policies,
     write_policies,
 )
-from orlog.errors import (
-    DivergedError,
-    IntegrityError,
-    NotFoundError,
-    SchemaError,
-    StorageError,
-)
+from orlog.errors import DivergedError, IntegrityError, NotFoundError, SchemaError, StorageError
 from tests.command_line import orlog
 
 HOPPER = "Hopper-v5"

@@ -36,14 +36,7 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("cql", {"hidden": [8, 8], "sampled_actions": 2, "cloning_steps": 0}),
     ("cql", {"hidden": [8, 8], "sampled_actions": 2, "target_gap": 1.0, "cloning_steps": 4}),
 ]
-FIELDS = [
-    "observations",
-    "actions",
-    "rewards",
-    "next_observations",
-    "terminations",
-    "truncations",
-]
+FIELDS = ["observations", "actions", "rewards", "next_observations", "terminations", "truncations"]
 
 CONTINUE = """
 import json, sys
@@ -110,11 +103,7 @@ def test_a_new_process_goes_on_to_the_bit(
 
 @pytest.mark.parametrize(("name", "settings"), RUNS)
 def test_a_checkpoint_holds_everything_that_training_changes(
-    scaling: Scaling,
-    make_batch: MakeBatch,
-    tmp_path: Path,
-    name: str,
-    settings: dict[str, Any],
+    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path, name: str, settings: dict[str, Any]
 ) -> None:
     made = make(name, scaling, settings)
     made.update(make_batch(0))

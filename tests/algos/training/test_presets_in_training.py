@@ -129,9 +129,7 @@ def test_updates_see_the_published_rewards_of_the_same_stream(
     np.testing.assert_allclose(found.obs_std, std, rtol=1e-6)
 
 
-def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(
-    tmp_path: Path,
-) -> None:
+def test_a_run_records_its_preset_and_transforms_and_resumes_with_them_only(tmp_path: Path) -> None:
     dataset = record("d4rl/hopper-medium-v2")
 
     def run(preset: str, **options: Any) -> None:

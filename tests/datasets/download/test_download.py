@@ -179,9 +179,7 @@ def test_other_bytes_under_the_same_version_are_refused(
 
 
 @pytest.fixture
-def mini_folder_there(
-    built_mini: Path,
-) -> Path:
+def mini_folder_there(built_mini: Path) -> Path:
     """Return a copy of the small dataset in this test's home, beside a served one."""
     folder = datasets_folder() / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)

@@ -16,10 +16,7 @@ from orlog.manifests.manifest import MANIFEST_FILE
 
 
 def read_files(
-    file_format: Format,
-    files: Path | Sequence[Path],
-    folder: Path,
-    options: Options | None = None,
+    file_format: Format, files: Path | Sequence[Path], folder: Path, options: Options | None = None
 ) -> tuple[Dataset, Found]:
     """Return the dataset that files hold, stored in a new folder, and what was found in them."""
     paths = [files] if isinstance(files, Path) else list(files)

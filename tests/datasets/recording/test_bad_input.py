@@ -25,13 +25,7 @@ from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SchemaError,
-    WorkerDiedError,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, WorkerDiedError
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
@@ -296,9 +290,7 @@ def test_a_stray_folder_does_not_hide_the_versions_beside_it(mini_folder: Path, 
     assert orlog.load_dataset(MINI).folder == mini_folder
 
 
-def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(
-    mini_folder: Path,
-) -> None:
+def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(mini_folder: Path) -> None:
     shutil.copy(mini_folder / "manifest.json", datasets_folder())
     assert installed_names() == [MINI]
 

@@ -35,10 +35,7 @@ def an_episode(steps: int, seed: int = 0) -> Episode:
     return Episode(
         observations={
             "image": rng.integers(0, 256, (steps + 1, 2, 3)).astype(np.uint8),
-            "parts": (
-                rng.integers(0, 5, steps + 1),
-                rng.random((steps + 1, 2)).astype(np.float32),
-            ),
+            "parts": (rng.integers(0, 5, steps + 1), rng.random((steps + 1, 2)).astype(np.float32)),
         },
         actions=rng.integers(0, 3, steps),
         rewards=rng.standard_normal(steps),

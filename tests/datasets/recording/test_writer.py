@@ -20,11 +20,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import finishing
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
-from orlog.errors import (
-    InvalidNameError,
-    SchemaError,
-    StorageError,
-)
+from orlog.errors import InvalidNameError, SchemaError, StorageError
 from tests.datasets.recording.arms import (
     ACTIONS,
     EPISODES,

@@ -24,12 +24,7 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.recording import finishing, journal
 from orlog.datasets.store import zarr_writer
-from orlog.errors import (
-    NotFoundError,
-    OrlogError,
-    StorageError,
-    VersionExistsError,
-)
+from orlog.errors import NotFoundError, OrlogError, StorageError, VersionExistsError
 from orlog.manifests.manifest import StoredObject
 from tests.datasets.recording.arms import (
     EPISODES,

@@ -15,9 +15,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.errors import (
-    SchemaError,
-)
+from orlog.errors import SchemaError
 from tests.datasets.recording.arms import (
     ACTIONS,
     EPISODES,
