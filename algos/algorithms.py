@@ -206,14 +206,7 @@ def algorithm_title(name: str) -> str:
 def find_algorithm(
     algorithm: AlgorithmLike, *, action_space: gymnasium.Space[Any] | None = None
 ) -> type[Any]:
-    """Return the class of an algorithm: the form that takes the actions, or the first one.
-
-    Raises:
-        ValueError: there is no such algorithm.
-        AlgorithmError: its file cannot be imported, or it is no class that declares what
-            `Algorithm` lists.
-        SchemaError: no form of it takes the actions.
-    """
+    """Return the class of an algorithm: the form that takes the actions, or the first one."""
     forms = algorithm_forms(algorithm)
     if action_space is None:
         return forms[0]
@@ -232,7 +225,7 @@ def find_algorithm(
 
 
 def algorithm_forms(algorithm: AlgorithmLike) -> list[type[Any]]:
-    """Return the classes of an algorithm, one for each of its forms. Errors: `find_algorithm`."""
+    """Return the classes of an algorithm, one for each of its forms."""
     if isinstance(algorithm, str) and ":" in algorithm:
         kinds = [_import_class(algorithm)]
     elif isinstance(algorithm, str):
@@ -271,11 +264,7 @@ def _no_class(text: str) -> str:
 
 
 def _check_class(algorithm: AlgorithmLike, kind: Any) -> None:
-    """Refuse what is no class of an algorithm.
-
-    Raises:
-        AlgorithmError: it is no class, or lacks what `Algorithm` lists, or cannot be called so.
-    """
+    """Refuse what is no class of an algorithm."""
     if not isinstance(kind, type):
         raise AlgorithmError(
             f"{algorithm}: an algorithm must be a class, found {type(kind).__name__}."

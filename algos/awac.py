@@ -52,7 +52,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -130,9 +130,7 @@ class AWAC:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
         self.log_std = nn.Parameter(torch.zeros(action_dim, device=device))
-        self.critic_optimizer = Adam(
-            [*self.encoder.parameters(), *self.critic.parameters()], config.learning_rate
-        )
+        self.critic_optimizer = Adam(parameters_of(self.encoder, self.critic), config.learning_rate)
         self.policy_optimizer = Adam(
             [*self.policy.parameters(), self.log_std], config.learning_rate
         )
@@ -151,9 +149,7 @@ class AWAC:
             targets = bellman_targets(batch.rewards, batch.terminations, next_q, config.discount)
         q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
-        self.critic_optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic_optimizer.step()
+        descend(self.critic_optimizer, critic_loss)
 
         means = self.policy(fixed)
         with torch.no_grad():
@@ -164,9 +160,7 @@ class AWAC:
             weights = advantage_weights(advantages, config.temperature, config.max_weight)
         log_likelihoods = gaussian_log_likelihood(actions, means, self.log_std.clamp(-20, 2))
         policy_loss = -(weights * log_likelihoods).mean()
-        self.policy_optimizer.zero_grad()
-        policy_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.policy_optimizer.step()
+        descend(self.policy_optimizer, policy_loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         return {
             "critic/loss": critic_loss.detach(),

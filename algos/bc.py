@@ -30,7 +30,7 @@ from torch import Tensor
 
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
 from orlog.algos.networks import Scaling, make_generator, make_network
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -88,18 +88,14 @@ class BC:
         )
         width, action_dim = self.encoder.width, len(scaling.action_low)
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
-        self.optimizer = Adam(
-            [*self.encoder.parameters(), *self.policy.parameters()], config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
         features = self.encoder(self.encoder.shift(batch.observations))
         actions = self.scaling.actions_to_unit(batch.actions)
         loss = cloning_loss(torch.tanh(self.policy(features)), actions)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, loss)
         return {"policy/loss": loss.detach()}
 
     @torch.no_grad()

@@ -35,7 +35,7 @@ from orlog.algos.discrete import (
 )
 from orlog.algos.encoders import EncoderKind, make_encoder
 from orlog.algos.networks import Scaling, make_generator, make_network
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
@@ -99,9 +99,7 @@ class BCDiscrete:
         self.policy = make_network(
             self.encoder.width, action_count(scaling), config.hidden, generator=generator
         )
-        self.optimizer = Adam(
-            [*self.encoder.parameters(), *self.policy.parameters()], config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
     def update(self, batch: StructuredBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -109,9 +107,7 @@ class BCDiscrete:
         actions = actions_to_indices(self.scaling, batch.actions)
         log_likelihoods = torch.log_softmax(self.policy(features), -1)
         loss = cloning_loss(log_likelihoods, actions, self.config.log_penalty)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, loss)
         agreement = (log_likelihoods.argmax(-1) == actions).to(log_likelihoods.dtype).mean()
         return {"policy/loss": loss.detach(), "policy/agreement": agreement}
 

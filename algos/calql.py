@@ -58,6 +58,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
+from orlog.algos.optimizers import descend
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import ReturnBatch
 
@@ -212,9 +213,7 @@ class CalQL:
         entropy_error = (own_log_densities.detach() - self.action_dim).mean()
         temperature_loss = -self.log_temperature * entropy_error
 
-        self.optimizer.zero_grad()
-        (bellman_loss + conservative_loss + policy_loss + temperature_loss).backward()
-        self.optimizer.step()
+        descend(self.optimizer, bellman_loss + conservative_loss + policy_loss + temperature_loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         bounded = q_all[:, :, samples + 1 :].detach() < batch.returns_to_go[:, None]
         return {

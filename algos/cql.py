@@ -75,6 +75,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
+from orlog.algos.optimizers import descend
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -217,10 +218,7 @@ class CQL:
         entropy_error = (own_log_densities.detach() - self.action_dim).mean()
         temperature_loss = -self.log_temperature * entropy_error
 
-        self.optimizer.zero_grad()
-        loss = bellman_loss + conservative_loss + policy_loss + temperature_loss
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, bellman_loss + conservative_loss + policy_loss + temperature_loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         self.step += 1
         return {

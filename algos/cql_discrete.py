@@ -62,7 +62,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
@@ -147,9 +147,7 @@ class CQLDiscrete:
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.optimizer = Adam(
-            [*self.encoder.parameters(), *self.critic.parameters()],
-            config.learning_rate,
-            eps=config.adam_epsilon,
+            parameters_of(self.encoder, self.critic), config.learning_rate, eps=config.adam_epsilon
         )
         self.step = 0
 
@@ -172,10 +170,7 @@ class CQLDiscrete:
         data_values = chosen_values(values, actions)
         loss_of_values = bellman_loss(data_values, targets, config.bellman_loss)
         gap = conservative_gap(values, data_values)
-        self.optimizer.zero_grad()
-        loss = loss_of_values + config.conservative_weight * gap
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, loss_of_values + config.conservative_weight * gap)
 
         if self.step % config.target_interval == 0:
             update_target(self.target_encoder, self.encoder, 1.0)

@@ -52,7 +52,7 @@ from orlog.algos.goal_networks import (
     value_and_cloning_loss,
 )
 from orlog.algos.networks import Scaling, make_generator, make_network
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend_both, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -176,9 +176,8 @@ class CRL:
             width, action_dim, self.encoder.goal_width, config, generator=generator
         )
         self.policy = make_goal_policy(self.encoder, action_dim, config.hidden, generator=generator)
-        networks = (self.encoder, self.critic, self.policy)
         self.optimizer = Adam(
-            [one for network in networks for one in network.parameters()], config.learning_rate
+            parameters_of(self.encoder, self.critic, self.policy), config.learning_rate
         )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
@@ -198,13 +197,7 @@ class CRL:
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(values, log_likelihoods, self.config.cloning_weight)
 
-        self.optimizer.zero_grad()
-        critic_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        policy_loss.backward(  # type: ignore[no-untyped-call]  # as above
-            inputs=list(self.policy.parameters())
-        )
-        self.optimizer.step()
+        descend_both(self.optimizer, critic_loss, policy_loss, self.policy)
         logits = logits.detach()
         matching = logits.diagonal(dim1=-2, dim2=-1)
         return {

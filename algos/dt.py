@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from orlog.algos.encoders import EncoderKind, Observations, encode_windows, make_encoder
 from orlog.algos.networks import Scaling, make_generator
+from orlog.algos.optimizers import parameters_of
 from orlog.algos.settings import check_settings
 from orlog.algos.transformer import DecisionTransformer, make_dropout
 from orlog.loaders.batch import SequenceBatch
@@ -136,7 +137,7 @@ class DT:
             generator=generator,
         )
         self.optimizer = torch.optim.AdamW(
-            [*self.encoder.parameters(), *self.policy.parameters()],
+            parameters_of(self.encoder, self.policy),
             config.learning_rate,
             weight_decay=config.weight_decay,
             fused=True,

@@ -50,7 +50,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
-from orlog.algos.gaussians import squashed_samples
+from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import (
     Critics,
     Scaling,
@@ -59,9 +59,11 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
+
+LOG_STDS = (-5.0, 2.0)  # bounds of the policy's log standard deviation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ class EDAC:
         )
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
         self.critic_optimizer = Adam(
-            [*self.encoder.parameters(), *self.critic.parameters()], config.critic_learning_rate
+            parameters_of(self.encoder, self.critic), config.critic_learning_rate
         )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.temperature_optimizer = Adam([self.log_temperature], config.temperature_learning_rate)
@@ -167,24 +169,21 @@ class EDAC:
         fixed = features.detach()  # the critics alone train the encoder
         actions = self.scaling.actions_to_unit(batch.actions)
 
-        own_actions, log_densities = self._sample(fixed)
+        own_actions, log_densities = sample_squashed(self.policy(fixed), LOG_STDS, self.generator)
         entropy_error = (log_densities.detach() - self.action_dim).mean()
-        self.temperature_optimizer.zero_grad()
         temperature_loss = -self.log_temperature * entropy_error
-        temperature_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.temperature_optimizer.step()
+        descend(self.temperature_optimizer, temperature_loss)
         temperature = self.log_temperature.detach().exp()
 
         own_q = self.critic(fixed, own_actions).amin(0)
         policy_loss = (temperature * log_densities - own_q).mean()
-        self.policy_optimizer.zero_grad()
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        policy_loss.backward(inputs=list(self.policy.parameters()))
-        self.policy_optimizer.step()
+        descend(self.policy_optimizer, policy_loss, only=self.policy)
 
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions, next_log_densities = self._sample(next_features)
+            next_actions, next_log_densities = sample_squashed(
+                self.policy(next_features), LOG_STDS, self.generator
+            )
             next_q = self.target_critic(next_features, next_actions).amin(0)
             next_values = next_q - temperature * next_log_densities
             targets = bellman_targets(
@@ -199,9 +198,7 @@ class EDAC:
         else:
             q_values, similar = self.critic(features, actions), torch.zeros_like(temperature)
         bellman_loss = (q_values - targets).square().mean(-1).sum()
-        self.critic_optimizer.zero_grad()
-        (bellman_loss + config.diversity * similar).backward()
-        self.critic_optimizer.step()
+        descend(self.critic_optimizer, bellman_loss + config.diversity * similar)
         update_target(self.target_critic, self.critic, config.target_rate)
         return {
             "critic/bellman_loss": bellman_loss.detach(),
@@ -212,13 +209,6 @@ class EDAC:
             "policy/entropy": -log_densities.detach().mean(),
             "policy/temperature": temperature,
         }
-
-    def _sample(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions of the policy in [-1, 1] and their log densities."""
-        means, log_stds = self.policy(features).chunk(2, -1)
-        noise = torch.randn((1, *means.shape), generator=self.generator, device=means.device)
-        samples, log_densities = squashed_samples(means, log_stds.clamp(-5, 2), noise)
-        return samples[0], log_densities[0]
 
     @torch.no_grad()
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:

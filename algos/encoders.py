@@ -217,16 +217,8 @@ def make_encoder(
 ) -> Encoder:
     """Return the encoder of a dataset's observations, on the device of the generator.
 
-    Args:
-        scaling: What standardizes vectors; its observation space says what to encode. Without a
-            space, observations are vectors.
-        kind: The convolutions for frames.
-        generator: Draws the initial weights. Nothing is drawn for vectors.
-        random_shift: Pixels by which `shift` moves frames at most; 0 leaves them.
-
-    Raises:
-        SchemaError: a part of the observations is of no kind that can be encoded, or frames are too
-            small for the convolutions.
+    The observation space of the scaling says what to encode; without one, observations are vectors,
+    for which nothing is drawn. `random_shift` are the pixels by which `shift` moves frames at most.
     """
     space = scaling.observation_space
     if space is None or all(_is_vector(leaf) for _, leaf in leaf_spaces(space, "observations")):

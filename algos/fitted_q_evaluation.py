@@ -41,7 +41,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend
 from orlog.algos.settings import check_settings
 from orlog.errors import DivergedError
 
@@ -137,19 +137,10 @@ def fit_q(
     value_range: tuple[float, float] = (-math.inf, math.inf),
     progress: Callable[[int], None] = lambda _step: None,
 ) -> None:
-    """Fit Q to a policy, one step for each batch, up to `settings.steps`.
+    """Fit Q to a policy in place, one step for each batch, up to `settings.steps`.
 
-    Args:
-        q_function: What is fitted, in place.
-        batches: Transitions with rewards as they were recorded.
-        policy: The policy whose value is asked for.
-        settings: Settings.
-        discount: Weight of the next step's value, in (0, 1].
-        value_range: The lowest and the highest value that there can be; targets are clipped to it.
-        progress: Called with the number of steps taken, about a hundred times.
-
-    Raises:
-        DivergedError: the loss is not finite.
+    Batches have rewards as they were recorded. Targets are clipped to `value_range`, the lowest and the
+    highest value that there can be. `progress` is told the number of steps about a hundred times.
     """
     target = copy.deepcopy(q_function).requires_grad_(False)
     optimizer = Adam(list(q_function.parameters()), settings.learning_rate)
@@ -163,9 +154,7 @@ def fit_q(
             targets = targets.clamp(low, high)
         values = q_function.scaled_values(batch.observations, batch.actions)
         loss = (values - targets).square().mean()
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        optimizer.step()
+        descend(optimizer, loss)
         update_target(target, q_function, settings.target_rate)
         if step % every == 0 or step == settings.steps:
             if not math.isfinite(float(loss.detach())):

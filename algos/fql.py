@@ -56,7 +56,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend_both, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -149,9 +149,9 @@ class FQL:
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.flow = make_network(both + 1, action_dim, hidden, generator=generator, style="gelu")
         self.policy = make_network(both, action_dim, hidden, generator=generator, style="gelu")
-        networks = (self.encoder, self.critic, self.flow, self.policy)
-        parameters = [one for network in networks for one in network.parameters()]
-        self.optimizer = Adam(parameters, config.learning_rate)
+        self.optimizer = Adam(
+            parameters_of(self.encoder, self.critic, self.flow, self.policy), config.learning_rate
+        )
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -182,13 +182,7 @@ class FQL:
         )
 
         update_target(self.target_critic, self.critic, config.target_rate)
-        self.optimizer.zero_grad()
-        (critic_loss + flow_loss).backward()
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        actor_loss.backward(  # type: ignore[no-untyped-call]  # torch has no types for it
-            inputs=list(self.policy.parameters())
-        )
-        self.optimizer.step()
+        descend_both(self.optimizer, critic_loss + flow_loss, actor_loss, self.policy)
         return {
             "critic/loss": critic_loss.detach(),
             "critic/mean": q_values.detach().mean(),

@@ -38,6 +38,21 @@ def squashed_samples(
     return torch.tanh(raw), log_normal - log_jacobian
 
 
+def sample_squashed(
+    outputs: Float32[Tensor, "batch outputs"],
+    log_std_bounds: tuple[float, float],
+    generator: torch.Generator,
+) -> tuple[Float32[Tensor, "batch act"], Float32[Tensor, " batch"]]:
+    """Return an action in [-1, 1] of each row of a policy's outputs, and its log density.
+
+    The outputs are means and log standard deviations side by side; the latter are clipped.
+    """
+    means, log_stds = outputs.chunk(2, -1)
+    noise = torch.randn((1, *means.shape), generator=generator, device=means.device)
+    samples, log_densities = squashed_samples(means, log_stds.clamp(*log_std_bounds), noise)
+    return samples[0], log_densities[0]
+
+
 def squashed_log_density(
     actions: Float32[Tensor, "batch act"],
     means: Float32[Tensor, "batch act"],

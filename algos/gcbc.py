@@ -45,7 +45,7 @@ from orlog.algos.goal_networks import (
     policy_means,
 )
 from orlog.algos.networks import Scaling, make_generator
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -100,9 +100,7 @@ class GCBC:
         self.policy = make_goal_policy(
             self.encoder, len(scaling.action_low), config.hidden, generator=generator
         )
-        self.optimizer = Adam(
-            [*self.encoder.parameters(), *self.policy.parameters()], config.learning_rate
-        )
+        self.optimizer = Adam(parameters_of(self.encoder, self.policy), config.learning_rate)
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -112,9 +110,7 @@ class GCBC:
         actions = self.scaling.actions_to_unit(batch.actions)
         means = policy_means(self.policy, states, goals)
         loss = -log_likelihood(actions, means).mean()
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, loss)
         with torch.no_grad():
             error = (means - actions).square().mean()
         return {"policy/loss": loss.detach(), "policy/squared_error": error}

@@ -57,7 +57,7 @@ from orlog.algos.goal_networks import (
     value_and_cloning_loss,
 )
 from orlog.algos.networks import Scaling, make_generator, make_network, update_target
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend_both, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -132,9 +132,8 @@ class GCIQL:
         self.policy = make_goal_policy(
             self.encoder, len(scaling.action_low), config.hidden, generator=generator
         )
-        networks = (self.encoder, self.critic, self.value, self.policy)
         self.optimizer = Adam(
-            [one for network in networks for one in network.parameters()], config.learning_rate
+            parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate
         )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
@@ -166,14 +165,8 @@ class GCIQL:
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(own_q, log_likelihoods, config.cloning_weight)
 
-        self.optimizer.zero_grad()
-        (value_loss + critic_loss).backward()
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        policy_loss.backward(  # type: ignore[no-untyped-call]  # torch has no types for it
-            inputs=list(self.policy.parameters())
-        )
         update_target(self.target_critic, self.critic, config.target_rate)
-        self.optimizer.step()
+        descend_both(self.optimizer, value_loss + critic_loss, policy_loss, self.policy)
         return {
             "value/loss": value_loss.detach(),
             "value/mean": values.detach().mean(),

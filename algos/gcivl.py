@@ -59,7 +59,7 @@ from orlog.algos.goal_networks import (
     weighted_cloning_loss,
 )
 from orlog.algos.networks import Scaling, make_generator, update_target
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -130,9 +130,8 @@ class GCIVL:
         self.policy = make_goal_policy(
             self.encoder, len(scaling.action_low), config.hidden, generator=generator
         )
-        networks = (self.encoder, self.value, self.policy)
         self.optimizer = Adam(
-            [one for network in networks for one in network.parameters()], config.learning_rate
+            parameters_of(self.encoder, self.value, self.policy), config.learning_rate
         )
 
     def update(self, batch: StateGoalBatch) -> dict[str, Tensor]:
@@ -161,10 +160,8 @@ class GCIVL:
             log_likelihoods, advantages, config.inverse_temperature, config.max_weight
         )
 
-        self.optimizer.zero_grad()
-        (value_loss + policy_loss).backward()  # type: ignore[no-untyped-call]  # torch has no types
         update_target(self.target_value, self.value, config.target_rate)
-        self.optimizer.step()
+        descend(self.optimizer, value_loss + policy_loss)
         return {
             "value/loss": value_loss.detach(),
             "value/mean": values.detach().mean(),

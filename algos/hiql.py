@@ -57,7 +57,7 @@ from orlog.algos.goal_networks import (
     weighted_cloning_loss,
 )
 from orlog.algos.networks import Scaling, TwinCritic, make_generator, make_network, update_target
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateSubgoalBatch
 
@@ -155,9 +155,11 @@ class HIQL:
         self.high_policy = make_mean_network(
             states + goals, chosen, config.hidden, generator=generator
         )
-        trained = (self.encoder, self.representation, self.value, self.low_policy, self.high_policy)
         self.optimizer = Adam(
-            [one for network in trained for one in network.parameters()], config.learning_rate
+            parameters_of(
+                self.encoder, self.representation, self.value, self.low_policy, self.high_policy
+            ),
+            config.learning_rate,
         )
 
     def represent(self, states: Tensor, goals: Tensor) -> Float32[Tensor, "batch d"]:
@@ -216,10 +218,7 @@ class HIQL:
         # Before the step, as in the authors' code.
         update_target(self.target_value, self.value, config.target_rate)
         # The losses share no trained parameter, so one backward pass gives the three gradients.
-        self.optimizer.zero_grad()
-        total = loss + low_loss + high_loss
-        total.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, loss + low_loss + high_loss)
         return {
             "value/loss": loss.detach(),
             "value/mean": values.detach().mean(),

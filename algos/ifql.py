@@ -53,7 +53,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -141,9 +141,9 @@ class IFQL:
             width, 1, hidden, generator=generator, layer_norm=True, style="gelu"
         )
         self.policy = make_network(inputs, action_dim, hidden, generator=generator, style="gelu")
-        networks = (self.encoder, self.critic, self.value, self.policy)
-        parameters = [one for network in networks for one in network.parameters()]
-        self.optimizer = Adam(parameters, config.learning_rate)
+        self.optimizer = Adam(
+            parameters_of(self.encoder, self.critic, self.value, self.policy), config.learning_rate
+        )
 
     def update(self, batch: Batch) -> dict[str, Tensor]:
         """Take one gradient step and return the metrics of the batch (0-dimensional tensors)."""
@@ -169,9 +169,7 @@ class IFQL:
 
         # The losses share no trained parameter, so one backward pass gives the three gradients.
         update_target(self.target_critic, self.critic, config.target_rate)
-        self.optimizer.zero_grad()
-        (value_loss + critic_loss + actor_loss).backward()
-        self.optimizer.step()
+        descend(self.optimizer, value_loss + critic_loss + actor_loss)
         return {
             "value/loss": value_loss.detach(),
             "value/mean": values.detach().mean(),

@@ -59,7 +59,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
 
@@ -151,10 +151,9 @@ class IQL:
         self.value = make_network(width, 1, config.hidden, generator=generator)
         self.policy = make_network(width, action_dim, config.hidden, generator=generator)
         self.log_std = nn.Parameter(torch.zeros(action_dim, device=device))
-        learned = (self.encoder, self.critic, self.value)
         self.optimizer = Adam(
             [
-                {"params": [one for module in learned for one in module.parameters()]},
+                {"params": parameters_of(self.encoder, self.critic, self.value)},
                 {"params": [*self.policy.parameters(), self.log_std]},
             ],
             config.learning_rate,
@@ -194,9 +193,7 @@ class IQL:
         self.optimizer.param_groups[1]["lr"] = (
             config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
         )
-        self.optimizer.zero_grad()
-        (value_loss + critic_loss + actor_loss).backward()
-        self.optimizer.step()
+        descend(self.optimizer, value_loss + critic_loss + actor_loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         self.step += 1
         return {

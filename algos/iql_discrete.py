@@ -48,7 +48,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StructuredBatch
 
@@ -116,10 +116,9 @@ class IQLDiscrete:
         self.critics = nn.ModuleList([network(count), network(count)])
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.value, self.policy = network(1), network(count)
-        learned = (self.encoder, self.critics, self.value)
         self.optimizer = Adam(
             [
-                {"params": [one for module in learned for one in module.parameters()]},
+                {"params": parameters_of(self.encoder, self.critics, self.value)},
                 {"params": list(self.policy.parameters())},
             ],
             config.learning_rate,
@@ -161,10 +160,7 @@ class IQLDiscrete:
         self.optimizer.param_groups[1]["lr"] = (
             config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
         )
-        self.optimizer.zero_grad()
-        loss = value_loss + critic_loss + actor_loss
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.optimizer.step()
+        descend(self.optimizer, value_loss + critic_loss + actor_loss)
         update_target(self.target_critics, self.critics, config.target_rate)
         self.step += 1
         return {

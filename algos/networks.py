@@ -105,18 +105,11 @@ def make_network(
 ) -> nn.Sequential:
     """Return a network [batch, inputs] -> [batch, outputs] with a linear last layer.
 
-    Weights and biases start uniform in +-1/sqrt(inputs of the layer), as `torch.nn.Linear` does.
-
-    Args:
-        inputs: Numbers that go in.
-        outputs: Numbers that come out.
-        hidden: Widths of the hidden layers.
-        generator: Draws the weights, on its device.
-        last_bound: Start as EDAC's networks do: the last layer uniform within this bound, weights
-            of hidden layers as above, their biases 0.1.
-        layer_norm: Normalize after each ReLU, with a trained scale and shift, as ReBRAC does.
-        style: ReLU; or GELU (its tanh approximation) with initial weights of Glorot and Bengio's
-            uniform distribution and biases 0, as in OGBench's and FQL's code.
+    Weights and biases start uniform in +-1/sqrt(inputs of the layer), as `torch.nn.Linear` does. With
+    `last_bound` they start as EDAC's do: the last layer uniform within this bound, biases of hidden
+    layers 0.1. The style `gelu` has its tanh approximation, and starts with Glorot and Bengio's uniform
+    weights and biases 0, as OGBench's and FQL's code. `layer_norm` normalizes after each activation,
+    with a trained scale and shift, as ReBRAC does.
     """
     layers: list[nn.Module] = []
     sizes = (inputs, *hidden, outputs)

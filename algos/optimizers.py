@@ -1,4 +1,4 @@
-"""Adam with less work around each step: the numbers and the state of `torch.optim.Adam`.
+"""Steps down losses, and Adam with less work around each: the numbers and the state of `torch.optim.Adam`.
 
 PyTorch's fused Adam changes all parameters in one call, but prepares that call anew in every step
 and counts the steps of each parameter by a call of its own, which takes longer than the fused call
@@ -13,7 +13,39 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def parameters_of(*networks: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of some networks, one network after the other."""
+    return [one for network in networks for one in network.parameters()]
+
+
+def descend(
+    optimizer: torch.optim.Optimizer, loss: Tensor, *, only: nn.Module | None = None
+) -> None:
+    """Take one step down a loss.
+
+    With `only`, no gradients but those of its parameters are computed, though the loss may pass
+    through other networks.
+    """
+    optimizer.zero_grad()
+    inputs = None if only is None else parameters_of(only)
+    loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]  # torch has no types for it
+    optimizer.step()
+
+
+def descend_both(
+    optimizer: torch.optim.Optimizer, loss: Tensor, policy_loss: Tensor, policy: nn.Module
+) -> None:
+    """Take one step down a loss and down that of a policy, which passes through what the first trains.
+
+    Of the policy's loss no gradients but the policy's are computed.
+    """
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
+    policy_loss.backward(inputs=parameters_of(policy))  # type: ignore[no-untyped-call]  # as above
+    optimizer.step()
 
 
 class Adam(torch.optim.Adam):

@@ -58,7 +58,7 @@ from orlog.algos.goal_networks import (
     value_and_cloning_loss,
 )
 from orlog.algos.networks import Scaling, make_generator, make_network
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend_both
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import StateGoalBatch
 
@@ -226,13 +226,9 @@ class QRL:
         log_likelihoods = log_likelihood(actions, means)
         policy_loss = value_and_cloning_loss(-left, log_likelihoods, self.config.cloning_weight)
 
-        self.optimizer.zero_grad()
-        (distance_loss + multiplier_loss + model_loss).backward()
-        # Only the policy's gradients are computed, though the loss passes through the model.
-        policy_loss.backward(  # type: ignore[no-untyped-call]  # torch has no types for it
-            inputs=list(self.policy.parameters())
+        descend_both(
+            self.optimizer, distance_loss + multiplier_loss + model_loss, policy_loss, self.policy
         )
-        self.optimizer.step()
         return {
             "distance/loss": distance_loss.detach(),
             "distance/local": local.detach(),

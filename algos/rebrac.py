@@ -54,7 +54,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import NextActionBatch
 
@@ -164,7 +164,7 @@ class ReBRAC:
         )
         self.target_policy = copy.deepcopy(self.policy).requires_grad_(False)
         self.critic_optimizer = Adam(
-            [*self.encoder.parameters(), *self.critic.parameters()], config.critic_learning_rate
+            parameters_of(self.encoder, self.critic), config.critic_learning_rate
         )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         # Those of the last update of the policy, shown until the next one.
@@ -199,9 +199,7 @@ class ReBRAC:
             )
         q_values = self.critic(features, actions)
         critic_loss = (q_values - targets).square().mean(-1).sum()
-        self.critic_optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic_optimizer.step()
+        descend(self.critic_optimizer, critic_loss)
 
         if self.step % config.policy_interval == 0:
             update_target(self.target_critic, self.critic, config.target_rate)
@@ -210,9 +208,7 @@ class ReBRAC:
             with frozen(self.critic):
                 own_q = self.critic(fixed, predicted).amin(0)
             loss = policy_loss(own_q, predicted, actions, config.policy_penalty)
-            self.policy_optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-            self.policy_optimizer.step()
+            descend(self.policy_optimizer, loss)
             self.policy_metrics = {"policy/loss": loss.detach()}
         self.step += 1
         return {

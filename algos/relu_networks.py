@@ -68,9 +68,7 @@ def precision_between_hidden_layers() -> torch.dtype | None:
 def relu_network(inputs: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Return the outputs [batch, outputs] of a network for inputs [batch, inputs].
 
-    Args:
-        inputs: One row for each item.
-        parameters: Weight [outputs of the layer, inputs of the layer] and bias of each layer.
+    Parameters are weight [outputs of the layer, inputs of the layer] and bias of each layer.
     """
     return _apply(inputs, (), parameters, 1)
 
@@ -78,10 +76,7 @@ def relu_network(inputs: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 def twin_relu_networks(left: Tensor, right: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Return the single outputs [2, batch] of two networks of the inputs [left, right].
 
-    Args:
-        left: First part of each row.
-        right: Second part of each row.
-        parameters: As those of `relu_network`: all of the first network, then of the second.
+    Parameters are as those of `relu_network`: all of the first network, then of the second.
     """
     return _apply(left, (right,), parameters, 2)
 

@@ -45,7 +45,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from orlog.algos.encoders import EncoderKind, Observations, make_encoder
-from orlog.algos.gaussians import squashed_samples
+from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import (
     Critics,
     Scaling,
@@ -54,9 +54,11 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend, parameters_of
 from orlog.algos.settings import check_settings
 from orlog.loaders.batch import Batch
+
+LOG_STDS = (-20.0, 2.0)  # bounds of the policy's log standard deviation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ class RLPD:
         self.policy = make_network(width, 2 * self.action_dim, config.hidden, generator=generator)
         self.log_temperature = nn.Parameter(torch.zeros((), device=device))
         self.critic_optimizer = Adam(
-            [*self.encoder.parameters(), *self.critic.parameters()], config.critic_learning_rate
+            parameters_of(self.encoder, self.critic), config.critic_learning_rate
         )
         self.policy_optimizer = Adam(self.policy.parameters(), config.policy_learning_rate)
         self.temperature_optimizer = Adam([self.log_temperature], config.temperature_learning_rate)
@@ -170,20 +172,17 @@ class RLPD:
 
         with torch.no_grad():  # the critics alone train the encoder
             features = self.encoder(self.encoder.shift(part.observations))
-        own_actions, log_densities = self._sample(features)
+        own_actions, log_densities = sample_squashed(
+            self.policy(features), LOG_STDS, self.generator
+        )
         temperature = self.log_temperature.exp()
         own_q = self.critic(features, own_actions).mean(0)
         policy_loss = (temperature.detach() * log_densities - own_q).mean()
-        self.policy_optimizer.zero_grad()
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        policy_loss.backward(inputs=list(self.policy.parameters()))
-        self.policy_optimizer.step()
+        descend(self.policy_optimizer, policy_loss, only=self.policy)
 
         entropy = -log_densities.detach().mean()
         temperature_loss = temperature * (entropy + self.action_dim / 2)
-        self.temperature_optimizer.zero_grad()
-        temperature_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.temperature_optimizer.step()
+        descend(self.temperature_optimizer, temperature_loss)
         return {
             **metrics,
             "policy/loss": policy_loss.detach(),
@@ -198,7 +197,9 @@ class RLPD:
         actions = self.scaling.actions_to_unit(batch.actions)
         with torch.no_grad():
             next_features = self.encoder(self.encoder.shift(batch.next_observations))
-            next_actions, log_densities = self._sample(next_features)
+            next_actions, log_densities = sample_squashed(
+                self.policy(next_features), LOG_STDS, self.generator
+            )
             drawn = torch.randperm(config.critics, generator=self.generator, device=actions.device)[
                 : config.smallest_of
             ]
@@ -210,21 +211,9 @@ class RLPD:
             )
         q_values = self.critic(features, actions)
         loss = (q_values - targets).square().mean()
-        self.critic_optimizer.zero_grad()
-        loss.backward()
-        self.critic_optimizer.step()
+        descend(self.critic_optimizer, loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         return {"critic/loss": loss.detach(), "critic/mean": q_values.detach().mean()}
-
-    def _sample(
-        self, features: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return actions of the policy in [-1, 1] and their log densities."""
-        means, log_stds = self.policy(features).chunk(2, -1)
-        chosen = self.generator if generator is None else generator
-        noise = torch.randn((1, *means.shape), generator=chosen, device=means.device)
-        samples, log_densities = squashed_samples(means, log_stds.clamp(-20, 2), noise)
-        return samples[0], log_densities[0]
 
     @torch.no_grad()
     def act(self, observations: Observations) -> Float32[Tensor, "batch act"]:
@@ -237,7 +226,8 @@ class RLPD:
         self, observations: Observations, generator: torch.Generator
     ) -> Float32[Tensor, "batch act"]:
         """Return samples of the policy in the environment's unit."""
-        samples, _ = self._sample(self.encoder(observations), generator)
+        outputs = self.policy(self.encoder(observations))
+        samples, _ = sample_squashed(outputs, LOG_STDS, generator)
         return self.scaling.actions_from_unit(samples)
 
 

@@ -79,9 +79,6 @@ def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any
     """Return the configuration of an algorithm with some settings changed.
 
     Text is read as the type that the setting has (`"0.9"`, `"64,64"`, `"[64, 64]"`, `"none"`).
-
-    Raises:
-        ValueError: no such algorithm or setting, or a value that it cannot have.
     """
     config, label = find_algorithm(algorithm).CONFIG, algorithm_name(algorithm)
     known = [field.name for field in dataclasses.fields(config)]
@@ -92,11 +89,7 @@ def make_config(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> Any
 
 
 def read_config(config: type[Any], label: str, settings: Mapping[str, object]) -> Any:
-    """Return a configuration with some of its settings changed, all of which it has.
-
-    Raises:
-        ValueError: a value that a setting cannot have; the message begins with the label.
-    """
+    """Return a configuration with some of its settings changed; errors begin with the label."""
     types = get_type_hints(config)
     read = {name: _read(label, name, value, types[name]) for name, value in settings.items()}
     try:
@@ -121,11 +114,7 @@ def _unknown(algorithm: AlgorithmLike, label: str, name: str, known: list[str]) 
 
 
 def check_for_any_form(algorithm: AlgorithmLike, settings: Mapping[str, object]) -> None:
-    """Refuse settings that no form of an algorithm has, before the data are known.
-
-    Raises:
-        ValueError: as `make_config` does for the first form.
-    """
+    """Refuse settings that no form of an algorithm has, before the data are known."""
     refused = []
     for form in algorithm_forms(algorithm):
         try:
@@ -186,12 +175,7 @@ def _in_words(kind: Any) -> str:
 
 
 def check_settings(config: Any) -> None:
-    """Refuse settings with which no run can work; the name of a setting decides its check.
-
-    Raises:
-        ValueError: a number that is not finite or out of range, an unknown choice, or a layer
-            without units.
-    """
+    """Refuse settings with which no run can work; the name of a setting decides its check."""
     types = get_type_hints(type(config))
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)

@@ -22,14 +22,7 @@ class CausalTransformer(nn.Module):
     """Layers of attention and a last normalization."""
 
     def __init__(self, width: int, layers: int, heads: int, *, generator: torch.Generator) -> None:
-        """Draw the initial weights.
-
-        Args:
-            width: Numbers of a token, a multiple of `heads`.
-            layers: Number of layers.
-            heads: Heads of attention.
-            generator: Draws the weights, on its device.
-        """
+        """Draw the initial weights on the generator's device; `width` must be a multiple of `heads`."""
         super().__init__()
         self.layers = nn.ModuleList(_Layer(width, heads, generator) for _ in range(layers))
         self.norm = nn.LayerNorm(width, device=generator.device)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orlog.algos.gaussians import squashed_samples
+from orlog.algos.gaussians import sample_squashed
 from orlog.algos.networks import (
     TwinCritic,
     bellman_targets,
@@ -31,7 +31,7 @@ from orlog.algos.networks import (
     make_network,
     update_target,
 )
-from orlog.algos.optimizers import Adam
+from orlog.algos.optimizers import Adam, descend
 from orlog.algos.settings import check_settings
 from orlog.datasets.recipes.behavior_policies import LOG_DEVIATIONS, BehaviorPolicy, Layers
 
@@ -158,9 +158,7 @@ class Learner:
                 rewards[:, 0], terminations[:, 0], next_values, config.discount
             )
         loss = (self.critic(observations, actions) - targets).square().mean(1).sum()
-        self.critic_optimizer.zero_grad()
-        loss.backward()
-        self.critic_optimizer.step()
+        descend(self.critic_optimizer, loss)
         update_target(self.target_critic, self.critic, config.target_rate)
         self.updates += 1
         if self.updates % 2 == 0:
@@ -171,18 +169,10 @@ class Learner:
         temperature = self.log_temperature.exp()
         smallest = self.critic(observations, own_actions).amin(0)
         loss = (temperature.detach() * log_densities - smallest).mean()
-        self.policy_optimizer.zero_grad()
-        # Only the policy's gradients are computed, though the loss passes through the critics.
-        loss.backward(inputs=list(self.policy.parameters()))
-        self.policy_optimizer.step()
+        descend(self.policy_optimizer, loss, only=self.policy)
         temperature_loss = temperature * (self.actions - log_densities.detach().mean())
-        self.temperature_optimizer.zero_grad()
-        temperature_loss.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.temperature_optimizer.step()
+        descend(self.temperature_optimizer, temperature_loss)
 
     def _sample(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions of the policy and their log densities."""
-        means, log_stds = self.policy(observations).chunk(2, -1)
-        noise = torch.randn((1, *means.shape), generator=self.generator)
-        samples, log_densities = squashed_samples(means, log_stds.clamp(*LOG_DEVIATIONS), noise)
-        return samples[0], log_densities[0]
+        return sample_squashed(self.policy(observations), LOG_DEVIATIONS, self.generator)

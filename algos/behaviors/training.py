@@ -111,26 +111,10 @@ def train_behavior(
 ) -> BehaviorRecord:
     """Train policies in an environment, and write some of them to a file with a record beside it.
 
-    The same arguments give the same bytes on processors of one kind.
-
-    Args:
-        environment_id: Id of a Gymnasium environment with actions in [-1, 1].
-        path: The file, which ends in `.safetensors`.
-        algorithm: `ars` or `sac`.
-        steps: Steps in the environment.
-        seed: Root of all randomness.
-        every: Steps between evaluations.
-        settings: Settings of the algorithm that differ from its defaults.
-        progress: Called with each evaluation.
-        stops: Asked after each evaluation; true ends training as if it had these steps.
-
-    Raises:
-        NotFoundError: no package registers this id.
-        MissingExtraError: its package is not installed.
-        SchemaError: observations are no vectors, or actions do not lie in [-1, 1].
-        ValueError: no such algorithm or setting, or a number is out of range.
-        DivergedError: training gave weights that half precision cannot hold.
-        StorageError: the files cannot be written, which is found before training.
+    The same arguments give the same bytes on processors of one kind. The environment has actions in
+    [-1, 1], `every` are the steps from one evaluation to the next, and `settings` those that differ
+    from the defaults. `stops` is asked after each evaluation; true ends training as if it had these
+    steps. That the files can be written is tried before training.
     """
     if path.suffix != ".safetensors":
         raise ValueError(f"the file of policies must end in .safetensors, found {path}.")
@@ -194,11 +178,7 @@ def keep(
 
 
 def _check_writable(path: Path) -> None:
-    """Make the folder of a file and write there, before hours of training.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Make the folder of a file and write there, before hours of training."""
     probe = path.with_name(f".{path.name}.probe")
     with storage_errors(path, advice=ADVICE):
         make_folder(path.parent)

@@ -54,11 +54,7 @@ KINDS = (
 
 
 def check_state(algorithm: Any) -> None:
-    """Refuse an algorithm if a checkpoint would lose some of its attributes.
-
-    Raises:
-        AlgorithmError: an attribute is not declared, or is of a kind that cannot be saved.
-    """
+    """Refuse an algorithm if a checkpoint would lose some of its attributes."""
     _snapshot(algorithm)
 
 
@@ -98,10 +94,6 @@ def save_checkpoint(
     """Write an algorithm's state; a file at `path` is replaced only once the new one is durable.
 
     With `generators` it also holds the states of the global generators (`generators.py`).
-
-    Raises:
-        AlgorithmError: a checkpoint would lose an attribute of the algorithm.
-        OSError: the file cannot be written; the old one at `path` stays.
     """
     tensors, values = _snapshot(algorithm)
     if generators:
@@ -139,20 +131,9 @@ def load_checkpoint(
 ) -> dict[str, str]:
     """Fill an algorithm of the same configuration with a saved state; return the metadata.
 
-    An algorithm whose checkpoint is refused stays as it was.
-
-    Args:
-        algorithm: What to fill.
-        path: The checkpoint.
-        check: Called with the caller's metadata first; what it raises refuses the checkpoint.
-        to_act: It is loaded to act and not to go on training, so generators of another kind of
-            device stay as they are.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        CheckpointError: the file is damaged or belongs to another configuration.
-        FormatVersionError: it was written by a newer orlog.
-        AlgorithmError: a checkpoint would lose an attribute of the algorithm.
+    An algorithm whose checkpoint is refused stays as it was. `check` is called with the caller's
+    metadata first, and refuses the checkpoint by raising an error. With `to_act` it is not to go on
+    training, so generators of another kind of device stay as they are.
     """
     tensors, metadata = _read(path)
     check(metadata)
@@ -464,11 +445,7 @@ def _values_of_format_1(
 
 
 def checkpoint_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a checkpoint without reading its tensors, so unchecked.
-
-    Raises:
-        CheckpointError: it cannot be read as a checkpoint.
-    """
+    """Return the metadata of a checkpoint without reading its tensors, so unchecked."""
     try:
         with safe_open(path, "pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
@@ -478,12 +455,7 @@ def checkpoint_metadata(path: Path) -> dict[str, str]:
 
 
 def verify_checkpoint(path: Path) -> dict[str, str]:
-    """Read all of a checkpoint, and return its metadata once they and its tensors are shown whole.
-
-    Raises:
-        CheckpointError: it cannot be read, or is damaged.
-        FormatVersionError: it was written by a newer orlog.
-    """
+    """Read all of a checkpoint, and return its metadata once they and its tensors are shown whole."""
     return _read(path)[1]
 
 

@@ -27,15 +27,10 @@ def run_command(
     algorithm: str = "",
     more: Sequence[str] = (),
 ) -> str:
-    """Return the one command that makes a run again, with every option.
+    """Return the one command that makes a run again, with every option, and `more` words.
 
-    Args:
-        folder: Folder of the run.
-        record: Its record.
-        dataset: What it was trained on, if that is known: one that its recorded name does not find
-            is named by its folder.
-        algorithm: What names an algorithm that is not orlog's, if it is known.
-        more: Words to add.
+    A dataset that its recorded name does not find is named by its folder, if it is given. `algorithm`
+    is what names an algorithm that is not orlog's, if it is known.
     """
     options = record.options()
     algorithm = algorithm or _word_of(record.algorithm)

@@ -20,11 +20,7 @@ _SHARE = 0.5  # of a GPU's free memory that data may take; networks and other ru
 def find_device(name: str) -> str:
     """Return the device that a name means: `cpu`, or `cuda:0`.
 
-    Args:
-        name: `cpu`; `cuda` for the current GPU; `cuda:1`; `auto` for a GPU if there is one.
-
-    Raises:
-        ValueError: there is no such device.
+    Names are `cpu`, `cuda` for the current GPU, `cuda:1`, and `auto` for a GPU if there is one.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):

@@ -81,26 +81,10 @@ def evaluate_run(
 ) -> tuple[RunRecord, Evaluation]:
     """Run a run's last saved policy in its dataset's environment and save the returns.
 
-    The evaluation states the policy's number of gradient steps, for runs that were interrupted.
-
-    Args:
-        folder: Folder of the run.
-        dataset: What it was trained on; by default it is found by the recorded name and digest, or
-            by the view that the run holds.
-        algorithm: The algorithm, if it is not one of orlog's: code that a record names is not run
-            unless it is named here too.
-        episodes: Episodes to run.
-        trust_environment: Consent to arguments of the environment that come with the data.
-        progress: Called with the number of episodes done.
-
-    Raises:
-        NotFoundError: there is no checkpoint in the folder, its dataset is not here or names no
-            environment.
-        SimulatorError: the environment needs consent, or cannot be made.
-        ManifestError: `run.json` is malformed.
-        CheckpointError: the checkpoint is damaged or belongs to another run.
-        IntegrityError: the dataset is not the one that the run was trained on.
-        StorageError: the evaluation cannot be written.
+    The evaluation states the policy's number of gradient steps, for runs that were interrupted. The
+    dataset is by default found by the recorded name and digest, or by the view that the run holds. An
+    algorithm that is not orlog's must be given: code that a record names is not run unless it is named
+    here too. `progress` is told the number of episodes done.
     """
     run = load_run(folder, dataset=dataset, algorithm=algorithm)
     evaluation = evaluate_loaded(
@@ -112,7 +96,7 @@ def evaluate_run(
 def load_run(
     folder: PathLike, *, dataset: Given | None = None, algorithm: AlgorithmLike | None = None
 ) -> LoadedRun:
-    """Return a run with its last saved policy. Arguments and errors are those of `evaluate_run`."""
+    """Return a run with its last saved policy. Arguments are those of `evaluate_run`."""
     folder = as_path(folder)
     record, dataset, kind = find_run(folder, dataset=dataset, algorithm=algorithm)
     with one_thread():
@@ -133,7 +117,7 @@ def find_run(
 ) -> tuple[RunRecord, Dataset, AlgorithmLike]:
     """Return record, dataset and algorithm of a run that has a checkpoint, which is not read.
 
-    Arguments and errors are those of `evaluate_run`.
+    Arguments are those of `evaluate_run`.
     """
     record = read_run(folder)
     dataset = dataset_of_run(folder, record) if dataset is None else load_dataset(dataset)
@@ -230,12 +214,7 @@ def _check_statistics(folder: Path, record: RunRecord, dataset: Dataset) -> None
 def scoring_protocol(
     dataset: Dataset, episodes: int, *, trust_environment: bool = False
 ) -> Protocol:
-    """Return how policies of a dataset are evaluated.
-
-    Raises:
-        NotFoundError: the dataset names no environment, or another time limit.
-        SimulatorError: the environment needs consent, or cannot be made.
-    """
+    """Return how policies of a dataset are evaluated."""
     environment = dataset.checked_environment(trust_environment=trust_environment)
     with make_environment(environment.id, environment.kwargs) as env:
         limit = env.spec.max_episode_steps if env.spec is not None else None
@@ -279,11 +258,7 @@ def run_protocol(
     *,
     discount: float = 1.0,
 ) -> Episodes:
-    """Return what came of each episode of a protocol.
-
-    Raises:
-        SimulatorError: a return is not finite.
-    """
+    """Return what came of each episode of a protocol."""
     with vector_environment(protocol) as environments:
         found = run_episodes(
             policy,

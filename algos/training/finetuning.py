@@ -47,7 +47,7 @@ def find_finetuned(
 ) -> tuple[RunRecord, Dataset, Path]:
     """Return record and dataset of a run to go on with, and the folder of the new run.
 
-    Arguments are those of `finetune_run`; errors are those of `orlog.evaluate`.
+    Arguments are those of `finetune_run`.
     """
     record, data, _ = find_run(as_path(run), dataset=dataset, algorithm=algorithm)
     if folder is None:
@@ -70,35 +70,13 @@ def finetune_run(
 ) -> tuple[Path, RunRecord]:
     """Go on with a run in its environment; return the folder of the new run and its record.
 
-    Each of `steps` takes one step in the environment and one update. Settings, transforms and seed
-    are those of the run. The state is saved at ends of episodes, from which it goes on exactly.
+    Each of `steps` takes one step in the environment and one update. Settings, transforms, seed, preset
+    and precision are those of the run; `settings` among the options are those that differ. The
+    evaluations come after the start, and no checkpoints are kept. The state is saved at ends of
+    episodes, from which it goes on exactly, also once `stop` of the hooks returned true.
 
-    Args:
-        run: Folder of the run to go on with.
-        folder: Folder of the new run; `runs/finetune/ALGORITHM/NAME/seed-N` by default.
-        options: What is asked for, with `steps`: updates, and as many steps in the environment.
-            `settings` are those that differ from the run's, and `evaluations` come after the start.
-            Seed, preset and precision are those of the run, and no checkpoints are kept.
-        hooks: What it tells while it trains. Once `stop` returned true, the state is saved at the
-            next end of an episode.
-        prior: Share of the dataset in each batch; None gives each step of the dataset and of the
-            environment the same chance.
-        random_steps: Steps in the environment before the first update, with uniform actions.
-        noise: Standard deviation of Gaussian noise on the policy's actions, where the bounds of the
-            action space count as -1 and 1; None explores as the algorithm does.
-        resume: Continue from the new run's checkpoint, or from the start if it has none.
-        dataset: What the run was trained on, if its recorded name does not find it.
-        algorithm: The algorithm, if it is not one of orlog's.
-
-    Raises:
-        NotFoundError: there is no run in the folder, or its dataset names no environment.
-        FileExistsError: the folder of the new run holds one that is not to be resumed.
-        ValueError: a setting or number that is not possible.
-        SchemaError: the algorithm cannot explore, gives actions outside of the action space, or
-            learns from other batches than single transitions.
-        SimulatorError: the environment needs consent, or cannot be made.
-        DivergedError: a metric, a weight or an action is no longer finite.
-        StoppedError: `hooks.stop` returned true.
+    `prior`, `random_steps` and `noise` are those of `OnlineRecord`. Dataset and algorithm are only given
+    where the record does not find them.
     """
     hooks, settings = hooks or Hooks(), options.settings or {}
     steps, evaluations = options.steps or 0, options.evaluations

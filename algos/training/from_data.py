@@ -33,13 +33,8 @@ SOURCES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
 def settings_from_data(kind: type[Any], config: Any, packed: Arrays) -> tuple[Any, list[str]]:
     """Return a configuration without settings that are None, and a line on each that was filled in.
 
-    Args:
-        kind: The algorithm; its `FROM_DATA` names the settings, each a key of `SOURCES`.
-        config: Its configuration.
-        packed: What it is trained on, with the rewards of training.
-
-    Raises:
-        SchemaError: a return is not finite.
+    `FROM_DATA` of the class names these settings, each a key of `SOURCES`. The arrays have the rewards
+    of training.
     """
     missing = [name for name in getattr(kind, "FROM_DATA", ()) if getattr(config, name) is None]
     if not missing:

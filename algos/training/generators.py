@@ -58,11 +58,7 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_generators(states: dict[str, Any], device: torch.device) -> None:
-    """Set the global generators to saved states.
-
-    Raises:
-        ValueError: they are no such states.
-    """
+    """Set the global generators to saved states."""
     try:
         name, keys, place, has_gauss, gauss = states["numpy"]
         version, internal, following = states["random"]

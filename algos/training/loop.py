@@ -35,23 +35,10 @@ def train(
 
     Yields after each multiple of `every` and after the last step, with the means of the metrics
     over the updates since the last such yield. `batches` must begin with the batch of step
-    `first_step`.
+    `first_step`. `pauses` is called after each update; if it returns true, (step, {}) is also yielded.
 
-    Args:
-        algorithm: The algorithm to train.
-        batches: One batch for each update.
-        first_step: Number of updates already taken.
-        last_step: Number of updates after which to end.
-        every: Updates between two yields.
-        sums: Sums of the metrics since the last multiple of `every`. The loop updates them in
-            place, so that a caller can save them between two multiples and resume from there.
-        pauses: Called after each update; if it returns true, (step, {}) is also yielded.
-        precision: Of the products between hidden layers in updates (`products_in`).
-
-    Raises:
-        DivergedError: a metric is not finite.
-        AlgorithmError: an algorithm that is not orlog's raised an error in `update`.
-        ValueError: the batches run out before the last step.
+    `sums` are the sums of the metrics since the last multiple of `every`. The loop updates them in
+    place, so that a caller can save them between two multiples and resume from there.
     """
     sums = {} if sums is None else sums
     kind = type(algorithm)

@@ -16,12 +16,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the logged lines; a last line that a kill cut off is left out.
-
-    Raises:
-        NotFoundError: there is no log in the folder.
-        IntegrityError: a line is malformed.
-    """
+    """Return the logged lines; a last line that a kill cut off is left out."""
     path = Path(folder).expanduser() / METRICS_FILE
     return [
         _parse_metrics(path, number, line) for number, line in enumerate(_metric_lines(path), 1)
@@ -53,10 +48,7 @@ def _parse_metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def metrics_sha256(folder: Path, step: int) -> str:
-    """Return the hex SHA-256 of the lines up to a step, which stay as they are when a run goes on.
-
-    Errors: `read_metrics`.
-    """
+    """Return the hex SHA-256 of the lines up to a step, which stay as they are when a run goes on."""
     path = folder / METRICS_FILE
     digest = hashlib.sha256()
     for number, line in enumerate(_metric_lines(path), 1):

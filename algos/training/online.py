@@ -116,12 +116,7 @@ def loaded(kind: type[Any], config: Any, packed: Arrays, **arguments: Any) -> It
 def check_explores(
     kind: type[Any], config: Any, dataset: Dataset, packed: Arrays, online: OnlineRecord
 ) -> type[Batch]:
-    """Return the class of an algorithm's batches, with which it can learn in an environment.
-
-    Raises:
-        SchemaError: actions are no Box, batches are no single transitions, or the algorithm has no
-            way to act at random.
-    """
+    """Return the class of an algorithm's batches, with which it can learn in an environment."""
     name = algorithm_name(kind)
     refused = f"{dataset.name}: {name} cannot be fine-tuned here"
     if not isinstance(dataset.action_space, gymnasium.spaces.Box):
@@ -150,11 +145,7 @@ def _explorers(other_than: str) -> str:
 
 
 def _check_transitions(kind: type[Any], config: Any, dataset: str, packed: Arrays) -> type[Batch]:
-    """Return the class of an algorithm's batches.
-
-    Raises:
-        SchemaError: they are not single transitions, in a number that is a setting.
-    """
+    """Return the class of an algorithm's batches, which must be single transitions."""
     found = type(next(iter(loaded(kind, config, packed, seed=0, start=0))))
     size = kind.loader(config)[1].get("batch_size")
     if found not in _TRANSITIONS or type(size) is not int:
@@ -190,11 +181,7 @@ class OnlineSource:
         protocol: Protocol,
         batch: type[Batch],
     ) -> None:
-        """Make room for all steps of the run; `batch` is what `check_explores` returned.
-
-        Raises:
-            NotFoundError: episodes of the environment have no limit.
-        """
+        """Make room for all steps of the run; `batch` is what `check_explores` returned."""
         assert record.online is not None
         self._kind, self._config, self._packed = kind, config, packed
         self._record, self._online, self._protocol = record, record.online, protocol

@@ -51,12 +51,7 @@ _IN_WORDS = {
 
 
 def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
-    """Return the class of an algorithm that takes a dataset's observations and actions.
-
-    Raises:
-        ValueError: there is no such algorithm.
-        SchemaError: no form of the algorithm takes them, or no loader does.
-    """
+    """Return the class of an algorithm that takes a dataset's observations and actions."""
     try:
         kind = find_algorithm(algorithm, action_space=dataset.action_space)
     except SchemaError as error:
@@ -88,11 +83,7 @@ def fitting_form(algorithm: AlgorithmLike, dataset: Dataset) -> type[Any]:
 
 
 def check_goal_to_act_for(kind: type[Any], dataset: Dataset) -> None:
-    """Refuse to evaluate an algorithm that acts for goals where observations ask for none.
-
-    Raises:
-        NotFoundError: observations have no part that says what the goal is.
-    """
+    """Refuse to evaluate an algorithm that acts for goals where observations have no part with one."""
     if takes_goals(kind) and _goal_parts(dataset).desired is None:
         raise NotFoundError(
             f"{dataset.name}: {algorithm_name(kind)} acts to reach a goal, and observations have no "
@@ -139,17 +130,7 @@ def make_from_record(
     *,
     device: str = "cpu",
 ) -> Algorithm:
-    """Return the algorithm of a run, before any training.
-
-    Args:
-        record: The run's record.
-        dataset: What it is trained on.
-        algorithm: The algorithm, if it cannot be found by the name in the record.
-        device: Where it computes.
-
-    Raises:
-        SchemaError: the algorithm does not take the dataset's spaces.
-    """
+    """Return the algorithm of a run, before any training; by default the one that the record names."""
     kind = fitting_form(record.algorithm if algorithm is None else algorithm, dataset)
     low, high = np.empty(0, np.float32), np.empty(0, np.float32)
     if isinstance(dataset.action_space, gymnasium.spaces.Box):
@@ -236,17 +217,10 @@ class Spaces:
         return {key: one.to(self.device) for key, one in found.items()}
 
     def actions(self, actions: Tensor, count: int, algorithm: str) -> np.ndarray:
-        """Return batched actions as the environment takes them.
+        """Return batched actions as the environment takes them, for `count` observations.
 
-        What rounding puts outside the bounds of a Box is clipped into them.
-
-        Args:
-            actions: What the algorithm's `act` returned, [count, ..].
-            count: Number of observations that it was given.
-            algorithm: Its name, for messages.
-
-        Raises:
-            SchemaError: the actions have another shape, are not finite, or are not in the action space.
+        What rounding puts outside the bounds of a Box is clipped into them. The algorithm is named in
+        messages.
         """
         space, who = self.action_space, f"{self.name}: {algorithm}"
         shape = space.shape or ()

@@ -162,11 +162,7 @@ class Replay:
         return {"online_steps": str(self.count), "online_sha256": self._digest.hexdigest()}
 
     def load(self, path: Path, saved: dict[str, str]) -> None:
-        """Take the steps that a checkpoint names from the file.
-
-        Raises:
-            CheckpointError: the file lacks some of them, or they are damaged.
-        """
+        """Take the steps that a checkpoint names from the file, which must hold them unchanged."""
         count = int(saved.get("online_steps", "0"))
         try:
             with path.open("rb") as file:
@@ -214,13 +210,10 @@ class Replay:
 
 
 def mixed(prior: Any, online: Any, from_online: Tensor | None) -> Any:
-    """Return rows of the data and of the environment as one batch.
+    """Return rows of the data (`prior`) and of the environment (`online`) as one batch.
 
-    Args:
-        prior: Rows of the data.
-        online: Rows of the environment.
-        from_online: For each place, whether its row is taken from `online`, where both have a row
-            for each place; None puts the rows one after the other.
+    `from_online` says for each place whether its row is taken from `online`, where both have a row for
+    each place; None puts the rows one after the other.
     """
 
     def join(one: Any, other: Any) -> Any:

@@ -261,9 +261,6 @@ def check_record(folder: Path, path: Path, metadata: Mapping[str, str], whose: s
     """Refuse a checkpoint whose metadata name another `run.json` than that of its folder.
 
     `whose` says more of the other one.
-
-    Raises:
-        CheckpointError: they do.
     """
     if metadata.get("run_sha256") != hash_file(folder / RUN_FILE):
         whose = f"another {RUN_FILE}{whose or ', or that was edited'}"
@@ -310,11 +307,7 @@ def has_checkpoint(folder: PathLike) -> bool:
 
 
 def saved_step(folder: PathLike) -> int | None:
-    """Return the step of a run's checkpoint, without reading the rest of it; None if there is none.
-
-    Raises:
-        CheckpointError: it cannot be read as a checkpoint.
-    """
+    """Return the step of a run's checkpoint, without reading the rest of it; None if there is none."""
     path = as_path(folder) / CHECKPOINT_FILE
     if not path.exists():
         return None
@@ -325,12 +318,7 @@ def saved_step(folder: PathLike) -> int | None:
 
 
 def read_run(folder: PathLike) -> RunRecord:
-    """Return the record of a run.
-
-    Raises:
-        NotFoundError: there is no run in the folder.
-        ManifestError: its `run.json` is malformed.
-    """
+    """Return the record of a run."""
     path = as_path(folder) / RUN_FILE
     if not path.exists():
         raise NotFoundError(f"{folder} is not the folder of a run: there is no {RUN_FILE} in it.")
@@ -357,11 +345,6 @@ def read_evaluation(folder: PathLike) -> Evaluation:
     """Return the last evaluation of a run, once it and the files beside it are shown unchanged.
 
     The checkpoint is not read: `read_sealed_evaluation` compares it too.
-
-    Raises:
-        ManifestError: `evaluation.json` is missing or malformed; or it, the run's record, or the log
-            up to its step is not what was sealed.
-        FormatVersionError: it was written by a newer orlog.
     """
     return read_sealed_evaluation(folder, with_checkpoint=False)[0]
 
@@ -369,10 +352,7 @@ def read_evaluation(folder: PathLike) -> Evaluation:
 def read_sealed_evaluation(
     folder: PathLike, *, with_checkpoint: bool = True
 ) -> tuple[Evaluation, Seal | None]:
-    """Return the last evaluation of a run and its seal; None if it was written before there were any.
-
-    Errors: `read_evaluation`.
-    """
+    """Return the last evaluation of a run and its seal; None if it was written before there were any."""
     folder = as_path(folder)
     path = folder / EVALUATION_FILE
     repair = f"run again: orlog evaluate {folder}"
@@ -397,11 +377,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
 
 
 def check_files(folder: Path, sealed: Mapping[str, str], found: Mapping[str, str], by: str) -> None:
-    """Refuse a folder where a file is not what another file of it has sealed.
-
-    Raises:
-        ManifestError: a file is missing, damaged or was edited.
-    """
+    """Refuse a folder where a file is not what another file of it has sealed."""
     for name, expected in sealed.items():
         if found.get(name) != expected:
             path = folder / name
@@ -434,11 +410,7 @@ def _has_gone_on(folder: Path, step: int) -> bool:
 
 
 def check_config(folder: PathLike, record: RunRecord, algorithm: AlgorithmLike) -> None:
-    """Refuse a record whose settings the algorithm does not have.
-
-    Raises:
-        ManifestError: it does not have them.
-    """
+    """Refuse a record whose settings the algorithm does not have."""
     try:
         check_for_any_form(algorithm, record.config)
     except ValueError as error:

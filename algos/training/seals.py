@@ -45,11 +45,7 @@ def read_sealed(
 ) -> tuple[Kind, Seal | None]:
     """Return the content of a sealed file, and its seal; None if it was written before there were any.
 
-    Arguments are those of `read_json_file`.
-
-    Raises:
-        ManifestError: the file is missing or malformed, or it is not what was sealed.
-        FormatVersionError: it was written by a newer orlog.
+    Arguments are those of `read_json_file`. A file that is not what was sealed is refused.
     """
     seal: Seal | None = None
 

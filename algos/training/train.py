@@ -109,28 +109,9 @@ def train_run(
     depend on the number of cores. Runs of several seeds belong in several processes. The state is
     saved after each point of the learning curve, and at least every 5 minutes.
 
-    Args:
-        algorithm: A name such as `iql`, a class, or the place of a class: `my_method.py:MyMethod`.
-        dataset: What to learn from: a dataset, or the name or path of one.
-        folder: Folder of the run; it must be new unless `resume` is set.
-        options: What is asked for; of a run that is resumed, the same again.
-        hooks: What it tells while it trains.
-        resume: Continue from the folder's checkpoint, or from the start if it has none.
-        where: `ram`, or `mmap` for files that several processes share (`orlog.load_arrays`).
-
-    Raises:
-        FileExistsError: the folder holds another run, or one that was not asked to resume.
-        ValueError: no such algorithm, preset or device, or a setting that the algorithm cannot have.
-        SchemaError: the dataset's spaces do not fit these algorithms, or the preset scales rewards
-            by a range of returns that is 0.
-        NotFoundError: a run is to be resumed whose `run.json` is missing.
-        SimulatorError: the environment needs consent.
-        ManifestError: the `run.json` of the run to resume is malformed.
-        CheckpointError: the checkpoint to resume from is damaged or of another run.
-        StorageError: the folder cannot be written; the last checkpoint is kept. Or another process
-            is training in the folder (`orlog.base.files.BusyError`).
-        StoppedError: `hooks.stop` returned true.
-        DivergedError: a metric or a weight is no longer finite; the last checkpoint is kept.
+    The folder must be new, unless `resume` is set: then it goes on from the folder's checkpoint, or from
+    the start if it has none, and the options must be the same again. `where` is `ram`, or `mmap` for
+    files that several processes share (`orlog.load_arrays`).
     """
     hooks = hooks or Hooks()
     note, settings = hooks.note, options.settings or {}
@@ -231,11 +212,7 @@ def train_run(
 
 
 def run_config(kind: type[Any], settings: Mapping[str, object], *, steps: int, seed: int) -> Any:
-    """Return the configuration of an algorithm for a run, before settings are taken from data.
-
-    Raises:
-        ValueError: no such setting, a value that it cannot have, or one that is the run's own.
-    """
+    """Return the configuration of an algorithm for a run, before settings are taken from data."""
     chosen = dict(settings)
     of_run = {"steps": steps, "seed": seed}
     for setting in kind.FROM_RUN:
@@ -447,11 +424,7 @@ def _sole_trainer(folder: Path) -> Iterator[None]:
 def _curve_protocol(
     kind: type[Any], dataset: Dataset, episodes: int, trust_environment: bool
 ) -> Protocol:
-    """Return how to evaluate for the learning curve, before a step is taken that nothing could score.
-
-    Raises:
-        MissingExtraError, NotFoundError, SimulatorError: it cannot be evaluated here.
-    """
+    """Return how to evaluate for the learning curve, before a step is taken that nothing could score."""
     advice = "to train without any evaluation: --evaluations 0 (evaluations=0)."
     try:
         check_goal_to_act_for(kind, dataset)
@@ -463,11 +436,7 @@ def _curve_protocol(
 
 
 def _check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
-    """Refuse data without rewards to an algorithm of orlog's that learns from them.
-
-    Raises:
-        SchemaError: every reward is 0.
-    """
+    """Refuse data whose rewards are all 0 to an algorithm of orlog's that learns from them."""
     if name not in ALGORITHMS or takes_goals(kind) or not getattr(kind, "REWARDS", True):
         return
     if not bool(packed.rows[:, packed.columns["rewards"]].any()):
@@ -481,8 +450,7 @@ def _check_rewards(kind: type[Any], name: str, packed: Arrays) -> None:
 def reward_numbers(rewards: Rewards, packed: Arrays) -> tuple[float, float]:
     """Return the factor and the shift that rewards of a dataset are trained with.
 
-    Raises:
-        SchemaError: they depend on the range of returns, and all episodes have the same return.
+    A range of returns that is 0 is refused where they depend on it.
     """
     scale = rewards.scale
     if rewards.return_range is not None:
@@ -561,11 +529,7 @@ def _resume(
 
 
 def _check_finite(algorithm: Algorithm, sums: Mapping[str, Tensor | float], step: int) -> None:
-    """Refuse to save or to score numbers that are not finite.
-
-    Raises:
-        DivergedError: there are some.
-    """
+    """Refuse to save or to score numbers that are not finite."""
     wrong = [name for name, total in _floats(sums).items() if not math.isfinite(total)]
     name = next(iter(wrong), "") or first_not_finite(algorithm)
     if name:
@@ -646,11 +610,7 @@ _ASKED = ("evaluations", "curve_episodes", "keep_checkpoints")
 def check_same_run(
     folder: Path, record: RunRecord, note: Callable[[str], None] = lambda _text: None
 ) -> RunRecord:
-    """Return the record in a folder; refuse to continue it where it is of another run.
-
-    Raises:
-        FileExistsError: it is the record of another run.
-    """
+    """Return the record in a folder; refuse to continue it where it is of another run."""
     there = read_run(folder)
     is_known = there.settings is not None  # older records do not say what was asked for
     for name in RUNS_IN_WORDS:
