@@ -94,8 +94,10 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.argume
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{node.name}", node.args
-        is_named = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        yield from functions(node, f"{prefix}{node.name}." if is_named else prefix)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from functions(node, f"{prefix}{node.name}.")
+        else:
+            yield from functions(node, prefix)
 
 
 def test_no_function_inside_takes_more_than_a_reader_can_hold() -> None:
