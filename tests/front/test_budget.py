@@ -24,7 +24,6 @@ FOLDER_MODULES = 18
 LONG = {
     "algos/training/checkpoint.py": 541,
     "algos/training/train.py": 725,
-    "datasets/formats/table.py": 590,
     "datasets/reading/dataset.py": 560,  # one public class
     "datasets/recording/writer.py": 559,
     "src/orlog/cli/showing.py": 501,
