@@ -249,7 +249,7 @@ class Hdf5Column:
 def check_stored(node: Any, where: str, file_bytes: int) -> None:
     """Refuse a dataset whose values are elsewhere, not stored, or need a plug-in to be read.
 
-    Raises SchemaError if what is wrong with it.
+    Raises SchemaError, which says what is wrong with it.
     """
     _check_stored(node.id, node.shape, node.dtype, where, file_bytes)
 

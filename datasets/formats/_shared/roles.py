@@ -98,7 +98,11 @@ class Layout:
             if name and name not in names:
                 raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
         for role, found in self.columns.items():
-            if len(found) != 1 and base_role(role) not in ("observation", "action", "next_observation"):
+            if len(found) != 1 and base_role(role) not in (
+                "observation",
+                "action",
+                "next_observation",
+            ):
                 raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
         used = {name for found in self.columns.values() for name in found}
         used |= {self.episode, self.step, self.length}
