@@ -74,9 +74,11 @@ def import_dataset(
             (`./my_format.py`); by default the one that they look like.
         horizon: Steps after which the environment truncates an episode, for files that do not say
             where that happened.
-        columns: For tables: names of their columns, or patterns such as `obs_*`, by `observation`,
-            `action`, `reward`, `terminated`, `truncated` and `infos/NAME`.
-        episode: For tables: the column that tells episodes apart.
+        columns: For tables, and for HDF5 and npz files of any layout: names of their columns or arrays, or
+            patterns such as `obs_*`, by `observation`, `action`, `reward`, `terminated`, `truncated` and
+            `infos/NAME`.
+        episode: What an episode is: for tables the column that tells them apart; for arrays a pattern of
+            groups such as `demo_*`, `file`, or the name of an array of numbers or ends.
         step: For tables: the column that counts the steps of an episode.
         length: For tables: the column that holds the length of an episode.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
@@ -149,7 +151,8 @@ def import_dataset(
     listed = _find_listed(wanted, files) if is_plain else None
     version = wanted.version or "1.0.0" if listed is None else listed.version
     wanted_format = format if listed is None else listed.entry.format
-    file_format = choose_format(files, wanted_format, wanted.name)
+    is_mapped = bool(options.columns)
+    file_format = choose_format(files, wanted_format, wanted.name, is_mapped=is_mapped)
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version

@@ -57,6 +57,9 @@ class Format:
             need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
+        only_mapped: Whether files are taken for it only where the user says what their columns are.
+        describe: What files hold, and how one could say what it means, where no format fits them;
+            nothing where it cannot say.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
             Called with steps done and in all.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
@@ -70,6 +73,8 @@ class Format:
     options: tuple[str, ...] = ()
     takes_benchmark: bool = False
     doubts_in_lineage: bool = True
+    only_mapped: bool = False
+    describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[[Dataset, Path, Callable[[int, int], None]], None] | None = None
     losses: Callable[[Dataset], list[str]] = lambda _dataset: []
     check: Callable[[], object] = lambda: None
@@ -132,7 +137,9 @@ def own_format(wanted: str) -> Format | None:
     return found
 
 
-def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Format:
+def choose_format(
+    files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
+) -> Format:
     """Return the format to read files with.
 
     Args:
@@ -140,6 +147,7 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
         wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
             user's own (`./my_format.py`); None for the only one that the files look like.
         dataset: What the error calls the dataset.
+        is_mapped: Whether the user says what their columns are (`--map`).
 
     Raises:
         FormatVersionError: there is none of that name.
@@ -155,13 +163,20 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
         if is_hdf5(file) and look_inside([file], _is_tianshou):
             raise ValueError(_about_tianshou(dataset, file))
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
-    fitting = [name for name, one in possible.items() if one.recognizes(files)]
+    fitting = [
+        name
+        for name, one in possible.items()
+        if (is_mapped or not one.only_mapped) and one.recognizes(files)
+    ]
+    if is_mapped:
+        fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"
+        told = [] if fitting else [one.describe(files) for one in possible.values()]
         choices = "|".join(fitting or possible or known)
         raise ValueError(
             f"{dataset}: {what}; choose one: --format {choices}. For others a file of your own can be "
-            "the format: docs/your-own-format.md"
+            "the format: docs/your-own-format.md" + "".join(told)
         )
     return known[fitting[0]]
 

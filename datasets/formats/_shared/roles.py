@@ -38,7 +38,9 @@ class Layout:
         guessed: Whether columns were taken by their usual names, as nothing was named.
     """
 
-    def __init__(self, names: list[str], options: Options, where: str) -> None:
+    def __init__(
+        self, names: list[str], options: Options, where: str, *, needs_episode: bool = True
+    ) -> None:
         """Find the columns that the options name.
 
         Raises SchemaError if one is not there, or an option is missing.
@@ -52,11 +54,11 @@ class Layout:
         self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
         self.guessed &= not any(base_role(role) == "observation" for role in self.columns)
         if self.guessed:
-            usual = _usual(names)
-            self.episode = self.episode or usual.pop("episode", [""])[0]
-            self.step = self.step or usual.pop("step", [""])[0]
+            named = usual(names)
+            self.episode = self.episode or named.pop("episode", [""])[0]
+            self.step = self.step or named.pop("step", [""])[0]
             infos = {role: one for role, one in self.columns.items() if base_role(role) == "infos"}
-            self.columns = {role: one for role, one in usual.items() if role in ROLES} | infos
+            self.columns = {role: one for role, one in named.items() if role in ROLES} | infos
         for role, patterns in options.columns.items():
             if not _is_role(role):
                 raise SchemaError(
@@ -73,7 +75,7 @@ class Layout:
             )
             if not there
         ]
-        if missing or not self.episode:
+        if missing or (needs_episode and not self.episode):
             what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
             raise SchemaError(
                 f"{where}: a table does not say what its columns are; give {what}. Its columns are "
@@ -125,7 +127,7 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
     """Return the columns that patterns with commas between name."""
     found: list[str] = []
     for pattern in filter(None, patterns.split(",")):
-        fitting = sorted(fnmatch.filter(names, pattern), key=_by_numbers)
+        fitting = sorted(fnmatch.filter(names, pattern), key=by_numbers)
         if pattern in names:  # a name may hold what patterns are made of: `obs[0]`
             fitting = [pattern]
         if not fitting:
@@ -134,7 +136,7 @@ def _matching(patterns: str, names: list[str], where: str, role: str) -> list[st
     return found
 
 
-def _usual(names: list[str]) -> dict[str, list[str]]:
+def usual(names: list[str]) -> dict[str, list[str]]:
     """Return the columns that have usual names, by what they are."""
     found = {}
     for what, spellings in USUAL.items():
@@ -142,14 +144,14 @@ def _usual(names: list[str]) -> dict[str, list[str]]:
             numbered = re.compile(rf"{spelling}[_.]?\d+")
             fitting = [name for name in names if name.lower() == spelling]
             if not fitting and what in ("observation", "action", "next_observation"):
-                fitting = sorted(filter(numbered.fullmatch, names), key=_by_numbers)
+                fitting = sorted(filter(numbered.fullmatch, names), key=by_numbers)
             if fitting:
                 found[what] = fitting
                 break
     return found
 
 
-def _by_numbers(name: str) -> list[tuple[int, str]]:
+def by_numbers(name: str) -> list[tuple[int, str]]:
     """Return what sorts `obs_2` before `obs_10`."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -166,7 +166,7 @@ def test_the_page_plots_the_place(
 def test_a_way_there_and_back_is_no_copy_but_a_repeated_piece_is(
     pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], way_back: int, copies: int
 ) -> None:
-    """As where an agent between two walls pushes to and fro with all its force."""
+    """As where an agent between two walls pushes back and forth with all its force."""
     env, drafts = pendulum
     drafts = copy.deepcopy(drafts)
     for draft in drafts[:24]:
