@@ -92,18 +92,6 @@ class OpenEpisode:
         """Number of steps held."""
         return len(self._rewards) if self.rows is None else len(self.rows)
 
-    def of_environment(self, number: int) -> OpenEpisode:
-        """Return one like this, for an environment of a vector."""
-        return OpenEpisode(
-            self._writer,
-            *self.spaces,
-            infos=self._names,
-            action_log_probs=self.with_log_probs,
-            state=self.wants_more,
-            keeps_options=self._keeps_options,
-            environment=number,
-        )
-
     def start(
         self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> None:

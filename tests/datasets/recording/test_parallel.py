@@ -105,6 +105,16 @@ def test_what_is_refused() -> None:
             env.step({})
 
 
+def test_a_space_without_a_blank_value_is_refused_and_the_name_stays_free() -> None:
+    class Speaking(Leaving):
+        def observation_space(self, _: str) -> spaces.Space[Any]:
+            return spaces.Text(3)
+
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="a Text space of an agent cannot be recorded"):
+            orlog.record_parallel(Speaking(), NAME)
+
+
 def test_infos_and_log_probabilities_of_each_agent() -> None:
     class Telling(Leaving):
         def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
