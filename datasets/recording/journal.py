@@ -18,10 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.base.files import (
-    sync,
-    write_durably,
-)
+from orlog.base.files import sync, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.encoding import Encoding
