@@ -172,24 +172,27 @@ class Broken(SyncVectorEnv):
         return tuple(result)
 
 
+def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> None:
+    """Check that the third step is refused, and that those before it are recorded without an end."""
+    envs = orlog.record_vector(Broken(lambda result: result.__setitem__(place, value), mode), NAME)
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(SchemaError, match=said):
+        envs.step(np.zeros((2, 1), np.float32))
+    envs.close()
+    episodes = [*orlog.load_dataset(NAME)]
+    assert [len(episode) for episode in episodes] == [2, 2]
+    assert not any(np.any([one.terminations, one.truncations]) for one in episodes)
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("place", [2, 3])
 def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
     mode: AutoresetMode, place: int
 ) -> None:
-    def change(result: list[Any]) -> None:
-        result[place] = np.array([0.0, np.nan])
-
-    envs = orlog.record_vector(Broken(change, mode), NAME)
-    envs.reset(seed=0)
-    for _ in range(2):
-        envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(SchemaError, match=r"environment 1, step 2 of its episode: .* is nan"):
-        envs.step(np.zeros((2, 1), np.float32))
-    envs.close()
-    for episode in orlog.load_dataset(NAME):
-        assert len(episode) == 2
-        assert not np.any([episode.terminations, episode.truncations])
+    said = r"environment 1, step 2 of its episode: .* is nan"
+    record_broken(place, np.array([0.0, np.nan]), mode, said)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +205,4 @@ def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
     ],
 )
 def test_a_reward_of_a_wrong_shape_names_environment_and_step(rewards: Any, said: str) -> None:
-    def change(result: list[Any]) -> None:
-        result[1] = rewards
-
-    envs = orlog.record_vector(Broken(change, AutoresetMode.NEXT_STEP), NAME)
-    envs.reset(seed=0)
-    for _ in range(2):
-        envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(SchemaError, match=said):
-        envs.step(np.zeros((2, 1), np.float32))
-    envs.close()
-    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2, 2]
+    record_broken(1, rewards, AutoresetMode.NEXT_STEP, said)
