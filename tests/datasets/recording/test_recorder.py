@@ -460,19 +460,16 @@ def test_a_reward_without_dimensions_is_one_number() -> None:
     assert orlog.load_dataset(NAME)[0].rewards[-1] == 7.0
 
 
-def test_rewards_of_single_precision_stay_so() -> None:
-    class Single(Plain):
-        def step(self, action: Any) -> Any:
-            observation, _, *rest = super().step(action)
-            return observation, np.float32(0.1), *rest
-
-    with orlog.record(Single(), NAME, reward_dtype=np.float32) as env:
-        env.reset()
-        for _ in range(3):
-            env.step(np.zeros(2, np.float32))
-    rewards = orlog.load_dataset(NAME)[0].rewards
-    assert rewards.dtype == np.float32
-    assert rewards.tolist() == [float(np.float32(0.1))] * 3
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="no wider numbers are here")
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+def test_a_reward_that_float64_cannot_hold_exactly_is_refused(environment: str) -> None:
+    env = orlog.record(Broken(environment, reward=np.longdouble(1) / 3, terminated=True), NAME)
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    with pytest.raises(SchemaError, match=r"float128 .*which float64 cannot hold exactly"):
+        env.step(env.action_space.sample())
+    env.close()
 
 
 def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -155,12 +154,12 @@ def test_what_is_refused() -> None:
 
 
 class Broken(SyncVectorEnv):
-    """Changes what its third step returns."""
+    """Gives another value in place of one of those that its third step returns."""
 
     steps = 0
 
-    def __init__(self, change: Callable[[list[Any]], None], mode: AutoresetMode) -> None:
-        self.change = change
+    def __init__(self, place: int, value: Any, mode: AutoresetMode) -> None:
+        self.place, self.value = place, value
         makers = [functools.partial(Counting, number) for number in (3, 4)]
         super().__init__(makers, autoreset_mode=mode)
 
@@ -168,13 +167,13 @@ class Broken(SyncVectorEnv):
         self.steps += 1
         result = [*super().step(actions)]
         if self.steps == 3:
-            self.change(result)
+            result[self.place] = self.value
         return tuple(result)
 
 
 def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> None:
     """Check that the third step is refused, and that those before it are recorded without an end."""
-    envs = orlog.record_vector(Broken(lambda result: result.__setitem__(place, value), mode), NAME)
+    envs = orlog.record_vector(Broken(place, value, mode), NAME)
     envs.reset(seed=0)
     for _ in range(2):
         envs.step(np.zeros((2, 1), np.float32))

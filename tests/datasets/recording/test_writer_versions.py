@@ -6,7 +6,6 @@ import errno
 import functools
 import itertools
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -46,7 +45,6 @@ from tests.datasets.recording.arms import (
     in_child,
     interrupted,
     leftovers,
-    make_episode,
     opened,
     pieces_of,
     record,
@@ -315,14 +313,3 @@ def test_folders_that_cannot_be_linked_are_copied(monkeypatch: pytest.MonkeyPatc
     shutil.rmtree(datasets_folder())
     monkeypatch.setattr(os, "link", no_links)
     assert append(record(EPISODES[:4]), EPISODES[4:]).digest == expected
-
-
-def test_messages_tell_where_to_look() -> None:
-    with start() as writer:
-        writer.add_episode(EPISODES[0])
-        with pytest.raises(SchemaError) as caught:
-            writer.add_episode(make_episode(1, 8, actions=np.zeros(7, np.int64)))
-    assert re.fullmatch(
-        r"lab/arm-v1@1\.0\.0, episode 1.*column actions: expected int64 \(8,\), found int64 \(7,\)\.",
-        str(caught.value),
-    )
