@@ -45,16 +45,10 @@ class EpisodeWriter:
         strict: bool = False,
         log: EpisodeLog | None = None,
     ) -> None:
-        """Create the folder.
+        """Create the folder for the columns of a schema; `name` is the dataset's name in errors.
 
-        Args:
-            folder: Where the columns will lie.
-            schema: The columns.
-            name: The dataset's name in errors.
-            encodings: How to store some columns.
-            first_decides: Whether the first episode may add columns; else the schema is complete.
-            strict: Refuse numbers outside their Box, which are otherwise counted.
-            log: Where all rows are written as well.
+        The first episode may add columns if it decides. If `strict`, numbers outside their Box are refused,
+        which are otherwise counted. All rows go into the log as well, if there is one.
         """
         schema.check(name)
         self.schema = schema
@@ -165,10 +159,8 @@ class EpisodeWriter:
     def discard_open(self, ended: Mapping[str, int]) -> bool:
         """Drop the open episode's rows from memory; return False if some are on disk already.
 
-        Args:
-            ended: Number of rows of each column when the last episode ended.
-
-        Raises SchemaError if no episode is open.
+        `ended` holds the number of rows of each column when the last episode ended. Raises SchemaError if no
+        episode is open.
         """
         if not self.inside_episode:
             raise SchemaError(f"{self._where()}: has no steps to discard.")
@@ -181,6 +173,8 @@ class EpisodeWriter:
         for name, column in columns.items():
             column.drop_from(ended.get(name, 0))
         self._close_open()
+        if self._log is not None:
+            self._log.write({})
         return True
 
     def _close_open(self) -> None:
@@ -197,10 +191,7 @@ class EpisodeWriter:
     def add_again(self, blocks: Sequence[Block]) -> None:
         """Write whole episodes as a log holds them: blocks of some steps, then the episode's row."""
         for block in blocks:
-            self._append(block)
-            lengths = block.get("episodes/lengths", np.empty(0, np.int64))
-            self.episodes += len(lengths)
-            self.steps += int(lengths.sum())
+            self.add_block(block, block.get("episodes/lengths", np.empty(0, np.int64)))
 
     def finish(self) -> WrittenPart:
         """Write the remaining rows and return the part.

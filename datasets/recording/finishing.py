@@ -41,20 +41,13 @@ def finish_version(
 ) -> None:
     """Complete a folder whose objects are written, and put it in its place in one step.
 
-    The order is: write the manifest, share equal objects, make everything durable, decode values,
-    call `accept`, rename the folder.
-
-    Args:
-        store: The folder with all objects.
-        manifest: Its manifest.
-        destination: Where the version goes.
-        accept: Called right before the rename; raises if the version must not appear there.
-        share: Objects to replace by links to equal ones of other versions on this machine.
-        decode: Whether to decode every value and compare it with the manifest first.
-        replace: Whether a version at `destination` is replaced; else nothing may be there.
+    The order is: write the manifest, share equal objects, make everything durable, decode values and compare
+    them with the manifest if `decode` is set, call `accept`, rename the folder. `accept` raises if the version
+    must not appear there. Objects to share are replaced by links to equal ones of other versions on this
+    machine. Without `replace`, nothing may be at the destination.
 
     Raises IntegrityError if values do not decode to those written; StorageError if the disk is full, or
-    something is at `destination`.
+    something is at the destination.
     """
     with storage_errors(store):
         write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
@@ -69,10 +62,7 @@ def finish_version(
 
 
 def refuse_existing(place: Path, destination: Path) -> None:
-    """Refuse a destination if something is at a place.
-
-    Raises VersionExistsError if something is there.
-    """
+    """Refuse a destination if something is at a place."""
     if place.exists() or place.is_symlink():
         raise VersionExistsError(
             f"{destination} exists already; versions are never overwritten: choose another one."
@@ -119,8 +109,8 @@ def make_manifest(
 ) -> Manifest:
     """Return the manifest of a version that consists of these parts, at least one, in order.
 
-    Objects may come in any order. Of numbers that are not finite, or outside their Box, it is said how many
-    a column has; columns without any are left out.
+    Objects are all files, with paths inside the version's folder, in any order. `non_finite` and `outside`
+    leave out the columns that have no such numbers. The other fields are explained at `Manifest`.
     """
     return Manifest(
         manifest_version=MANIFEST_VERSION,

@@ -178,13 +178,8 @@ def _pending_rows(column: ColumnWriter, rows: int) -> bytes | None:
 
 def _schema_from_json(schema: Schema, body: Mapping[str, Any]) -> Schema:
     """Return the schema with the extra columns of a journal."""
-    return Schema(
-        observation_space=schema.observation_space,
-        action_space=schema.action_space,
-        reward_dtype=schema.reward_dtype,
-        extras={
-            name: ColumnSpec(name, np.dtype(dtype), tuple(shape))
-            for name, (dtype, shape) in body["extras"].items()
-        },
-        variable=body["variable"],
-    )
+    extras = {
+        name: ColumnSpec(name, np.dtype(dtype), tuple(shape))
+        for name, (dtype, shape) in body["extras"].items()
+    }
+    return dataclasses.replace(schema, extras=extras, variable=body["variable"])

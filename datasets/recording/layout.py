@@ -22,17 +22,11 @@ def lay_out_version(
     base: Dataset | None,
     facts: Facts,
 ) -> tuple[Manifest, list[StoredObject]]:
-    """Fill the folder of a version; return its manifest and its new objects.
+    """Fill the new folder `store` of a version; return its manifest and its new objects.
 
-    Files are linked, not moved: a kill before the version is in place leaves the recording whole.
-
-    Args:
-        recorded: Folder of the recorded part.
-        written: The recorded part.
-        store: Folder of the version, which does not exist yet.
-        container: How objects hold columns.
-        base: The version that is appended to, if any.
-        facts: Further fields of the manifest.
+    `written` is the part in the folder `recorded`, and `base` the version that is appended to, if any; `facts`
+    are the other fields that `make_manifest` takes. Files are linked, not moved: a kill before the version is
+    in place leaves the recording whole.
     """
     before = None if base is None else base.manifest
     parts = [] if before is None else parts_of(before)

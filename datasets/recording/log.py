@@ -45,14 +45,10 @@ class EpisodeLog:
         self._bytes = 0
 
     def start(self, number: int, *, whole: bool) -> None:
-        """Continue the journal of this number.
+        """Continue the journal of this number, if the next rows start a whole episode.
 
-        Args:
-            number: The journal's number.
-            whole: Whether the next rows start an episode; otherwise its first rows are in no log,
-                and another journal is needed when it ends.
-
-        Raises StorageError if the file cannot be made.
+        Otherwise its first rows are in no log, and another journal is needed when it ends. Raises StorageError
+        if the file cannot be made.
         """
         self.close()
         if whole:
