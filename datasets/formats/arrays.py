@@ -438,7 +438,11 @@ def _describe(files: Sequence[Path]) -> str:
     ]
     by_last = {name.rpartition("/")[2]: name for name in reversed(inner)}
     guessed = {role: [by_last[n] for n in found] for role, found in usual(sorted(by_last)).items()}
+    ends = [name for name, one in shown.items() if "ends" in name and len(one.shape) == 1]
+    numbered = guessed.get("episode", ends)
     words = [f'--episode "{pattern}"' if pattern else "--episode ARRAY|PATTERN|file"]
+    if numbered and not pattern:
+        words = [f"--episode {numbered[0]}"]
     words += [
         f"--map {role}={','.join(guessed.get(role, ['ARRAY']))}"
         for role in ("observation", "action", "reward", *FLAGS)

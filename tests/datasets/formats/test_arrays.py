@@ -230,6 +230,16 @@ def test_what_does_not_fit_is_refused(
         read_files(arrays.FORMAT, tmp_path / "a.h5", tmp_path / "store", asked)
 
 
+@pytest.mark.parametrize("more", [{}, {"episode": np.repeat([3, 4], [3, 5])}])
+def test_rows_of_unknown_files_are_shown_with_what_may_end_episodes(
+    tmp_path: Path, more: dict[str, np.ndarray]
+) -> None:
+    write_rows(tmp_path / "a.h5", [3, 5], **more)
+    found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
+    told = " ".join(found.stderr.split())
+    assert f"--episode {'episode' if more else 'ends'} --map observation=obs/state" in told
+
+
 def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> None:
     for number, body in enumerate(episodes([3, 5])):
         named = {"obs": body["obs/state"], "actions": body["actions"], "rewards": body["r"]}
