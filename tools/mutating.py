@@ -186,17 +186,7 @@ def _pytest(checkout: Path, *words: str, seconds: float | None = None) -> int:
     """Run tests in a checkout; return the exit code, or -1 after too long."""
     path = os.pathsep.join([str(checkout / "src"), str(checkout)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
     with subprocess.Popen(
         [*command, *words],
         cwd=checkout,
@@ -297,7 +287,7 @@ def _outcome(
     lines[line - 1] = lines[line - 1].replace(mutant["before"], mutant["after"])
     try:
         file.write_text("".join(lines), "utf-8")
-        code = _pytest(checkout, *tests[:MOST_TESTS], seconds=SECONDS)
+        code = _pytest(checkout, "-x", *tests[:MOST_TESTS], seconds=SECONDS)
     finally:
         file.write_text(source, "utf-8")
     return {0: "survived", -1: "timed out"}.get(code, "killed"), len(tests)
