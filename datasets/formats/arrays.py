@@ -35,7 +35,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import MOST_CHOICES, unbounded_space
+from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.hdf5_files import (
     datasets_in,
     is_hdf5,
@@ -114,7 +114,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     dtype = seen.kinds.get("reward", (np.dtype(np.float64), ()))[0]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=_action_space(seen, asked.sources[0]),
+        action_space=mapped_action_space(
+            seen.kinds["action"], seen.lowest, seen.highest, asked.sources[0]
+        ),
         reward_dtype=np.dtype(np.float32 if dtype == np.float32 else np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=sum(seen.lengths))
@@ -340,19 +342,6 @@ def _kind(role: str, columns: list[Any]) -> tuple[np.dtype[Any], tuple[int, ...]
     if base != "infos" and dtype.kind in "biu" and not is_image:
         dtype = np.dtype(np.float64)
     return dtype, shape if base == "infos" else shape or (1,)
-
-
-def _action_space(seen: _Seen, where: str) -> gymnasium.Space[Any]:
-    dtype, shape = seen.kinds["action"]
-    if shape:
-        return unbounded_space(dtype, shape)
-    count = seen.highest - seen.lowest + 1
-    if count > MOST_CHOICES:
-        raise SchemaError(
-            f"{where}: actions from {seen.lowest} to {seen.highest} are not discrete actions; store them as "
-            "floats if they are quantities."
-        )
-    return gymnasium.spaces.Discrete(count, start=seen.lowest)
 
 
 def _steps(asked: Asked, seen: _Seen, opened: Opened) -> Iterator[Steps]:

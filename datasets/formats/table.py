@@ -37,7 +37,7 @@ from orlog.datasets.formats._shared.arrow_files import (
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
@@ -47,7 +47,6 @@ ENDINGS = (".csv", ".parquet", ".pq")
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
-MOST_CHOICES = 2**16
 MOST_EPISODES = 2**26
 
 
@@ -63,7 +62,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     is_whole = layout.observations == ["observation"]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=_action_space(checked, table.where),
+        action_space=mapped_action_space(
+            checked.kinds["action"], checked.lowest, checked.highest, table.where
+        ),
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
@@ -288,20 +289,6 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
                     f"{where}: {role} has rows of shape {shape}, and those of the first file have {its_shape}."
                 )
             checked.kinds[role] = np.result_type(before, dtype), shape
-
-
-def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
-    """Return as many choices as there are single integers, else a Box without bounds."""
-    dtype, shape = checked.kinds["action"]
-    if dtype.kind not in "iu":
-        return unbounded_space(dtype, shape)
-    count = checked.highest - checked.lowest + 1
-    if count > MOST_CHOICES:
-        raise SchemaError(
-            f"{where}: actions from {checked.lowest} to {checked.highest} are not discrete actions; store them as floats "
-            "if they are quantities."
-        )
-    return gymnasium.spaces.Discrete(count, start=checked.lowest)
 
 
 def _steps(table: _Table, layout: Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:

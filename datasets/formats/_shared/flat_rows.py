@@ -33,6 +33,7 @@ LARGEST_ROW_BYTES = 2**26
 FEW_JOINTS = 10
 STEPS_PER_JOINT = 1000
 MOST_CHOICES = 2**20
+MOST_MAPPED_CHOICES = 2**16
 FLOATS = ("float16", "float32", "float64")
 ROLES = {
     "observations": "observation",
@@ -368,6 +369,25 @@ def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.S
         highest = 1 if dtype.kind == "b" else np.iinfo(dtype).max
         return gymnasium.spaces.Box(0, highest, shape, kind)
     return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)
+
+
+def mapped_action_space(
+    kind: tuple[np.dtype[Any], tuple[int, ...]], lowest: int, highest: int, where: str
+) -> gymnasium.Space[Any]:
+    """Return as many choices as there are single integers, else a Box without bounds.
+
+    Raises SchemaError if they are too many for discrete actions.
+    """
+    dtype, shape = kind
+    if dtype.kind not in "iu" or shape:
+        return unbounded_space(dtype, shape)
+    count = highest - lowest + 1
+    if count > MOST_MAPPED_CHOICES:
+        raise SchemaError(
+            f"{where}: actions from {lowest} to {highest} are not discrete actions; store them as floats "
+            "if they are quantities."
+        )
+    return gymnasium.spaces.Discrete(count, start=lowest)
 
 
 def _action_space(rows: FlatRows) -> gymnasium.Space[Any]:
