@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import functools
 import json
 import os
 import random
@@ -145,17 +146,23 @@ def _functions(
         yield from _functions(node, inner)
 
 
+@functools.cache
+def _sources(root: Path) -> dict[Path, str]:
+    """Return the text of each module of a checkout."""
+    folders = [root / name for name in ("algos", "datasets", "loaders", "manifests", "normalize")]
+    files = [file for folder in (*folders, root / "src") for file in sorted(folder.rglob("*.py"))]
+    linked = [file for file in files if any(part.is_symlink() for part in file.parents)]
+    return {file: file.read_text("utf-8") for file in files if file not in {*linked}}
+
+
 def find(mutant: Mutant, root: Path = ROOT) -> tuple[Path, int] | None:
     """Return the file and the line of a mutant in a checkout; None if its line is no more.
 
     The function may have moved to another module, or have got another name in its module.
     """
     found: list[tuple[int, Path, int]] = []
-    for folder in ("algos", "datasets", "loaders", "manifests", "normalize", "src/orlog"):
-        for file in sorted((root / folder).rglob("*.py")):
-            source = file.read_text("utf-8")
-            if mutant["before"] not in source or any(part.is_symlink() for part in file.parents):
-                continue
+    for file, source in _sources(root).items():
+        if mutant["before"] in source:
             lines = source.splitlines()
             for name, node in _functions(ast.parse(source)):
                 is_named = name.rpartition(".")[2] == mutant["function"].rpartition(".")[2]
