@@ -158,9 +158,7 @@ def torchrl(folder: Path) -> dict[str, tuple[Call, int]]:
             pad_output=True,
         )
         sliced = data.ReplayBuffer(
-            storage=data.LazyTensorStorage(len(first)),
-            sampler=sampler,
-            batch_size=WINDOWS * length,
+            storage=data.LazyTensorStorage(len(first)), sampler=sampler, batch_size=WINDOWS * length
         )
         sliced.extend(dictionary(sequence, [len(first)]))
         calls[SEQUENCES[length]] = sliced.sample, WINDOWS

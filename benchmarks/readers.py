@@ -44,9 +44,9 @@ from benchmarks.large_reader_files import LARGE, ROW
 from benchmarks.reader_files import EPISODES, LENGTH, write_all
 from benchmarks.recording import machine
 from benchmarks.store import RESULTS, scratch_folder
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats.formats import Format, formats
-from orlog.datasets.interchange.episodes import Asked, Options
-from orlog.datasets.interchange.tfrecord_files import record_spans
+from orlog.datasets.formats.rlds.tfrecord_files import record_spans
 from tests.datasets.formats.test_imitation import PACKAGES as IMITATION_PACKAGES
 from tests.datasets.formats.test_rlds import TENSORFLOW
 from tests.datasets.formats.test_torchrl import PACKAGES as TORCHRL

@@ -243,11 +243,7 @@ def scratch_folder(chosen: Path | None) -> Iterator[Path]:
 
 
 def measure_in_rounds(
-    module: str,
-    tools: Mapping[str, Tool],
-    options: argparse.Namespace,
-    scratch: Path,
-    data: Path,
+    module: str, tools: Mapping[str, Tool], options: argparse.Namespace, scratch: Path, data: Path
 ) -> Found:
     """Run `module` in two processes per tool and round, first to write and then to read."""
     from orlog.base.terminal import progress_bar

@@ -301,6 +301,7 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
     """Fetch one object, as it is, without hashing, or until it is killed at 90 %."""
     module("urllib3")
     from orlog.datasets.download import transfer as transport
+    from orlog.datasets.download.mirrors import Mirror
     from orlog.manifests.manifest import StoredObject
 
     if kind == "unhashed":
@@ -317,7 +318,7 @@ def fetch_child(kind: str, url: str, target: str, sha256: str, size: str) -> flo
             os.kill(os.getpid(), signal.SIGKILL)
 
     started = time.perf_counter()
-    transport.fetch_object([transport.Mirror(root)], item, Path(target), progress=progress)
+    transport.fetch_object([Mirror(root)], item, Path(target), progress=progress)
     return time.perf_counter() - started
 
 

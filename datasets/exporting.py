@@ -16,8 +16,8 @@ from orlog.base.files import (
     sync_folders,
     unfinished_folder,
 )
+from orlog.datasets.formats._shared.sums import write_sums
 from orlog.datasets.formats.formats import formats, own_format
-from orlog.datasets.interchange.sums import write_sums
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.errors import FormatVersionError, SchemaError, VersionExistsError

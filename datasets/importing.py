@@ -9,26 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from orlog.base.files import (
-    absolute_path,
-    hash_file,
-    hash_of_sums,
-    unfinished_folder,
-)
+from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats.formats import choose_format, read_version
-from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused
-from orlog.datasets.interchange.carried_sums import note_table, noted_sums
-from orlog.datasets.interchange.episodes import Found, Options
-from orlog.datasets.interchange.said_spaces import (
+from orlog.datasets.formats._shared.carried_sums import note_table, noted_sums
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats._shared.said_spaces import (
     Bound,
     EnvironmentLike,
     SaidSpaces,
     of_environment,
 )
-from orlog.datasets.interchange.sums import check_sums
+from orlog.datasets.formats._shared.sums import check_sums
+from orlog.datasets.formats.formats import Wanted, choose_format, read_version
+from orlog.datasets.home.consent import note_environment
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, InvalidNameError, NotFoundError
 from orlog.manifests.index import ForeignEntry, ForeignFile
@@ -79,9 +74,11 @@ def import_dataset(
             (`./my_format.py`); by default the one that they look like.
         horizon: Steps after which the environment truncates an episode, for files that do not say
             where that happened.
-        columns: For tables: names of their columns, or patterns such as `obs_*`, by `observation`,
-            `action`, `reward`, `terminated`, `truncated` and `infos/NAME`.
-        episode: For tables: the column that tells episodes apart.
+        columns: For tables, and for HDF5 and npz files of any layout: names of their columns or arrays, or
+            patterns such as `obs_*`, by `observation`, `action`, `reward`, `terminated`, `truncated` and
+            `infos/NAME`.
+        episode: What an episode is: for tables the column that tells them apart; for arrays a pattern of
+            groups such as `demo_*`, `file`, or the name of an array of numbers or ends.
         step: For tables: the column that counts the steps of an episode.
         length: For tables: the column that holds the length of an episode.
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
@@ -154,7 +151,8 @@ def import_dataset(
     listed = _find_listed(wanted, files) if is_plain else None
     version = wanted.version or "1.0.0" if listed is None else listed.version
     wanted_format = format if listed is None else listed.entry.format
-    file_format = choose_format(files, wanted_format, wanted.name)
+    is_mapped = bool(options.columns)
+    file_format = choose_format(files, wanted_format, wanted.name, is_mapped=is_mapped)
     file_format.check()
     check_unused(wanted.name, version, is_listed=listed is not None)
     destination = datasets_folder() / wanted.name / version
@@ -171,18 +169,18 @@ def import_dataset(
             operation = f"read {file_format.name}"
             manifest, found = read_version(
                 file_format,
-                files,
+                Asked(files=files, sources=[str(source) for source in sources], options=options),
                 folder / "store",
-                name=wanted.name,
-                version=version,
-                sources=[str(source) for source in sources],
-                lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
-                options=options,
-                like=like,
-                said=said,
-                description=description,
-                license=license,
-                doubts=notes,
+                Wanted(
+                    name=wanted.name,
+                    version=version,
+                    lineage=[Parent(digest=f"sha256:{one}", operation=operation) for one in sums],
+                    like=like,
+                    said=said,
+                    description=description,
+                    license=license,
+                    doubts=notes,
+                ),
                 progress=progress,
             )
         else:
@@ -260,8 +258,7 @@ def _files(path: Path) -> list[Path]:
 def _hash(path: Path) -> tuple[str, bool]:
     """Return the SHA-256 of a file, or of a list of the files of a folder, and whether a list of checksums proves it.
 
-    Raises:
-        IntegrityError: `SHA256SUMS` beside them, or in a folder above, says otherwise.
+    Raises IntegrityError if `SHA256SUMS` beside them, or in a folder above, says otherwise.
     """
     if not path.is_dir():
         sha256 = hash_file(path)

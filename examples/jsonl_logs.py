@@ -21,8 +21,7 @@ import numpy as np
 
 import orlog
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
+from orlog.datasets.formats.formats import Asked, Format, Opened, Steps
 from orlog.errors import SchemaError
 
 

@@ -28,9 +28,7 @@ def best_transitions(
     earlier ones. Their steps are equally likely, unless the dataset is a weighted mixture. All other
     arguments are those of `transitions`.
 
-    Raises:
-        ValueError: percent does not lie in (0, 100].
-        SchemaError: a return is not finite.
+    Raises ValueError if percent does not lie in (0, 100]; SchemaError if a return is not finite.
     """
     if not 0 < percent <= 100:
         raise ValueError(f"percent must lie in (0, 100], found {percent}.")

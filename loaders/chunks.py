@@ -34,10 +34,8 @@ class ChunkSampler:
     def __init__(self, arrays: Arrays, length: int, discount: float) -> None:
         """Sum the rewards, which takes 4 bytes a step.
 
-        Raises:
-            ValueError: a length below 1 or above that of every episode, or a discount outside
-                [0, 1].
-            TypeError: a length that is no integer.
+        Raises ValueError for a length below 1 or above that of every episode, or a discount outside [0, 1];
+        TypeError if a length that is no integer.
         """
         length = as_length(length, discount, arrays.lengths, arrays.name)
         self.kind = f"action chunks 1 length={length}"

@@ -193,9 +193,7 @@ def _ends(
     return ends
 
 
-def _checked(
-    data: Given | Mapping[str, np.ndarray],
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _checked(data: Given | Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return D4RL's arrays, and which of their rows are known: all but those a reader left out."""
     if isinstance(data, str | Path | Dataset):
         return _arrays_of_file(as_dataset(data))

@@ -91,8 +91,7 @@ class EpisodeSampler:
     ) -> None:
         """Prepare the choice.
 
-        Raises:
-            ValueError: an unknown layout or weighting.
+        Raises ValueError for an unknown layout or weighting.
         """
         check_choice("layout", layout, ("padded", "packed"))
         check_choice("weighting", weighting, ("uniform", "steps"))

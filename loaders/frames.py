@@ -46,10 +46,8 @@ class FrameSampler:
     ) -> None:
         """Find what to stack, and sum the rewards, which takes 4 bytes a step.
 
-        Raises:
-            ValueError: a stack below 1, less than one step, a discount outside [0, 1], or an
-                unknown key.
-            SchemaError: no observation is an image, and no key is named.
+        Raises ValueError for a stack below 1, less than one step, a discount outside [0, 1], or an unknown
+        key; SchemaError if no observation is an image, and no key is named.
         """
         stack, n_steps = as_integer("stack", stack), as_steps(n_steps, discount)
         if stack < 1:

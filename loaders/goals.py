@@ -127,9 +127,7 @@ class GoalSampler:
             goal: The part of an observation that is the goal; None for all of it.
             reward: As in `goals`.
 
-        Raises:
-            ValueError: a discount outside (0, 1).
-            TypeError: goals that are no `GoalMixture`.
+        Raises ValueError for a discount outside (0, 1); TypeError for goals that are no `GoalMixture`.
         """
         for mixture in (value_goals, actor_goals):
             if not isinstance(mixture, GoalMixture):

@@ -79,10 +79,8 @@ class PreferenceSampler:
     ) -> None:
         """Find the segments that fit, and sum their rewards.
 
-        Raises:
-            ValueError: no episode is long enough, or a number is out of range.
-            TypeError: a length that is no integer.
-            SchemaError: rewards to compare are not finite.
+        Raises ValueError if no episode is long enough, or a number is out of range; TypeError if a length
+        that is no integer; SchemaError if rewards to compare are not finite.
         """
         _check_teacher(label, discount, rational, mistake_probability, equal_margin)
         length = as_integer("length", length)

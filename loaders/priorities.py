@@ -98,8 +98,7 @@ class SumTree:
     def choose(self, shares: Float64[np.ndarray, " items"]) -> Int64[np.ndarray, " items"]:
         """Return where each share in [0, 1) of the total lies; a number of 0 is never chosen.
 
-        Raises:
-            ValueError: all numbers are 0.
+        Raises ValueError if all numbers are 0.
         """
         before = np.concatenate([[0.0], np.cumsum(self._top)])
         if not before[-1] > 0:
@@ -240,9 +239,8 @@ class PrioritizedTransitions:
         With several ranks, each must make the updates of all ranks, in the same order
         (`all_gather`).
 
-        Raises:
-            ValueError: a priority outside (0, 1e100), or not one priority for each step.
-            IndexError: there is no such step.
+        Raises ValueError for a priority outside (0, 1e100), or not one priority for each step; IndexError if
+        there is no such step.
         """
         places = _plain(steps)
         values = _plain(priorities).astype(np.float64)
@@ -276,9 +274,8 @@ class PrioritizedTransitions:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken, bit for bit; also on another number of ranks.
 
-        Raises:
-            ValueError: the state is of another dataset, view, seed, batch size or kind of sample,
-                or does not hold priorities for this number of steps.
+        Raises ValueError if the state is of another dataset, view, seed, batch size or kind of sample, or
+        does not hold priorities for this number of steps.
         """
         self.cursor.check_state(state)
         batch, beta, kept = state.get("batch"), state.get("beta"), state.get("priorities")

@@ -26,8 +26,7 @@ class ReturnSampler:
     def __init__(self, arrays: Arrays, discount: float) -> None:
         """Sum the returns, which takes 4 bytes a step.
 
-        Raises:
-            ValueError: the discount lies outside [0, 1].
+        Raises ValueError if the discount lies outside [0, 1].
         """
         if not 0 <= discount <= 1:
             raise ValueError(f"discount must lie in [0, 1], found {discount}.")
@@ -98,11 +97,9 @@ def return_transitions(
         rank: Which slice of each batch this process takes.
         ranks: Number of slices.
 
-    Raises:
-        SchemaError: values that are no numbers of a fixed shape, or numbers that are not finite.
-        IntegrityError: a file is damaged.
-        ValueError: a number is out of range.
-        TypeError: a number is no integer.
+    Raises SchemaError if values that are no numbers of a fixed shape, or numbers that are not finite;
+    IntegrityError if a file is damaged; ValueError if a number is out of range; TypeError if a number is no
+    integer.
     """
     arrays = as_arrays(data)
     return Batches(

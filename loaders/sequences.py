@@ -45,10 +45,8 @@ class SequenceSampler:
     ) -> None:
         """Sum the returns-to-go, which takes 4 bytes a step.
 
-        Raises:
-            ValueError: a length below 1 or above that of every episode, a discount outside [0, 1],
-                or an unknown padding.
-            TypeError: a length that is no integer.
+        Raises ValueError for a length below 1 or above that of every episode, a discount outside [0, 1], or an
+        unknown padding; TypeError if a length that is no integer.
         """
         check_choice("padding", padding, ("right", "left"))
         length = as_length(length, discount, arrays.lengths, arrays.name)

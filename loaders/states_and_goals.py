@@ -92,8 +92,7 @@ def goal_parts(parts: Mapping[str, Leaf], width: int, name: str) -> GoalParts:
         width: Numbers of an observation.
         name: Name of the dataset, for messages.
 
-    Raises:
-        SchemaError: there is a desired goal, and no achieved goal of its shape.
+    Raises SchemaError if there is a desired goal, and no achieved goal of its shape.
     """
     places = {key: slice(0) if leaf.column else leaf.place for key, leaf in parts.items()}
     achieved, desired = places.get(ACHIEVED), places.get(DESIRED)
@@ -142,8 +141,7 @@ def states_and_goals(
         discount: Discount of geometric distances.
         negative_rewards: Whether rewards are -1 and 0 rather than 0 and 1.
 
-    Raises:
-        SchemaError: observations have a desired goal, and no achieved goal of its shape.
+    Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
     arrays = as_arrays(data)
     parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)
@@ -184,8 +182,7 @@ def states_and_subgoals(
         value_goals: As in `states_and_goals`.
         discount: Discount of geometric distances.
 
-    Raises:
-        SchemaError: observations have a desired goal, and no achieved goal of its shape.
+    Raises SchemaError if observations have a desired goal, and no achieved goal of its shape.
     """
     arrays = as_arrays(data)
     parts = goal_parts({**arrays.parts, **arrays.observation_leaves}, arrays.obs_dim, arrays.name)

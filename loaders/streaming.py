@@ -195,8 +195,7 @@ class StreamedTransitions(Stream[Batch | StructuredBatch]):
     def batch(self, index: int) -> Batch | StructuredBatch:
         """Return batch `index`: the same as iterating to it. Decodes all groups that it touches.
 
-        Raises:
-            ValueError: it is negative.
+        Raises ValueError if it is negative.
         """
         epoch, number, into = self._find(batch_number(index) * self.batch_size)
         memory = self._new_memory()

@@ -57,9 +57,7 @@ class SubgoalSampler:
             above: Chooses steps, value goals and the upper policy's goals.
             steps: As in `subgoals`.
 
-        Raises:
-            ValueError: `steps` is less than 1.
-            TypeError: `steps` is no integer.
+        Raises ValueError if `steps` is less than 1; TypeError if `steps` is no integer.
         """
         steps = as_integer("steps", steps)
         if steps < 1:

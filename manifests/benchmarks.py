@@ -166,8 +166,7 @@ class BenchmarkDataset:
 def benchmark_datasets(key: str) -> tuple[BenchmarkDataset, ...]:
     """Return all datasets of a benchmark, in the order of its table.
 
-    Raises:
-        NotFoundError: there is no such benchmark.
+    Raises NotFoundError if there is no such benchmark.
     """
     if key not in BENCHMARKS:
         raise NotFoundError(f"no benchmark is named {key!r}; there are {', '.join(BENCHMARKS)}.")

@@ -166,9 +166,7 @@ def diff_datasets(a: Readable, b: Readable) -> DatasetDiff:
 
     Memory is bounded by 32 MiB of rows and some 200 bytes per episode.
 
-    Raises:
-        ValueError: one of them is a view.
-        IntegrityError: damage was found in the rows read.
+    Raises ValueError if one of them is a view; IntegrityError if damage was found in the rows read.
     """
     for one in (a, b):
         if one.operation is not None:

@@ -13,11 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from orlog.base.files import (
-    replace_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.base.files import replace_file, sole_access, storage_errors
 from orlog.errors import FormatVersionError, ManifestError, clause
 
 LARGEST_FILE = 2**24
@@ -36,9 +32,8 @@ def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
         most_values: Roughly how many values it may hold. An empty list takes 3 bytes of text and
             64 of memory.
 
-    Raises:
-        ValueError: it is not JSON, repeats a key, is nested too deeply, or holds NaN, an infinity
-            or half of a surrogate pair.
+    Raises ValueError if it is not JSON, repeats a key, is nested too deeply, or holds NaN, an infinity or
+    half of a surrogate pair.
     """
     text = data.decode() if isinstance(data, bytes) else data
     if most_values is not None and sum(map(text.count, ",[{")) > most_values:
@@ -55,8 +50,7 @@ def parse_json(data: str | bytes, most_values: int | None = None) -> Any:
 def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
     """Refuse JSON whose layout is newer than this orlog knows; `newest` maps version keys to those.
 
-    Raises:
-        FormatVersionError: it was written by a newer orlog; `where` names it in the message.
+    Raises FormatVersionError if it was written by a newer orlog; `where` names it in the message.
     """
     for key, known in newest.items():
         found = body.get(key) if isinstance(body, dict) else None
@@ -70,8 +64,7 @@ def refuse_newer(body: object, newest: Mapping[str, int], where: str) -> None:
 def convert_json(body: object, kind: type[Kind]) -> Kind:
     """Return parsed JSON as a msgspec type, strictly.
 
-    Raises:
-        ValueError: it does not fit the type, or is nested too deeply.
+    Raises ValueError if it does not fit the type, or is nested too deeply.
     """
     try:
         # msgspec (0.22) can crash where two threads are the first to use a type.
@@ -89,9 +82,7 @@ def convert_json(body: object, kind: type[Kind]) -> Kind:
 def read_small_file(path: Path, largest: int = LARGEST_FILE) -> str:
     """Return the text of a file of at most `largest` bytes.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not a file, larger, or not UTF-8.
+    Raises OSError if it cannot be read; ValueError if it is not a file, larger, or not UTF-8.
     """
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe or device could give bytes without end
         raise ValueError("it is not a file.")
@@ -119,9 +110,8 @@ def read_json_file(
         repair: What to do about a file that is wrong, for the message.
         opened: Returns what of the parsed JSON is to be converted; its ValueError refuses the file.
 
-    Raises:
-        ManifestError: the file is missing, too large or malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if the file is missing, too large or malformed; FormatVersionError if it was written
+    by a newer orlog.
     """
     try:
         body = parse_json(read_small_file(path))
@@ -139,8 +129,7 @@ def read_json_file(
 def replace_json_file(path: Path, body: Any) -> None:
     """Replace a file by sorted, indented JSON; call it inside `sole_writer`.
 
-    Raises:
-        StorageError: the file cannot be written; the old one stays.
+    Raises StorageError if the file cannot be written; the old one stays.
     """
     text = json.dumps(body, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     with storage_errors(path, advice=""):
@@ -150,8 +139,7 @@ def replace_json_file(path: Path, body: Any) -> None:
 def sole_writer(path: Path) -> contextlib.AbstractContextManager[None]:
     """Lock a file from reading it to replacing it; makes its folder.
 
-    Raises:
-        StorageError: the folder cannot be written, or another process holds the lock for a minute.
+    Raises StorageError if the folder cannot be written, or another process holds the lock for a minute.
     """
     return sole_access(path, longest_wait=LONGEST_WAIT, advice="")
 

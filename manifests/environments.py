@@ -84,10 +84,8 @@ def make_environment(
         kwargs: Its arguments, as stored in a manifest.
         max_episode_steps: Steps after which an episode is truncated.
 
-    Raises:
-        MissingExtraError: the package that registers this id is not installed.
-        NotFoundError: no package that orlog knows registers this id.
-        SimulatorError: the environment cannot be made.
+    Raises MissingExtraError if the package that registers this id is not installed; NotFoundError if no
+    package that orlog knows registers this id; SimulatorError if the environment cannot be made.
     """
     arguments = own_arguments(environment_id, kwargs)
     if max_episode_steps is not None:
@@ -123,9 +121,7 @@ def import_modules(names: Iterable[str]) -> None:
     Args:
         names: Modules, or paths of files (`my_envs.py`); a module may lie in the current folder.
 
-    Raises:
-        NotFoundError: there is no such module.
-        SimulatorError: its import failed.
+    Raises NotFoundError if there is no such module; SimulatorError if its import failed.
     """
     found: list[str] = []
     for name in (*imported_modules(), *names):
@@ -166,9 +162,8 @@ def _import_named(name: str) -> None:
 def check_installed(environment_id: str) -> None:
     """Refuse an environment whose packages are not installed.
 
-    Raises:
-        MissingExtraError: the package that registers this id is not installed.
-        NotFoundError: no package that orlog knows registers this id.
+    Raises MissingExtraError if the package that registers this id is not installed; NotFoundError if no
+    package that orlog knows registers this id.
     """
     _registered(environment_id)
 
@@ -178,9 +173,8 @@ def own_arguments(environment_id: str, kwargs: Mapping[str, Any]) -> dict[str, A
 
     Equal ones are left out. Older manifests hold tuples as lists, which count as equal.
 
-    Raises:
-        MissingExtraError: the package that registers this id is not installed.
-        NotFoundError: no package that orlog knows registers this id.
+    Raises MissingExtraError if the package that registers this id is not installed; NotFoundError if no
+    package that orlog knows registers this id.
     """
     registered = _registered(environment_id).kwargs
     return {
@@ -284,8 +278,7 @@ def environment_record(env: gymnasium.Env[Any, Any] | EnvSpec) -> EnvironmentRec
     Args:
         env: The environment, or its `spec`.
 
-    Raises:
-        SchemaError: it was not made by `gymnasium.make`, or its arguments are not JSON.
+    Raises SchemaError if it was not made by `gymnasium.make`, or its arguments are not JSON.
     """
     spec = env if isinstance(env, EnvSpec) else env.spec
     if spec is None:

@@ -62,8 +62,7 @@ class ForeignFile(
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
 
-        Raises:
-            ManifestError: a URL is not one that orlog reads, or a path leaves its folder.
+        Raises ManifestError if a URL is not one that orlog reads, or a path leaves its folder.
         """
         if not is_safe_path(self.path) or not self.path.isprintable():
             raise ManifestError(
@@ -115,9 +114,8 @@ class ForeignEntry(
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
 
-        Raises:
-            ManifestError: it has neither `url` nor `files`, or both; a URL is not one that orlog
-                reads, or two files have the same path.
+        Raises ManifestError if it has neither `url` nor `files`, or both; a URL is not one that orlog reads,
+        or two files have the same path.
         """
         if bool(self.url) == bool(self.files):
             raise ManifestError("a third-party dataset has either a url or files.")
@@ -203,8 +201,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
 
-        Raises:
-            ManifestError: a name or version that is invalid or repeated, a name without versions.
+        Raises ManifestError if a name or version that is invalid or repeated, a name without versions.
         """
         listed: list[tuple[str, Collection[str]]] = [*self.datasets.items(), *self.foreign.items()]
         for name, versions in listed:
@@ -232,9 +229,8 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             manifest: Manifest of the version.
             is_audited: Whether its data were audited; the entry says so if they were not.
 
-        Raises:
-            VersionExistsError: the version is listed with another digest, or as a foreign file.
-            ManifestError: the serial cannot grow any more.
+        Raises VersionExistsError if the version is listed with another digest, or as a foreign file;
+        ManifestError if the serial cannot grow any more.
         """
         name, version = manifest.name, manifest.version
         if version in self.foreign.get(name, {}):
@@ -264,9 +260,8 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def with_foreign(self, name: str, version: str, entry: ForeignEntry) -> Index:
         """Return the next index, with a foreign file added; this index itself if it lists the file.
 
-        Raises:
-            VersionExistsError: the version is listed with another entry or with a digest.
-            ManifestError: name, version or entry is invalid, or the serial cannot grow any more.
+        Raises VersionExistsError if the version is listed with another entry or with a digest; ManifestError
+        if name, version or entry is invalid, or the serial cannot grow any more.
         """
         try:
             # The constructor checks only URLs and paths; reading the entry as JSON checks all of it.
@@ -335,9 +330,8 @@ def is_safe_path(path: str) -> bool:
 def index_from_json(data: bytes, where: str) -> Index:
     """Return the index in the bytes of an `index.json`; `where` names their origin in errors.
 
-    Raises:
-        ManifestError: it is too large or malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if it is too large or malformed; FormatVersionError if it was written by a newer
+    orlog.
     """
     if len(data) > LARGEST_INDEX:
         raise ManifestError(f"{where}: an index has at most {LARGEST_INDEX} bytes, found more.")

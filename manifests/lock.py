@@ -76,9 +76,8 @@ def find_lock(start: Path | None = None) -> Path | None:
 def read_lock(path: Path) -> dict[str, LockedDataset]:
     """Return the pins of a lock file, by name without version.
 
-    Raises:
-        ManifestError: the file is missing or malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if the file is missing or malformed; FormatVersionError if it was written by a newer
+    orlog.
     """
     repair = (
         "restore the file (resolve merge conflicts first), or delete it and pin again with "
@@ -92,11 +91,9 @@ def write_lock(path: Path, entries: Mapping[str, LockedDataset]) -> None:
 
     Two processes may pin at once. Equal pins give equal bytes.
 
-    Raises:
-        InvalidNameError: a name does not follow the grammar, or has a version in it.
-        ManifestError: the existing file is malformed; it stays.
-        FormatVersionError: it was written by a newer orlog; it stays.
-        StorageError: the file cannot be written.
+    Raises InvalidNameError if a name does not follow the grammar, or has a version in it; ManifestError if
+    the existing file is malformed; it stays; FormatVersionError if it was written by a newer orlog; it stays;
+    StorageError if the file cannot be written.
     """
     for name in entries:
         _check_name(name)
@@ -117,10 +114,8 @@ def check_lock(wanted: DatasetName, path: Path | None = None) -> LockedDataset |
         wanted: Name as the user gave it.
         path: Lock file; by default the one that `find_lock` returns.
 
-    Raises:
-        LockError: the name asks for another version or digest than the lock pins.
-        ManifestError: the lock file is malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises LockError if the name asks for another version or digest than the lock pins; ManifestError if the
+    lock file is malformed; FormatVersionError if it was written by a newer orlog.
     """
     path = path or find_lock()
     pin = read_lock(path).get(wanted.name) if path is not None else None

@@ -246,8 +246,7 @@ class Manifest(
     def __post_init__(self) -> None:
         """Refuse what the types alone let through.
 
-        Raises:
-            ManifestError: names, paths, totals or spaces that make no sense.
+        Raises ManifestError for names, paths, totals or spaces that make no sense.
         """
         where = f"manifest of {self.name}@{self.version}"
         try:
@@ -330,8 +329,7 @@ class Manifest(
     def column(self, name: str) -> Column:
         """Return a column by name.
 
-        Raises:
-            KeyError: there is none of that name.
+        Raises KeyError if there is none of that name.
         """
         for column in self.columns:
             if column.name == name:
@@ -347,9 +345,8 @@ class Manifest(
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in a file, its digest checked.
 
-    Raises:
-        ManifestError: the file is missing, malformed, or was edited after it was written.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if the file is missing, malformed, or was edited after it was written;
+    FormatVersionError if it was written by a newer orlog.
     """
     try:
         text = read_small_file(path, LARGEST_MANIFEST)
@@ -371,9 +368,8 @@ def not_a_version(file: Path) -> str:
 def manifest_from_text(text: str | bytes, where: str) -> Manifest:
     """Return the manifest in a text, or in its UTF-8 bytes; `where` names its origin in errors.
 
-    Raises:
-        ManifestError: it is malformed, or was edited after it was written.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if it is malformed, or was edited after it was written; FormatVersionError if it was
+    written by a newer orlog.
     """
     try:
         body = parse_json(text, MOST_VALUES)

@@ -44,8 +44,7 @@ class DatasetName:
 def parse_name(text: str) -> DatasetName:
     """Return the parsed name.
 
-    Raises:
-        InvalidNameError: the text does not follow the grammar above.
+    Raises InvalidNameError if the text does not follow the grammar above.
     """
     name, at, pin = text.partition("@")
     version, digest = "", ""

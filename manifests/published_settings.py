@@ -30,8 +30,7 @@ def presets_file(algorithm: str) -> Path:
 def published_settings(algorithm: str, implementation: str) -> dict[str, Any]:
     """Return the published settings of an algorithm's implementation, such as ("IQL", "CORL").
 
-    Raises:
-        NotFoundError: no such algorithm or implementation; the message names the known ones.
+    Raises NotFoundError for no such algorithm or implementation; the message names the known ones.
     """
     found = _choose(_algorithms(), algorithm, "algorithm")
     settings: dict[str, Any] = _choose(found, implementation, f"implementation of {algorithm}")

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.manifests.index import (
-    ForeignEntry,
-    Index,
-    index_from_json,
-)
-from orlog.manifests.manifest import (
-    Manifest,
-    read_manifest,
-)
+from orlog.manifests.index import ForeignEntry, Index, index_from_json
+from orlog.manifests.manifest import Manifest, read_manifest
 from orlog.manifests.names import DatasetName, is_version, newest_first
 
 

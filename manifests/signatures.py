@@ -71,19 +71,15 @@ def new_key(path: Path) -> str:
 
     Only the owner can read the file. Whoever has it can sign: keep it secret, and keep a copy.
 
-    Raises:
-        StorageError: the path exists already, and is left as it is, or the disk cannot be
-            written.
-        MissingExtraError: `cryptography` is not installed.
+    Raises StorageError if the path exists already, and is left as it is, or the disk cannot be written;
+    MissingExtraError if `cryptography` is not installed.
     """
     with _needs_cryptography():
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -108,10 +104,8 @@ def new_key(path: Path) -> str:
 def public_key(path: Path) -> str:
     """Return the public key that belongs to a private key file.
 
-    Raises:
-        NotFoundError: there is no such file.
-        SignatureError: it is not an Ed25519 private key.
-        MissingExtraError: `cryptography` is not installed.
+    Raises NotFoundError if there is no such file; SignatureError if it is not an Ed25519 private key;
+    MissingExtraError if `cryptography` is not installed.
     """
     return _public_text(_read_key(path))
 
@@ -124,10 +118,8 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
         kind: What the file is.
         key_file: Private key, as `new_key` writes it.
 
-    Raises:
-        NotFoundError: there is no such key file.
-        SignatureError: it is not an Ed25519 private key.
-        MissingExtraError: `cryptography` is not installed.
+    Raises NotFoundError if there is no such key file; SignatureError if it is not an Ed25519 private key;
+    MissingExtraError if `cryptography` is not installed.
     """
     key = _read_key(key_file)
     return _to_json(
@@ -138,8 +130,7 @@ def sign(data: bytes, kind: SignedKind, key_file: Path) -> bytes:
 def signers(signature: bytes) -> frozenset[str]:
     """Return the public keys that a `.sig` file names; only its form is checked.
 
-    Raises:
-        SignatureError: it is malformed.
+    Raises SignatureError if it is malformed.
     """
     return frozenset(one.key for one in _parse(signature, "the signature"))
 
@@ -154,8 +145,7 @@ def add_signature(signature: bytes, others: bytes | None) -> bytes:
         others: Content of the one to add to; None if there is none. Malformed content counts as
             none, since it signs nothing.
 
-    Raises:
-        SignatureError: the first is malformed.
+    Raises SignatureError if the first is malformed.
     """
     both = _parse(signature, "the signature")
     if others is not None:
@@ -165,11 +155,7 @@ def add_signature(signature: bytes, others: bytes | None) -> bytes:
 
 
 def check_signature(
-    data: bytes,
-    kind: SignedKind,
-    signature: bytes | None,
-    trusted: Collection[str],
-    where: str,
+    data: bytes, kind: SignedKind, signature: bytes | None, trusted: Collection[str], where: str
 ) -> str:
     """Return the trusted public key that signed a manifest or an index.
 
@@ -181,10 +167,8 @@ def check_signature(
         trusted: Public keys, any of which is enough.
         where: Path or URL of the signed file, for messages.
 
-    Raises:
-        SignatureError: there is no signature, it is malformed, by another key, or not of these
-            bytes.
-        MissingExtraError: `cryptography` is not installed.
+    Raises SignatureError if there is no signature, it is malformed, by another key, or not of these bytes;
+    MissingExtraError if `cryptography` is not installed.
     """
     expected = f"a signature by {' or '.join(sorted(trusted)) or 'a trusted key (there are none)'}"
     if signature is None:

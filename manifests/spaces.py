@@ -53,8 +53,7 @@ _SMALLEST = 2**10
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Json]:
     """Return the JSON form of a space, from which an equal space can be read.
 
-    Raises:
-        SchemaError: the space, or one inside it, cannot be stored.
+    Raises SchemaError if the space, or one inside it, cannot be stored.
     """
     data = _write(space, 1)
     if space_from_json(data) != space:
@@ -139,8 +138,7 @@ def _fields(space: gymnasium.Space[Any] | None, depth: int) -> dict[str, Json]:
 def space_from_json(data: object) -> gymnasium.Space[Any]:
     """Return the space of a JSON form.
 
-    Raises:
-        SchemaError: the form is unknown, or names absurd sizes.
+    Raises SchemaError if the form is unknown, or names absurd sizes.
     """
     return _Reader().read(data, 1)
 
@@ -316,8 +314,7 @@ def storable_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     tuples a Dict and a Tuple of such spaces. `original_type` of a replacement names the type that
     it stands in for. A space of Gymnasium's own types is returned as it is.
 
-    Raises:
-        SchemaError: samples are none of these, or a key of a Dict is not text.
+    Raises SchemaError if samples are none of these, or a key of a Dict is not text.
     """
     match space:
         case spaces.Dict():
@@ -386,10 +383,10 @@ def _space_of(samples: Sequence[Any]) -> gymnasium.Space[Any] | None:
     dtype, shape = forms.pop()
     if forms or dtype.name not in _NUMBERS:
         return None
-    low, high = {
-        "b": (0, 1),
-        "f": (-np.inf, np.inf),
-    }.get(dtype.kind) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = {"b": (0, 1), "f": (-np.inf, np.inf)}.get(dtype.kind) or (
+        np.iinfo(dtype).min,
+        np.iinfo(dtype).max,
+    )
     return spaces.Box(low, high, shape, dtype.type)
 
 

@@ -27,8 +27,7 @@ class VersionStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         """Refuse a reason that says nothing and a `use` that names nothing.
 
-        Raises:
-            ValueError: the reason or `use` is invalid.
+        Raises ValueError if the reason or `use` is invalid.
         """
         good = self.reason.strip() and self.reason.isprintable()
         if not good or len(self.reason) > LONGEST_REASON:
@@ -54,8 +53,7 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def check_version(version: str, entry: VersionStatus) -> None:
     """Refuse a status for an invalid version, or one that names itself as its replacement.
 
-    Raises:
-        ValueError: the version is invalid, or `use` names it.
+    Raises ValueError if the version is invalid, or `use` names it.
     """
     if not is_version(version):
         raise ValueError(f"{version[:60]!r} is not a content version such as 1.0.0.")

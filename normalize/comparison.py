@@ -12,11 +12,7 @@ import numpy as np
 from orlog.normalize.aggregate import AGGREGATES
 from orlog.normalize.improvement import probability_of_improvement
 from orlog.normalize.intervals import percentile_interval, stratified_resamples
-from orlog.normalize.method_scores import (
-    MethodScores,
-    check_method_scores,
-    run_means,
-)
+from orlog.normalize.method_scores import MethodScores, check_method_scores, run_means
 from orlog.normalize.profiles import performance_profile, profile_thresholds
 from orlog.normalize.ranks import Consensus, kemeny_consensus, mean_ranks
 from orlog.normalize.variance import VarianceSplit, split_variance

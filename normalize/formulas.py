@@ -64,9 +64,8 @@ class TaskScores:
 def checked_values(what: str, values: ArrayLike, dataset: str) -> Float[np.ndarray, "*shape"]:
     """Return numbers as an array of float64.
 
-    Raises:
-        ValueError: there are none, one is NaN or infinite (the message says which), or they are text,
-            complex numbers, dates or masked.
+    Raises ValueError if there are none, one is NaN or infinite (the message says which), or they are text,
+    complex numbers, dates or masked.
     """
     wrong = f"{dataset}: {what} must be numbers, one for each episode, in an array of any shape."
     try:
@@ -107,8 +106,7 @@ def check_successes(
 ) -> None:
     """Refuse values that are not the successes of an episode, 0 to `most`.
 
-    Raises:
-        ValueError: a value lies outside; the message says what `what` is.
+    Raises ValueError if a value lies outside; the message says what `what` is.
     """
     low, high = float(values.min()), float(values.max())
     if low < 0 or high > most:

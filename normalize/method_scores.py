@@ -18,8 +18,7 @@ MethodScores: TypeAlias = Mapping[str, Mapping[str, np.ndarray]]
 def check_finite(scores: Float[np.ndarray, "*shape"], what: str = "scores") -> None:
     """Refuse scores that are not all finite, or whose squares would not be.
 
-    Raises:
-        ValueError: a score is not finite, or too large; the message has its position.
+    Raises ValueError if a score is not finite, or too large; the message has its position.
     """
     wrong = ~(np.abs(np.atleast_1d(scores)) < LARGEST)
     if wrong.any():
@@ -40,9 +39,8 @@ def run_means(
 def check_method_scores(scores: MethodScores) -> None:
     """Refuse scores that cannot be compared over tasks.
 
-    Raises:
-        ValueError: there is no method or task, methods have different tasks, a method has different
-            numbers of seeds on its tasks, or a score is not finite.
+    Raises ValueError if there is no method or task, methods have different tasks, a method has different
+    numbers of seeds on its tasks, or a score is not finite.
     """
     if not scores:
         raise ValueError("there is no method to compare.")

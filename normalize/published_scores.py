@@ -106,8 +106,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 def published_scores(key: str) -> tuple[PublishedScore, ...]:
     """Return all published scores of a benchmark, such as "d4rl".
 
-    Raises:
-        NotFoundError: there is no such benchmark.
+    Raises NotFoundError if there is no such benchmark.
     """
     if key not in BENCHMARKS:
         raise NotFoundError(f"no benchmark is named {key!r}; there are {', '.join(BENCHMARKS)}.")
@@ -375,11 +374,7 @@ _ABOUT = tuple(
         (r"NeoRL-2 (\S+) combo score", (r"neorl2/\1",), "COMBO"),
         (r"ReBRAC (\S+-v2) \(", (r"d4rl/\1",), "ReBRAC"),
         (r"ReBRAC (\S+-(?:medium|expert)) \(", (r"d4rl/\1-v2",), "ReBRAC"),
-        (
-            r"d3rlpy ReBRAC table",
-            ("d4rl/*-medium-expert-v2", "d4rl/*-medium-replay-v2"),
-            "ReBRAC",
-        ),
+        (r"d3rlpy ReBRAC table", ("d4rl/*-medium-expert-v2", "d4rl/*-medium-replay-v2"), "ReBRAC"),
         (r"IQL observation normalisation", ("d4rl/*",), "IQL"),
         (r"TD3\+BC gradient steps", ("d4rl/*",), "TD3+BC"),
         (

@@ -53,8 +53,7 @@ def kemeny_consensus(scores: Float[np.ndarray, "methods tasks"]) -> Consensus:
     et al. 2009), in time and memory of 2^methods. With more, it starts from the mean ranks and moves
     one method at a time until no move helps; then a better ranking may exist.
 
-    Raises:
-        ValueError: a score is not finite.
+    Raises ValueError if a score is not finite.
     """
     check_finite(scores)
     above = scores[:, None, :] > scores[None, :, :]

@@ -210,9 +210,7 @@ References: TypeAlias = ReferenceReturns | PublishedReferences
 def read_references(path: Path) -> References:
     """Return recorded reference returns; a file with a `source` holds published ones.
 
-    Raises:
-        FileNotFoundError: none were recorded there.
-        ValueError: the file is malformed.
+    Raises FileNotFoundError if none were recorded there; ValueError if the file is malformed.
     """
     return references_from_json(parse_json(read_small_file(path)))
 
@@ -220,8 +218,7 @@ def read_references(path: Path) -> References:
 def references_from_json(body: object) -> References:
     """Return reference returns from parsed JSON; with a `source` they are published ones.
 
-    Raises:
-        ValueError: it is malformed.
+    Raises ValueError if it is malformed.
     """
     if isinstance(body, dict) and "source" in body:
         return convert_json(body, PublishedReferences)

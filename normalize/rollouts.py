@@ -95,8 +95,7 @@ def run_episodes(
         discount: Weight of the next step in discounted returns.
         progress: Called with the number of episodes done after each round.
 
-    Raises:
-        ValueError: a number is out of range.
+    Raises ValueError if a number is out of range.
     """
     if episodes < 1 or first_seed < 0:
         raise ValueError(

@@ -70,10 +70,8 @@ def compare_sequentially(
         permutations: Most permutations of a test.
         seed: Seed of the permutations.
 
-    Raises:
-        MissingExtraError: adastop is not installed.
-        ValueError: there are fewer than two methods, a number is out of range, or a score is not
-            finite.
+    Raises MissingExtraError if adastop is not installed; ValueError if there are fewer than two methods, a
+    number is out of range, or a score is not finite.
     """
     if len(scores) < 2 or group < 2 or groups < 1 or not 0 < error_rate < 1:
         raise ValueError(

@@ -59,8 +59,7 @@ def tuning_curves(
         trials: Number of trials.
         exploration: Weight of the exploration, in squared units of the scores.
 
-    Raises:
-        ValueError: a score is not finite, or there are too many evaluations.
+    Raises ValueError if a score is not finite, or there are too many evaluations.
     """
     check_finite(scores)
     if trials * evaluations > MOST_EVALUATIONS:

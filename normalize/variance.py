@@ -52,8 +52,7 @@ def split_variance(scores: Float[np.ndarray, "seeds checkpoints episodes"]) -> V
     states have in common counts as variance of episodes, and that of seeds is estimated too low by
     at most the variance of episodes over their number.
 
-    Raises:
-        ValueError: there are fewer than two seeds or episodes, or a score is not finite.
+    Raises ValueError if there are fewer than two seeds or episodes, or a score is not finite.
     """
     seeds, checkpoints, episodes = scores.shape
     if seeds < 2 or episodes < 2:

@@ -414,13 +414,7 @@ class _Evidence:
 
 
 def _finding(
-    facts: Facts,
-    what: What,
-    column: str,
-    shift: int,
-    episodes: np.ndarray,
-    why: str,
-    beside: str,
+    facts: Facts, what: What, column: str, shift: int, episodes: np.ndarray, why: str, beside: str
 ) -> Finding:
     """Return the finding that some episodes fit better with what is stored a step before or after."""
     count = len(episodes)

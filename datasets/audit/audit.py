@@ -13,12 +13,7 @@ import numpy as np
 
 from orlog.datasets.audit.alignment import check_action_alignment, check_reward_alignment
 from orlog.datasets.audit.duplicates import check_duplicates, check_splits
-from orlog.datasets.audit.episodes import (
-    check_flags,
-    check_lengths,
-    check_returns,
-    check_times,
-)
+from orlog.datasets.audit.episodes import check_flags, check_lengths, check_returns, check_times
 from orlog.datasets.audit.finals import check_final_observations, check_next_observations
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Check, Facts, Finding
 from orlog.datasets.audit.frames import check_frames
@@ -129,10 +124,7 @@ def _facts(dataset: Dataset, trust_environment: bool) -> Facts:
         texts = episode_column(dataset, SPLIT)
         splits = [frozenset(filter(None, map(str.strip, text.split(",")))) for text in texts]
     return Facts(
-        dataset=dataset,
-        missing_finals=missing,
-        splits=splits,
-        trust_environment=trust_environment,
+        dataset=dataset, missing_finals=missing, splits=splits, trust_environment=trust_environment
     )
 
 

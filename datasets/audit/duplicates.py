@@ -166,6 +166,9 @@ def _copied_transitions(
     order = np.argsort(hashes, kind="stable")  # copies stay in the order of the data
     hashes, episodes, steps = hashes[order], episodes[order], steps[order]
     repeats = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
+    # Actions on their limits lead there and back, and then there again: that is no copy.
+    is_near = steps[repeats] - steps[repeats - 1] <= limit("there and back")
+    repeats = repeats[~(is_near & (episodes[repeats] == episodes[repeats - 1]))]
     count = round(len(repeats) / share)
     if count < limit("shared transitions"):
         return []

@@ -41,10 +41,7 @@ def check_frames(facts: Facts) -> Check:
     return [
         finding
         for name, camera in cameras.items()
-        for finding in (
-            *_blank_frames(facts, name, camera.blank),
-            *_frozen_frames(name, camera),
-        )
+        for finding in (*_blank_frames(facts, name, camera.blank), *_frozen_frames(name, camera))
     ]
 
 

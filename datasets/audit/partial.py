@@ -37,9 +37,8 @@ class Part:
 def open_part(given: Given) -> Part | None:
     """Return what is here of a version that was downloaded in part; None if it is no such part.
 
-    Raises:
-        NotFoundError: no episode of it is here whole.
-        IntegrityError: what should be here is missing, cut or altered.
+    Raises NotFoundError if no episode of it is here whole; IntegrityError if what should be here is missing,
+    cut or altered.
     """
     folder = None if isinstance(given, Dataset) else _folder(given)
     if folder is None:

@@ -27,8 +27,7 @@ THRESHOLDS = {
         0.05, "Share of the values of an observation that equal its largest or smallest value."
     ),
     "observations between": Threshold(
-        0.05,
-        "Share of its values that must differ from both, so that it has more than two values.",
+        0.05, "Share of its values that must differ from both, so that it has more than two values."
     ),
     "mostly still": Threshold(
         0.5,
@@ -119,6 +118,9 @@ THRESHOLDS = {
     ),
     "shared transitions": Threshold(
         5, "Transitions of real numbers that occur more than once, from which they are reported."
+    ),
+    "there and back": Threshold(
+        4, "Steps after which a transition that occurs again in its episode counts as a copy."
     ),
     "remembered transitions": Threshold(
         2**21, "Transitions that are compared at most; of more, an even sample is."

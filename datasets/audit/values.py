@@ -217,11 +217,7 @@ def _clipped(
 
 
 def _on_bounds(
-    facts: Facts,
-    name: str,
-    extremes: _Extremes,
-    constant: np.ndarray,
-    bounds: Mapping[str, Bounds],
+    facts: Facts, name: str, extremes: _Extremes, constant: np.ndarray, bounds: Mapping[str, Bounds]
 ) -> Iterator[Finding]:
     low, high = (
         np.broadcast_to(one, facts.dataset.schema.columns()[name].shape).reshape(-1)

@@ -67,9 +67,7 @@ def slice_block(
 def concatenate_blocks(blocks: Sequence[Mapping[str, np.ndarray]]) -> Block:
     """Return one block that holds the episodes of all, in order.
 
-    Raises:
-        ValueError: there is no block.
-        SchemaError: the blocks have different columns.
+    Raises ValueError if there is no block; SchemaError if the blocks have different columns.
     """
     if not blocks:
         raise ValueError("expected at least one block.")

@@ -150,8 +150,7 @@ def refuse_outside(
         where: Dataset and episode, for messages.
         first_rows: Index in the episode of a column's first row here; 0 by default.
 
-    Raises:
-        SchemaError: a number lies outside; the message names the first one.
+    Raises SchemaError if a number lies outside; the message names the first one.
     """
     for name, limits in bounds.items():
         values = block[name]

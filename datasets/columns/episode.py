@@ -48,9 +48,8 @@ class Episode:
     def __post_init__(self) -> None:
         """Turn lists into arrays.
 
-        Raises:
-            TypeError: infos are neither columns nor a list of dicts.
-            SchemaError: infos of two steps differ in their names or types.
+        Raises TypeError if infos are neither columns nor a list of dicts; SchemaError if infos of two steps
+        differ in their names or types.
         """
         for name in ("rewards", "terminations", "truncations"):
             object.__setattr__(self, name, as_numbers(getattr(self, name)))
@@ -95,9 +94,8 @@ def _is_scalar(value: object) -> bool:
 def as_infos(infos: Any) -> dict[str, Columns]:
     """Return extra columns of steps, given as columns or as a list with a dict for each step.
 
-    Raises:
-        TypeError: neither columns nor a list of dicts.
-        SchemaError: two steps differ in their names or types.
+    Raises TypeError if they are neither columns nor a list of dicts; SchemaError if two steps differ in their names or
+    types.
     """
     if isinstance(infos, Mapping):
         return infos if isinstance(infos, dict) else dict(infos)

@@ -21,8 +21,7 @@ _ARRAY = "__array__"
 def options_to_text(options: Mapping[str, Any] | None) -> str:
     """Return options as text.
 
-    Raises:
-        SchemaError: they hold something else than numbers, texts, arrays, lists and dicts.
+    Raises SchemaError if they hold something else than numbers, texts, arrays, lists and dicts.
     """
     if options is None:
         return ""
@@ -35,8 +34,7 @@ def options_to_text(options: Mapping[str, Any] | None) -> str:
 def options_from_text(text: str) -> dict[str, Any] | None:
     """Return the options that a text holds; None if there were none.
 
-    Raises:
-        SchemaError: it is no such text.
+    Raises SchemaError if it is no such text.
     """
     if not text:
         return None

@@ -18,7 +18,9 @@ import numpy as np
 
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.episode import Columns, Episode, as_infos, as_numbers
-from orlog.datasets.columns.values import flatten, space_columns, unflatten
+from orlog.datasets.columns.restored_values import unflatten
+from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.columns.values import flatten
 from orlog.errors import SchemaError, clause
 from orlog.manifests.columns import (
     ALWAYS,

@@ -20,64 +20,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.blocks import Block, misfit
-from orlog.datasets.columns.episode import Columns
-from orlog.errors import SchemaError
-from orlog.manifests.columns import (
-    ColumnSpec,
-    axis_of,
-    offsets_column,
-    offsets_of,
-    part_column,
-    values_column,
+from orlog.datasets.columns.restored_values import cut, unflatten
+from orlog.datasets.columns.stored_spaces import (
+    INT,
+    Space,
+    check_links,
+    graph_parts,
+    numbers_of,
+    space_columns,
 )
+from orlog.manifests.columns import axis_of, offsets_column, offsets_of, part_column, values_column
 from orlog.manifests.spaces import named_parts
-
-Space: TypeAlias = gymnasium.Space[Any]
-
-_INT = np.dtype(np.int64)
-_LINKS = spaces.Box(0, np.iinfo(np.int64).max, (2,), np.int64)
-
-
-def space_columns(space: Space, path: str) -> list[ColumnSpec]:
-    """Return every stored column of a space, Dict keys in sorted order.
-
-    Raises:
-        SchemaError: values of such a space cannot be stored.
-    """
-    match space:
-        case spaces.Dict() | spaces.Tuple():
-            return [
-                spec
-                for _, name, part in named_parts(space)
-                for spec in space_columns(part, f"{path}/{name}")
-            ]
-        case spaces.Text():
-            return [_offsets_spec(path), ColumnSpec(values_column(path), np.dtype(np.uint8), ())]
-        case spaces.Sequence():
-            return [_offsets_spec(path), *space_columns(space.feature_space, values_column(path))]
-        case spaces.Graph():
-            sequences = _graph_parts(space)
-        case spaces.OneOf():
-            sequences = {f"option{index}": part for index, part in enumerate(space.spaces)}
-        case _:
-            return [ColumnSpec(path, *_numbers_of(space, path))]
-    choice = (
-        [ColumnSpec(part_column(path, "choice"), _INT, ())]
-        if isinstance(space, spaces.OneOf)
-        else []
-    )
-    return choice + [
-        spec
-        for name, part in sequences.items()
-        for spec in space_columns(spaces.Sequence(part), part_column(path, name))
-    ]
 
 
 def flatten(space: Space, path: str, values: object, rows: int) -> Block:
@@ -94,8 +53,7 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
             scalars of exactly the space's dtype, or Python's int, float or bool where those fit.
         rows: Expected number of rows.
 
-    Raises:
-        SchemaError: something does not fit; the message names column, expected and found.
+    Raises SchemaError if something does not fit; the message names column, expected and found.
     """
     match space:
         case spaces.Box():  # tested first, since most spaces are one
@@ -117,41 +75,6 @@ def flatten(space: Space, path: str, values: object, rows: int) -> Block:
         case spaces.OneOf():
             return _flatten_one_of(space, path, _samples(path, values, rows))
     return {path: _flatten_numbers(space, path, values, rows)}
-
-
-def unflatten(space: Space, path: str, block: Mapping[str, np.ndarray]) -> Columns:
-    """Return the values of a space that the columns of a block store, without copying numbers.
-
-    Numbers give an array, a Dict gives a dict of columns, a Tuple gives a tuple of columns. Other
-    spaces give a list with a sample per row, in the form of the space's own `sample`. A graph
-    without edges has None for them.
-
-    Raises:
-        KeyError: the block lacks a column.
-        SchemaError: offsets, choices or links do not fit the columns they count.
-        UnicodeDecodeError: a text is not UTF-8.
-    """
-    return _unflatten(space, path, block, None)
-
-
-def _offsets_spec(path: str) -> ColumnSpec:
-    return ColumnSpec(offsets_column(path), _INT, ())
-
-
-def _graph_parts(space: spaces.Graph) -> dict[str, Space]:
-    """Return the spaces of a graph's nodes, links and edges, by name; it stacks samples of each."""
-    edges = {} if space.edge_space is None else {"edges": space.edge_space}
-    return {"nodes": space.node_space, "links": _LINKS, **edges}
-
-
-def _numbers_of(space: Space, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and row shape of a space of numbers."""
-    if not isinstance(
-        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
-        raise SchemaError(f"column {path}: a {type(space).__name__} space cannot be stored.")
-    assert space.shape is not None
-    return np.dtype(space.dtype), space.shape
 
 
 def _describe(value: object) -> str:
@@ -211,7 +134,7 @@ def _by_key(space: spaces.Dict | spaces.Tuple, path: str, value: object) -> Mapp
 
 
 def _flatten_numbers(space: Space, name: str, values: object, rows: int) -> np.ndarray:
-    dtype, shape = _numbers_of(space, name)
+    dtype, shape = numbers_of(space, name)
     if isinstance(values, list | tuple):
         values = _stack(name, _samples(name, values, rows), dtype, shape)
     if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (
@@ -274,7 +197,7 @@ def _check_range(space: Space, name: str, values: np.ndarray) -> None:
 
 
 def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.asarray(counts, _INT).cumsum(dtype=_INT)
+    return np.asarray(counts, INT).cumsum(dtype=INT)
 
 
 def _flatten_text(space: spaces.Text, path: str, texts: Sequence[Any]) -> Block:
@@ -344,7 +267,7 @@ def _join(space: Space, path: str, entries: Sequence[Any]) -> tuple[Any, list[in
                 if not isinstance(entry, list | tuple):
                     raise misfit(f"{path}, row {row}", "a tuple of samples", _describe(entry))
             return list(itertools.chain.from_iterable(entries)), [len(entry) for entry in entries]
-    dtype, shape = _numbers_of(space, path)
+    dtype, shape = numbers_of(space, path)
     for row, entry in enumerate(entries):
         if (
             not isinstance(entry, np.ndarray)
@@ -360,17 +283,17 @@ def _flatten_graph(space: spaces.Graph, path: str, graphs: Sequence[Any]) -> Blo
     for row, graph in enumerate(graphs):
         _check_graph(space, f"{path}, row {row}", graph)
     stacks = {"nodes": [graph.nodes for graph in graphs]}
-    no_links = np.empty((0, 2), _INT)
+    no_links = np.empty((0, 2), INT)
     stacks["links"] = [
-        no_links if graph.edge_links is None else graph.edge_links.astype(_INT) for graph in graphs
+        no_links if graph.edge_links is None else graph.edge_links.astype(INT) for graph in graphs
     ]
     if space.edge_space is not None:
         no_edges = _nothing(space.edge_space)
         stacks["edges"] = [no_edges if graph.edges is None else graph.edges for graph in graphs]
     block: Block = {}
-    for name, part in _graph_parts(space).items():
+    for name, part in graph_parts(space).items():
         block |= _flatten_stacked(part, part_column(path, name), stacks[name])
-    _check_links(block, path)
+    check_links(block, path)
     return block
 
 
@@ -389,31 +312,12 @@ def _check_graph(space: spaces.Graph, where: str, graph: object) -> None:
         raise misfit(where, "links as integers (.., 2)", _describe(links))
 
 
-def _check_links(block: Mapping[str, np.ndarray], path: str) -> None:
-    """Check that each edge has a link, and each link joins nodes of its graph."""
-    node_ends, link_ends = (
-        block[offsets_column(part_column(path, "nodes"))],
-        block[offsets_column(part_column(path, "links"))],
-    )
-    edge_ends = block.get(offsets_column(part_column(path, "edges")), link_ends)
-    unequal = np.flatnonzero(edge_ends != link_ends)
-    if len(unequal):
-        raise misfit(f"{path}, row {unequal[0]}", "as many links as edges", "others")
-    links = block[values_column(part_column(path, "links"))]
-    nodes = np.repeat(np.diff(node_ends, prepend=0), np.diff(link_ends, prepend=0))
-    outside = (links < 0) | (links >= nodes[:, None])
-    if outside.any():
-        link, side = divmod(int(outside.argmax()), 2)
-        row = int(np.searchsorted(link_ends, link, side="right"))
-        raise misfit(f"{path}, row {row}", f"links to its {nodes[link]} nodes", links[link, side])
-
-
 def _nothing(space: Space) -> Any:
     """Return a stack of no samples."""
     columns = {
         spec.name: np.empty((0, *spec.shape), spec.dtype) for spec in space_columns(space, "")
     }
-    return _cut(space, unflatten(space, "", columns), 0, 0)
+    return cut(space, unflatten(space, "", columns), 0, 0)
 
 
 def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Block:
@@ -426,134 +330,9 @@ def _flatten_one_of(space: spaces.OneOf, path: str, pairs: Sequence[Any]) -> Blo
             raise misfit(where, "an integer as index", _describe(pair[0]))
         if not 0 <= pair[0] < options:
             raise misfit(where, f"an index from 0 to {options - 1}", pair[0])
-    choice = np.array([pair[0] for pair in pairs], _INT)
+    choice = np.array([pair[0] for pair in pairs], INT)
     block = {part_column(path, "choice"): choice}
     for index, part in enumerate(space.spaces):
         entries = [(value,) if chosen == index else () for chosen, value in pairs]
         block |= _flatten_sequence(part, part_column(path, f"option{index}"), entries)
     return block
-
-
-def _unflatten(
-    space: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None
-) -> Columns:
-    """Do as `unflatten`; `rows` is the number of rows if known, else None."""
-    match space:
-        case spaces.Dict() | spaces.Tuple():
-            columns = {
-                key: _unflatten(part, f"{path}/{name}", block, rows)
-                for key, name, part in named_parts(space)
-            }
-            return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
-        case spaces.Text():
-            ranges, total = _ranges(block, path, rows)
-            data = _column(block, values_column(path), total).tobytes()
-            return [data[start:stop].decode() for start, stop in ranges]
-        case spaces.Sequence():
-            return _unflatten_sequence(space.feature_space, path, block, rows, stack=space.stack)
-        case spaces.Graph():
-            return _unflatten_graph(space, path, block, rows)
-        case spaces.OneOf():
-            return _unflatten_one_of(space, path, block, rows)
-    return _column(block, path, rows)
-
-
-def _column(block: Mapping[str, np.ndarray], name: str, rows: int | None) -> np.ndarray:
-    values = block[name]
-    if rows is not None and len(values) != rows:
-        raise misfit(name, f"{rows} rows", len(values))
-    return values
-
-
-def _ranges(
-    block: Mapping[str, np.ndarray], path: str, rows: int | None
-) -> tuple[list[tuple[int, int]], int]:
-    """Return where the values of each row start and stop, and their total number."""
-    name = offsets_column(path)
-    ends = _column(block, name, rows)
-    starts = np.concatenate([np.zeros(1, _INT), ends[:-1]])[: len(ends)]
-    if (starts > ends).any():
-        raise misfit(
-            name, "offsets that never decrease", f"a decrease at row {(starts > ends).argmax()}"
-        )
-    total = int(ends[-1]) if len(ends) else 0
-    return list(zip(starts.tolist(), ends.tolist(), strict=True)), total
-
-
-def _unflatten_sequence(
-    inner: Space, path: str, block: Mapping[str, np.ndarray], rows: int | None, *, stack: bool
-) -> list[Any]:
-    ranges, total = _ranges(block, path, rows)
-    columns = _unflatten(inner, values_column(path), block, total)
-    if stack:
-        return [_cut(inner, columns, start, stop) for start, stop in ranges]
-    samples = _split(inner, columns, total)
-    return [tuple(samples[start:stop]) for start, stop in ranges]
-
-
-def _cut(space: Space, columns: Any, start: int, stop: int) -> Any:
-    """Return some rows of columns, stacked as Gymnasium does."""
-    match space:
-        case spaces.Dict():
-            return {key: _cut(part, columns[key], start, stop) for key, part in space.items()}
-        case spaces.Tuple():
-            return tuple(_cut(part, columns[key], start, stop) for key, part in enumerate(space))
-    return tuple(columns[start:stop]) if isinstance(columns, list) else columns[start:stop]
-
-
-def _split(space: Space, columns: Any, rows: int) -> list[Any]:
-    """Return a sample per row of columns."""
-    match space:
-        case spaces.Dict():
-            split = {key: _split(part, columns[key], rows) for key, part in space.items()}
-            return [{key: split[key][row] for key in split} for row in range(rows)]
-        case spaces.Tuple():
-            lists = [_split(part, columns[key], rows) for key, part in enumerate(space)]
-            return [tuple(samples[row] for samples in lists) for row in range(rows)]
-        case spaces.Discrete():
-            return list(columns)
-    if isinstance(columns, list):
-        return columns
-    return [
-        columns[row, ...] for row in range(rows)
-    ]  # `...`: a row without dimensions stays an array
-
-
-def _unflatten_graph(
-    space: spaces.Graph, path: str, block: Mapping[str, np.ndarray], rows: int | None
-) -> list[Any]:
-    rows = len(block[offsets_column(part_column(path, "nodes"))]) if rows is None else rows
-    stacks = {
-        name: _unflatten_sequence(part, part_column(path, name), block, rows, stack=True)
-        for name, part in _graph_parts(space).items()
-    }
-    _check_links(block, path)
-    links = [stack.astype(np.int32) if len(stack) else None for stack in stacks["links"]]
-    edges = stacks.get("edges", [None] * len(links))
-    return [
-        spaces.GraphInstance(nodes, None if link is None else edge, link)
-        for nodes, edge, link in zip(stacks["nodes"], edges, links, strict=True)
-    ]
-
-
-def _unflatten_one_of(
-    space: spaces.OneOf, path: str, block: Mapping[str, np.ndarray], rows: int | None
-) -> list[Any]:
-    name = part_column(path, "choice")
-    choice = _column(block, name, rows)
-    values: list[Any] = [None] * len(choice)
-    if ((choice < 0) | (choice >= len(space.spaces))).any():
-        raise misfit(name, f"0 to {len(space.spaces) - 1}", "other numbers")
-    for index, part in enumerate(space.spaces):
-        option = part_column(path, f"option{index}")
-        entries = _unflatten_sequence(part, option, block, len(choice), stack=False)
-        for row, entry in enumerate(entries):
-            if len(entry) != (choice[row] == index):
-                raise misfit(
-                    f"{option}, row {row}",
-                    "one value where the option is chosen, else none",
-                    len(entry),
-                )
-            if entry:
-                values[row] = entry[0]
-    return list(zip(choice, values, strict=True))

@@ -44,10 +44,8 @@ def unpack(archive: Path, folder: Path, where: str) -> None:
         folder: The new folder; one that is there is replaced.
         where: What errors call the archive.
 
-    Raises:
-        IntegrityError: it is damaged.
-        SchemaError: it holds a name outside the folder or an encrypted file, or would grow too large.
-        StorageError: the disk is full.
+    Raises IntegrityError if it is damaged; SchemaError if it holds a name outside the folder or an encrypted
+    file, or would grow too large; StorageError if the disk is full.
     """
     shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -38,9 +38,8 @@ def confirm_version(folder: Path, manifest: Manifest, *, offline: bool = False) 
         manifest: The manifest that is in the folder now.
         offline: Make no requests.
 
-    Raises:
-        ManifestError: the record of its origin, or the list of registries, is malformed.
-        FormatVersionError: one of these, or the index, was written by a newer orlog.
+    Raises ManifestError if the record of its origin, or the list of registries, is malformed;
+    FormatVersionError if one of these, or the index, was written by a newer orlog.
     """
     origin = read_origin(folder)
     if origin is None:

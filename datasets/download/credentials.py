@@ -28,8 +28,7 @@ _queries: dict[str, str] = {}
 def plain_url(url: str) -> str:
     """Return a URL that a user gives without its query, which is sent with each request below it.
 
-    Raises:
-        ValueError: user and password are in it; the message does not repeat them.
+    Raises ValueError if user and password are in it; the message does not repeat them.
     """
     if "://" not in url:
         return url

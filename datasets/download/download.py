@@ -21,6 +21,7 @@ from orlog.base.files import (
     write_durably,
 )
 from orlog.datasets.download.foreign import download_foreign_file
+from orlog.datasets.download.mirrors import Limiter
 from orlog.datasets.download.objects import (
     JOBS,
     Progress,
@@ -30,7 +31,6 @@ from orlog.datasets.download.objects import (
 )
 from orlog.datasets.download.partial import download_part
 from orlog.datasets.download.sources import ForeignFileSource, find_source, source_of_url
-from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.datasets.home.folders import (
     dataset_folders,
@@ -87,10 +87,9 @@ def download_version(
         options: How to download.
         on_wait: Called once if another process is downloading it.
 
-    Raises:
-        TransferError: no mirror gave a file; what arrived is kept.
-        IntegrityError: another version of the same name and number is here.
-        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
+    Raises TransferError if no mirror gave a file; what arrived is kept; IntegrityError if another version of
+    the same name and number is here; StorageError if there is not enough room, or the disk cannot be written;
+    what arrived is kept.
     """
     here = version_folder(source.manifest.name, source.manifest.version)
     if _is_here(here, source.manifest):
@@ -112,11 +111,7 @@ def _download(source: Source, options: TransferOptions, on_wait: Callable[[], No
         folder = download_folder(destination)
         part = partial_folder(destination)
         fetch_objects(
-            source,
-            manifest.objects,
-            folder,
-            options,
-            also_here=files_of_part(part, manifest),
+            source, manifest.objects, folder, options, also_here=files_of_part(part, manifest)
         )
         store = folder / "store"
         with storage_errors(store):
@@ -257,10 +252,8 @@ def repair_version(
     shared a damaged file get the good one too. A damaged version in a shared home stays as it is:
     a good copy goes into the user's own home, which takes precedence.
 
-    Raises:
-        IntegrityError: the source offers another version than the one in the folder.
-        TransferError: no mirror gave a file; nothing was changed.
-        StorageError: the disk cannot be written.
+    Raises IntegrityError if the source offers another version than the one in the folder; TransferError if no
+    mirror gave a file; nothing was changed; StorageError if the disk cannot be written.
     """
     if any(folder.is_relative_to(shared) for shared in dataset_folders()[1:]):
         problems = _find_problems(folder, source.manifest)

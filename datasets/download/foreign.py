@@ -30,6 +30,7 @@ from orlog.base.files import (
 )
 from orlog.datasets.download.archives import is_archive, unpack
 from orlog.datasets.download.http import Patience, check_http
+from orlog.datasets.download.mirrors import Limiter, Mirror
 from orlog.datasets.download.objects import (
     Progress,
     TransferOptions,
@@ -39,11 +40,11 @@ from orlog.datasets.download.objects import (
     fetch_at_once,
 )
 from orlog.datasets.download.sources import ForeignFileSource
-from orlog.datasets.download.transfer import Expected, Fetched, Limiter, Mirror, fetch_object
-from orlog.datasets.formats.formats import Format, find_format, read_version
+from orlog.datasets.download.transfer import Expected, Fetched, fetch_object
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats.formats import Format, Wanted, find_format, read_version
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_offered
-from orlog.datasets.interchange.episodes import Found, Options
 from orlog.datasets.recording.finishing import finish_version
 from orlog.errors import IntegrityError, MissingExtraError, SchemaError, TransferError, clause
 from orlog.manifests.documents import read_json_file, replace_json_file, sole_writer
@@ -97,14 +98,11 @@ def download_foreign_file(
         replace: Download and read the files again though the version is here, as a repair does; the
             result must be the same version.
 
-    Raises:
-        FormatVersionError: this orlog reads no such format.
-        TransferError: a file cannot be downloaded, or its size or checksum is wrong.
-        SchemaError: the files do not have their format.
-        IntegrityError: a file is not the one that was first downloaded and trusted, or the files do
-            not give the requested version.
-        MissingExtraError: a package that reads them is not installed.
-        StorageError: the disk is full.
+    Raises FormatVersionError if this orlog reads no such format; TransferError if a file cannot be
+    downloaded, or its size or checksum is wrong; SchemaError if the files do not have their format;
+    IntegrityError if a file is not the one that was first downloaded and trusted, or the files do not give
+    the requested version; MissingExtraError if a package that reads them is not installed; StorageError if
+    the disk is full.
     """
     _check_packages(source)
     here = version_folder(source.name, source.version)
@@ -346,19 +344,16 @@ def read_listed(
         unpacked = store.with_name("unpacked")
         unpack(files[0], unpacked, entry.url)
         files = [_root(unpacked, file_format)]
-    return read_version(
-        file_format,
-        files,
-        store,
+    options = Options(horizon=entry.horizon, task=entry.task or "")
+    wanted = Wanted(
         name=name,
         version=version,
-        sources=sources,
         lineage=lineage,
-        options=Options(horizon=entry.horizon, task=entry.task or ""),
         description=" ".join(filter(None, (entry.description, trust))),
         license=entry.license or "",
-        progress=progress,
     )
+    asked = Asked(files=files, sources=sources, options=options)
+    return read_version(file_format, asked, store, wanted, progress=progress)
 
 
 def _root(folder: Path, file_format: Format) -> Path:

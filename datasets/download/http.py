@@ -360,10 +360,7 @@ def _fsspec_errors(url: str) -> Iterator[None]:
         is_missing, is_final = status in MISSING, status in (401, 403)
         reason = clause(error) or type(error).__name__
         raise Failure(
-            reason,
-            is_final=is_final,
-            is_missing=is_missing,
-            is_overload=status in OVERLOADED,
+            reason, is_final=is_final, is_missing=is_missing, is_overload=status in OVERLOADED
         ) from error
 
 
@@ -377,10 +374,8 @@ def read_small(url: str, limit: int, *, patience: Patience = Patience()) -> byte
         limit: Most bytes it may have; no more are read.
         patience: How long to try.
 
-    Raises:
-        NotFoundError: the server says that there is no such file.
-        TransferError: it could not be read, or is larger than the limit.
-        MissingExtraError: the package that reads such URLs is not installed.
+    Raises NotFoundError if the server says that there is no such file; TransferError if it could not be read,
+    or is larger than the limit; MissingExtraError if the package that reads such URLs is not installed.
     """
     for attempt in range(1, patience.attempts + 1):
         try:

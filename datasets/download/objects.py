@@ -20,16 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from orlog.base.files import (
-    hash_file,
-    link_or_copy,
-    make_folder,
-    storage_errors,
-    sync,
-    sync_all,
-)
+from orlog.base.files import hash_file, link_or_copy, make_folder, storage_errors, sync, sync_all
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.transfer import Limiter, Mirror, fetch_object
+from orlog.datasets.download.mirrors import Limiter, Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.home.folders import stored_objects
 from orlog.datasets.home.origin import Source
 from orlog.datasets.store.verify import find_link
@@ -91,9 +85,8 @@ def fetch_objects(
         damaged: Folder of a version from which no objects are taken.
         also_here: Further local files that may be some of the objects, by SHA-256.
 
-    Raises:
-        TransferError: no mirror gave a file; what arrived is kept.
-        StorageError: there is not enough room, or the disk cannot be written; what arrived is kept.
+    Raises TransferError if no mirror gave a file; what arrived is kept; StorageError if there is not enough
+    room, or the disk cannot be written; what arrived is kept.
     """
     items = {item.sha256: item for item in objects}
     with storage_errors(folder):
@@ -252,8 +245,7 @@ def check_room(folder: Path, needed: int) -> None:
         folder: Where it will lie; it is there.
         needed: Bytes that must still be downloaded.
 
-    Raises:
-        StorageError: there is not enough room.
+    Raises StorageError if there is not enough room.
     """
     with storage_errors(folder):
         free = shutil.disk_usage(folder).free

@@ -45,11 +45,9 @@ def download_part(
     If another process has completed the version, its own folder is returned. Columns of episodes,
     such as lengths and returns, are always downloaded whole.
 
-    Raises:
-        SchemaError: the version has no such episodes, or its container has no parts.
-        NotFoundError: the version has no such column.
-        IntegrityError: a part of another version of the same name and number is here.
-        TransferError, StorageError: as `download_version`.
+    Raises SchemaError if the version has no such episodes, or its container has no parts; NotFoundError if
+    the version has no such column; IntegrityError if a part of another version of the same name and number is
+    here; TransferError or StorageError as `download_version`.
     """
     manifest = source.manifest
     destination = datasets_folder() / manifest.name / manifest.version
@@ -70,13 +68,7 @@ def download_part(
             held = set(here.objects)
             missing = [item for item in objects if item.path not in held]
             kept = download_folder(destination)
-            fetch_objects(
-                source,
-                missing,
-                kept,
-                options,
-                also_here=files_of_part(folder, manifest),
-            )
+            fetch_objects(source, missing, kept, options, also_here=files_of_part(folder, manifest))
             with storage_errors(folder):
                 for item in missing:
                     (folder / item.path).unlink(missing_ok=True)

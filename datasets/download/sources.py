@@ -78,11 +78,8 @@ def source_of_url(
 ) -> Source:
     """Return the version whose folder or manifest is at a URL; mirrors are copies of the folder.
 
-    Raises:
-        ValueError: user and password are in it.
-        NotFoundError: there is no manifest.
-        TransferError: it cannot be read.
-        ManifestError: it is malformed.
+    Raises ValueError if user and password are in it; NotFoundError if there is no manifest; TransferError if
+    it cannot be read; ManifestError if it is malformed.
     """
     folder, mark, query = url.partition("?")
     base = plain_url(folder.rstrip("/").removesuffix(f"/{MANIFEST_FILE}") + mark + query)
@@ -102,12 +99,9 @@ def find_source(
         mirrors: Further URLs of copies of the registry, tried first.
         patience: How long to try each place.
 
-    Raises:
-        NotFoundError: no registry has it.
-        TransferError: a registry cannot be read.
-        SignatureError: a registry must be signed, and a signature is missing, wrong or out of date.
-        IntegrityError: a manifest is not the one that the index names, or a remote registry names
-            a file of this machine.
+    Raises NotFoundError if no registry has it; TransferError if a registry cannot be read; SignatureError if
+    a registry must be signed, and a signature is missing, wrong or out of date; IntegrityError if a manifest
+    is not the one that the index names, or a remote registry names a file of this machine.
     """
     mirrors = _trimmed(mirrors)
     asked = []
@@ -272,8 +266,7 @@ def _listed(
 ) -> ForeignFileSource:
     """Return the third-party files that a registry with these roots lists under a name.
 
-    Raises:
-        ManifestError: a file is on this machine, and the registry is not.
+    Raises ManifestError if a file is on this machine, and the registry is not.
     """
     entry = index.foreign[wanted.name][version]
     urls = []

@@ -22,8 +22,7 @@ IDLE_PERIODS = 50
 def ends_within(seconds: float, watched: socket.socket | None) -> Iterator[None]:
     """Shut a socket down if the `with` block takes longer than `seconds`.
 
-    Raises:
-        TimeoutError: it took longer; the error that this led to is its cause.
+    Raises TimeoutError if it took longer; the error that this led to is its cause.
     """
     if watched is None:
         yield

@@ -4,7 +4,7 @@
     /observations_0      (T, ..), or /observations_0_0, /observations_0_1 .. of a Tuple
     /actions_0           (T, n), of a choice (T, 1)     /rewards_0 (T, 1)     /terminated_0     one flag
 
-d3rlpy keeps T observations for T actions. `interchange/known_lengths.py` says what becomes of the last row: of an
+d3rlpy keeps T observations for T actions. `_shared/episode_cutter.py` says what becomes of the last row: of an
 episode that ended the task its final observation is missing, of any other it is that row's observation.
 We write an episode that did not end with one row more, as `to_d3rlpy` does, so that no transition is lost.
 `version` and `columns` are not read: texts of any length are where HDF5 itself hangs in damaged files.
@@ -27,12 +27,17 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import MISSING, count_choices, unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episode_cutter import (
+    MISSING,
+    EpisodeCutter,
+    Rows,
+    ends_of_lengths,
+)
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.hdf5_files import (
     child,
     create_hdf5,
     has_child,
@@ -43,7 +48,7 @@ from orlog.datasets.interchange.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
@@ -78,8 +83,7 @@ class _Reader:
     def open_new(self) -> Opened:
         """Return the episodes of a file of d3rlpy 2.
 
-        Raises:
-            SchemaError: columns are missing, or do not agree.
+        Raises SchemaError if columns are missing, or do not agree.
         """
         count = self._value("num_episodes")
         if type(count) is not int or not 0 < count <= len(self._file):
@@ -156,7 +160,7 @@ class _Reader:
             total_steps=sum(lengths),
             doubts=self.doubts,
         )
-        cutter = EpisodeCutter(lengths, self._where)
+        cutter = EpisodeCutter(ends_of_lengths(lengths), self._where)
         opened.steps = _steps(rows, cutter, opened, self._where)
         return opened
 
@@ -281,8 +285,7 @@ def _write_episode(file: Any, number: int, episode: Episode, is_choice: bool) ->
 def _losses(dataset: Dataset) -> list[str]:
     """Say what a dump of d3rlpy cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that it has no place for.
+    Raises SchemaError if observations or actions that it has no place for.
     """
     space = dataset.observation_space
     parts: list[gymnasium.Space[Any]] = list(space) if isinstance(space, spaces.Tuple) else [space]

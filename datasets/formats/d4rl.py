@@ -5,9 +5,9 @@
     /infos/NAME  or  /infos         (S, ..)             all else is left out
     attribute orlog_columns         names of all columns, in our own files: none of them may be missing
 
-`interchange/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
+`_shared/flat_rows.py` says how rows become episodes. A file with neither `timeouts` nor
 `next_observations` does not say where the time limit ended an episode; the environment's horizon
-does, and without it the file is refused. The file is not trusted: see `interchange/hdf5_files.py`.
+does, and without it the file is refused. The file is not trusted: see `_shared/hdf5_files.py`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened
-from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
-from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     child,
     has_child,
@@ -34,6 +33,7 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, SchemaError
@@ -82,20 +82,14 @@ def _rows(file: Any, asked: Asked, file_bytes: int) -> FlatRows:
                 left_out.append(key)
     choices = count_choices(columns["actions"], where) if asked.benchmark is None else 0
     return FlatRows(
-        columns,
-        where,
-        infos=infos,
-        left_out=left_out,
-        benchmark=asked.benchmark,
-        choices=choices,
+        columns, where, infos=infos, left_out=left_out, benchmark=asked.benchmark, choices=choices
     )
 
 
 def _check_complete(file: Any, where: str) -> None:
     """Refuse a file of ours that lost a column, which nothing else would tell.
 
-    Raises:
-        IntegrityError: a column that it lists is not there.
+    Raises IntegrityError if a column that it lists is not there.
     """
     # Texts of any length lie in heaps, which are not read here; ours have one length.
     if COLUMNS not in file.attrs or file.attrs.get_id(COLUMNS).dtype.kind != "S":

@@ -3,7 +3,7 @@
     /observations /next_observations  (S, n)    /actions (S, m)    /rewards /costs (S,)
     /terminals /timeouts              (S,) flags, some of them as floats
 
-`infos/cost` holds the costs. `interchange/flat_rows.py` says how rows become episodes.
+`infos/cost` holds the costs. `_shared/flat_rows.py` says how rows become episodes.
 https://github.com/liuzuxin/DSRL
 """
 
@@ -13,10 +13,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened
-from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episodes import Asked, Opened
+from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.formats._shared.hdf5_files import (
     child,
     has_child,
     look_inside,
@@ -25,6 +24,7 @@ from orlog.datasets.interchange.hdf5_files import (
     open_hdf5,
     reading,
 )
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.store.hdf5 import import_h5py
 
 LAYOUT = "DSRL's layout"

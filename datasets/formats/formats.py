@@ -1,7 +1,9 @@
-"""The formats of third-party files; every other module of this package declares one.
+"""The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-A module declares its format with a constant named `FORMAT`, and nothing else has to know about it.
+That file has a constant named `FORMAT`, and nothing else has to know about it. `_shared/` has what several use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
+
+A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (docs/your-own-format.md).
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import pkgutil
 import runpy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,9 +20,12 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
-from orlog.datasets.interchange.episodes import Asked, Found, Opened, Options, write_episodes
-from orlog.datasets.interchange.hdf5_files import has_child, is_hdf5, look_inside
-from orlog.datasets.interchange.said_spaces import SaidSpaces, of_benchmark
+from orlog.datasets.formats._shared.episodes import Asked as Asked
+from orlog.datasets.formats._shared.episodes import Found, write_episodes
+from orlog.datasets.formats._shared.episodes import Opened as Opened
+from orlog.datasets.formats._shared.episodes import Steps as Steps
+from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest
 from orlog.errors import FormatVersionError, NotFoundError
@@ -33,7 +37,6 @@ from orlog.manifests.counterparts import (
 from orlog.manifests.manifest import Manifest, Parent
 from orlog.manifests.names import did_you_mean
 
-NO_OPTIONS = Options()
 NOTHING_SAID = SaidSpaces()
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 
@@ -54,6 +57,9 @@ class Format:
             need, which hold choices as floats.
         doubts_in_lineage: Whether what reading left out or repaired stands in the lineage too, not
             only in the description; false where digests were pinned before it did.
+        only_mapped: Whether files are taken for it only where the user says what their columns are.
+        describe: What files hold, and how one could say what it means, where no format fits them;
+            nothing where it cannot say.
         write: Writes a dataset into a new empty folder; None if the format can only be read.
             Called with steps done and in all.
         losses: What of a dataset the format cannot hold, a sentence each; for `write`.
@@ -67,19 +73,26 @@ class Format:
     options: tuple[str, ...] = ()
     takes_benchmark: bool = False
     doubts_in_lineage: bool = True
+    only_mapped: bool = False
+    describe: Callable[[Sequence[Path]], str] = lambda _files: ""
     write: Callable[[Dataset, Path, Callable[[int, int], None]], None] | None = None
     losses: Callable[[Dataset], list[str]] = lambda _dataset: []
     check: Callable[[], object] = lambda: None
 
 
 def formats() -> dict[str, Format]:
-    """Return each format by the name of its module, sorted."""
-    package = orlog.datasets.formats
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    modules.discard(__name__.rpartition(".")[2])
+    """Return each format by the name of its module or folder, sorted."""
+    here = __name__.rpartition(".")[0]
+    modules: dict[str, str] = {}
+    for folder in map(Path, orlog.datasets.formats.__path__):
+        modules |= {file.stem: f"{here}.{file.stem}" for file in folder.glob("*.py")}
+        modules |= {
+            file.parent.name: f"{here}.{file.parent.name}.format"
+            for file in folder.glob("*/format.py")
+        }
+    modules.pop(__name__.rpartition(".")[2])
     return {
-        module: importlib.import_module(f"{package.__name__}.{module}").FORMAT
-        for module in sorted(modules)
+        name: importlib.import_module(module).FORMAT for name, module in sorted(modules.items())
     }
 
 
@@ -124,7 +137,9 @@ def own_format(wanted: str) -> Format | None:
     return found
 
 
-def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Format:
+def choose_format(
+    files: Sequence[Path], wanted: str | None, dataset: str, *, is_mapped: bool = False
+) -> Format:
     """Return the format to read files with.
 
     Args:
@@ -132,6 +147,7 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
         wanted: Name of the format or of its module, such as `d4rl`, or the path of a file of the
             user's own (`./my_format.py`); None for the only one that the files look like.
         dataset: What the error calls the dataset.
+        is_mapped: Whether the user says what their columns are (`--map`).
 
     Raises:
         FormatVersionError: there is none of that name.
@@ -147,13 +163,20 @@ def choose_format(files: Sequence[Path], wanted: str | None, dataset: str) -> Fo
         if is_hdf5(file) and look_inside([file], _is_tianshou):
             raise ValueError(_about_tianshou(dataset, file))
     possible = {name: one for name, one in known.items() if endings <= set(one.extensions)}
-    fitting = [name for name, one in possible.items() if one.recognizes(files)]
+    fitting = [
+        name
+        for name, one in possible.items()
+        if (is_mapped or not one.only_mapped) and one.recognizes(files)
+    ]
+    if is_mapped:
+        fitting = [one for one in fitting if "columns" in possible[one].options] or fitting
     if len(fitting) != 1:
         what = "several formats fit the files" if fitting else "the files look like no known format"
+        told = [] if fitting else [one.describe(files) for one in possible.values()]
         choices = "|".join(fitting or possible or known)
         raise ValueError(
             f"{dataset}: {what}; choose one: --format {choices}. For others a file of your own can be "
-            "the format: docs/your-own-format.md"
+            "the format: docs/your-own-format.md" + "".join(told)
         )
     return known[fitting[0]]
 
@@ -206,52 +229,50 @@ def _about_tianshou(dataset: str, file: Path) -> str:
     )
 
 
-def read_version(
-    file_format: Format,
-    files: Sequence[Path],
-    folder: Path,
-    *,
-    name: str,
-    version: str,
-    sources: Sequence[str],
-    lineage: Sequence[Parent],
-    options: Options = NO_OPTIONS,
-    like: str = "",
-    said: SaidSpaces = NOTHING_SAID,
-    description: str = "",
-    license: str = "",  # noqa: A002 (the word of the manifest)
-    doubts: Sequence[str] = (),
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Manifest, Found]:
-    """Write the objects of the version that files hold into a new folder.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The version that files are to become, and what is said of it.
 
-    Returns its manifest, and what was found. The description is followed by what reading left out,
-    repaired, or could not know.
-
-    Args:
-        file_format: What reads the files.
-        files: The files.
-        folder: The new folder.
+    Attributes:
         name: Name of the dataset.
         version: Its version.
-        sources: What errors call each file.
         lineage: What the version was derived from.
-        options: What the user says about the files. The horizon is that of the benchmark by default.
         like: Name of a benchmark's dataset whose environment, bounds and references hold. By
             default the dataset's own name, if a benchmark has it.
         said: What the user says about environment and bounds.
         description: What the data are; by default what the files say.
         license: SPDX identifier; by default what the files say.
         doubts: What else is to be known about the files, a sentence each.
-        progress: Called with steps done and in all.
-
-    Raises:
-        NotFoundError: no benchmark has the dataset `like`.
-        ValueError: the format has no use for an option.
-        SchemaError: the files are not of the format, or do not fit the environment.
-        IntegrityError: a file is damaged.
-        StorageError: the disk is full.
     """
+
+    name: str
+    version: str
+    lineage: Sequence[Parent] = ()
+    like: str = ""
+    said: SaidSpaces = NOTHING_SAID
+    description: str = ""
+    license: str = ""
+    doubts: Sequence[str] = ()
+
+
+def read_version(
+    file_format: Format,
+    asked: Asked,
+    folder: Path,
+    wanted: Wanted,
+    *,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[Manifest, Found]:
+    """Write the objects of the version that files hold into a new folder.
+
+    Returns its manifest, and what was found. The description is followed by what reading left out,
+    repaired, or could not know. The horizon is that of the benchmark by default.
+
+    Raises NotFoundError if no benchmark has the dataset `like`; ValueError if the format has no use for an
+    option; SchemaError if the files are not of the format, or do not fit the environment; IntegrityError if
+    a file is damaged; StorageError if the disk is full.
+    """
+    name, said, options = wanted.name, wanted.said, asked.options
     if file_format.open is None:
         raise ValueError(f"{name}: files of the format {file_format.name} are written, not read.")
     for option in options.given():
@@ -260,20 +281,18 @@ def read_version(
             raise ValueError(
                 f"{name}: the format {file_format.name} does not use --{flag}; leave it out."
             )
-    benchmark = _find_benchmark(file_format, name, like)
+    benchmark = _find_benchmark(file_format, name, wanted.like)
     horizon = said.horizon if benchmark is None else benchmark.horizon
     if options.horizon is None:
-        options = dataclasses.replace(options, horizon=horizon)
-    asked = Asked(files=files, sources=sources, options=options)
+        asked = dataclasses.replace(asked, options=dataclasses.replace(options, horizon=horizon))
     if benchmark is not None and file_format.takes_benchmark:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     elif benchmark is not None:
         said = of_benchmark(benchmark, said)
     with file_format.open(asked) as opened:
-        opened.schema = said.put_into(opened.schema, sources[0])
-        written, found = write_episodes(
-            opened, folder, f"{name}@{version} ({sources[0]})", progress=progress
-        )
+        opened.schema = said.put_into(opened.schema, asked.sources[0])
+        what = f"{name}@{wanted.version} ({asked.sources[0]})"
+        written, found = write_episodes(opened, folder, what, progress=progress)
     environment = opened.environment if benchmark is None else benchmark.record
     if said.environment is not None:
         if opened.environment is not None and opened.environment.id != said.environment.id:
@@ -283,8 +302,8 @@ def read_version(
             )
         environment = said.environment
     found.format = file_format.name
-    found.doubts = [*doubts, *found.doubts]
-    told = " ".join(found.doubts)
+    found.doubts = [*wanted.doubts, *found.doubts]
+    told, lineage = " ".join(found.doubts), wanted.lineage
     if file_format.doubts_in_lineage and told:
         lineage = [
             msgspec.structs.replace(one, operation=f"{one.operation}. {told}") for one in lineage
@@ -293,17 +312,16 @@ def read_version(
         written.schema,
         [written.part],
         written.objects,
-        name=name,
-        version=version,
-        container="zarr",
         non_finite=written.non_finite,
         outside=written.outside,
-        description=" ".join(filter(None, (description or opened.description, told))),
-        license=license or opened.license,
+        name=name,
+        version=wanted.version,
+        description=" ".join(filter(None, (wanted.description or opened.description, told))),
+        license=wanted.license or opened.license,
         lineage=lineage,
         environment=environment,
         behavior_policy=opened.behavior_policy,
-        benchmark="" if benchmark is None else like or name,
+        benchmark="" if benchmark is None else wanted.like or name,
     )
     return manifest, found
 

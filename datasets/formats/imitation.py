@@ -25,12 +25,12 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.arrow_files import array_of, check_pyarrow, reading_arrow
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import count_choices, unbounded_space
+from orlog.datasets.formats._shared.npz_files import NpzColumn, is_npz, open_npz
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import array_of, check_pyarrow, reading_arrow
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import count_choices, unbounded_space
-from orlog.datasets.interchange.npz_files import NpzColumn, is_npz, open_npz
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
 STATE = "state.json"
@@ -71,8 +71,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
 def _opened(trajectories: Callable[[], Iterator[_Trajectory]], where: str) -> Opened:
     """Look at all trajectories, and return what they are.
 
-    Raises:
-        SchemaError: there is none, or two differ in the dtype or shape of a row.
+    Raises SchemaError if there is none, or two differ in the dtype or shape of a row.
     """
     kinds: dict[str, tuple[Any, ...]] = {}
     steps = choices = unknown = 0
@@ -208,9 +207,8 @@ def _by_limit(infos: Any) -> bool | None:
 def _files(folder: Path, where: str) -> list[Path]:
     """Return the files of a table that Hugging Face's datasets saved.
 
-    Raises:
-        SchemaError: it is none, or its rows are in another order than that of the files.
-        IntegrityError: a document is damaged.
+    Raises SchemaError if it is none, or its rows are in another order than that of the files; IntegrityError
+    if a document is damaged.
     """
     path = folder / STATE
     if not path.is_file() or path.is_symlink() or path.stat().st_size > LARGEST_DOCUMENT:
@@ -289,9 +287,4 @@ def _recognizes(files: Sequence[Path]) -> bool:
         return False
 
 
-FORMAT = Format(
-    name="imitation",
-    open=_open,
-    recognizes=_recognizes,
-    extensions=("", ".npz"),
-)
+FORMAT = Format(name="imitation", open=_open, recognizes=_recognizes, extensions=("", ".npz"))

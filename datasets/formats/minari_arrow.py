@@ -26,17 +26,17 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     BUFFER_BYTES,
     array_of,
     check_pyarrow,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.minari_frames import decoded_frames, row_bytes, same_numbers
-from orlog.datasets.interchange.minari_metadata import (
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.minari.frames import decoded_frames, row_bytes, same_numbers
+from orlog.datasets.formats.minari.metadata import (
     METADATA_FILE,
     Metadata,
     find_data,
@@ -224,9 +224,8 @@ class _Reader:
     def steps(self, episodes: Sequence[_Episode]) -> Iterator[Steps]:
         """Yield all steps, in pieces.
 
-        Raises:
-            SchemaError: rows are not what the spaces and counts say.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if rows are not what the spaces and counts say; IntegrityError if a file cannot be
+        read.
         """
         has_options = any(one.options for one in episodes)
         for one in episodes:
@@ -417,9 +416,5 @@ def _recognizes(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="minari-arrow",
-    open=_open,
-    recognizes=_recognizes,
-    extensions=("",),
-    check=check_pyarrow,
+    name="minari-arrow", open=_open, recognizes=_recognizes, extensions=("",), check=check_pyarrow
 )

@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import FlatRows, open_flat_rows
-from orlog.datasets.interchange.row_bytes import rows_differ
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flat_rows import FlatRows, open_flat_rows
+from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats.formats import Format
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 
 ENDINGS = (".parquet", ".pq")
@@ -132,8 +132,7 @@ def _parts(names: Sequence[str]) -> dict[str, list[str]] | None:
 def _timeouts(file: Path, parts: dict[str, list[str]], where: str) -> tuple[int, np.ndarray]:
     """Return the time limit, if one ended an episode, and where it did.
 
-    Raises:
-        SchemaError: episodes that no terminal ends have different lengths.
+    Raises SchemaError if episodes that no terminal ends have different lengths.
     """
     keys = ("observations", "next_observations", "terminals")
     columns = {key: _Column(file, parts[key], where) for key in keys}
@@ -179,8 +178,7 @@ class _Column:
     def __init__(self, file: Path, names: list[str], where: str) -> None:
         """Read the first rows.
 
-        Raises:
-            SchemaError: there are none, or they hold other things than numbers.
+        Raises SchemaError if there are none, or they hold other things than numbers.
         """
         import pyarrow.parquet
 
@@ -202,8 +200,7 @@ class _Column:
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return rows; the first must follow the last of the call before.
 
-        Raises:
-            IntegrityError: the file has fewer than it says, or is damaged.
+        Raises IntegrityError if the file has fewer than it says, or is damaged.
         """
         count = rows.indices(len(self))[1] - self._first
         parts, found = [self.held], len(self.held)
@@ -246,9 +243,5 @@ def is_neorl2(files: Sequence[Path]) -> bool:
 
 
 FORMAT = Format(
-    name="neorl2-parquet",
-    open=_open,
-    recognizes=is_neorl2,
-    extensions=ENDINGS,
-    check=check_pyarrow,
+    name="neorl2-parquet", open=_open, recognizes=is_neorl2, extensions=ENDINGS, check=check_pyarrow
 )

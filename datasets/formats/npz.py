@@ -4,7 +4,7 @@
     rewards       or reward, rews                (S,)        terminals .. done, or episode_starts
     timeouts      or truncations, truncated      (S,)        next_observations, next_obs  (S, n)
 
-All other arrays of S rows become infos. `interchange/flat_rows.py` says how rows become episodes.
+All other arrays of S rows become infos. `_shared/flat_rows.py` says how rows become episodes.
 Where a file has no flag of its own for time limits, `dones` may hold them too; that is told. Of
 Stable-Baselines' `episode_starts` it is not known how an episode ended: as truncated.
 NeoRL-2's `index`, the first row of each episode, must agree with the flags. Files named `..-train` and
@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flat_rows import FlatRows, count_choices, open_flat_rows
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
+from orlog.datasets.formats._shared.npz_files import NpzFile, is_npz, open_npz, reading_npz
+from orlog.datasets.formats._shared.npz_writing import npz_writer
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import FlatRows, count_choices, open_flat_rows
-from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
-from orlog.datasets.interchange.npz_files import NpzFile, is_npz, open_npz, reading_npz
-from orlog.datasets.interchange.npz_writing import npz_writer
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
 
@@ -200,8 +200,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
 def _losses(dataset: Dataset) -> list[str]:
     """Say what the files cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that they have no place for.
+    Raises SchemaError if observations or actions that they have no place for.
     """
     taken = {f"infos/{other}" for others in NAMES.values() for other in (*others, STARTS, INDEX)}
     clash = sorted(taken & dataset.schema.extras.keys())

@@ -28,10 +28,10 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.known_lengths import EpisodeCutter, Rows
 from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
 from orlog.manifests.names import did_you_mean
 
@@ -115,9 +115,8 @@ class _Vault:
     def __init__(self, folder: Path, where: str) -> None:
         """Open the arrays.
 
-        Raises:
-            SchemaError: they are not those of OG-MARL.
-            IntegrityError: the vault is damaged, or was downloaded in part.
+        Raises SchemaError if they are not those of OG-MARL; IntegrityError if the vault is damaged, or was
+        downloaded in part.
         """
         self.where, self._folder = where, folder
         names = _leaf_names(folder, where)
@@ -158,8 +157,7 @@ class _Vault:
     def blocks(self, names: Sequence[str]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield the number of a step, and the arrays from it on, in blocks.
 
-        Raises:
-            IntegrityError: the vault is damaged.
+        Raises IntegrityError if the vault is damaged.
         """
         kinds = [self.kinds[name] for name in names]
         row = sum(dtype.itemsize * math.prod(shape) for dtype, shape in kinds)
@@ -267,7 +265,7 @@ def _steps(
 ) -> Iterator[Steps]:
     splits = [uid for uid, several in zip(uids, lengths, strict=True) for _ in several]
     cutter = EpisodeCutter(
-        [length for several in lengths for length in several],
+        ends_of_lengths([length for several in lengths for length in several]),
         vaults[0].where,
         metadata=lambda episode: {"split": splits[episode]} if splits[episode] else {},
     )
@@ -283,11 +281,7 @@ def _steps(
 
 
 def _rows(
-    vault: _Vault,
-    block: dict[str, np.ndarray],
-    first: int,
-    last_rows: np.ndarray,
-    gone: np.ndarray,
+    vault: _Vault, block: dict[str, np.ndarray], first: int, last_rows: np.ndarray, gone: np.ndarray
 ) -> tuple[Rows, np.ndarray]:
     """Return a block by what its columns are, and which agents of the open episode are done."""
     flags = _flags(block, vault, first)

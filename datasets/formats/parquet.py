@@ -17,21 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.arrow_files import check_pyarrow
+from orlog.datasets.formats._shared.flat_rows import ROLES
+from orlog.datasets.formats._shared.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.table import FORMAT as TABLE
-from orlog.datasets.interchange.arrow_files import check_pyarrow
-from orlog.datasets.interchange.flat_writing import file_stem, flat_columns, flat_losses
 from orlog.datasets.reading.dataset import Dataset
 
 ROW_GROUP_BYTES = 2**25
-WRITTEN = {
-    "observations": "observation",
-    "next_observations": "next_observation",
-    "actions": "action",
-    "rewards": "reward",
-    "terminals": "terminated",
-    "timeouts": "truncated",
-}
 
 
 def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -60,7 +53,7 @@ def _write(dataset: Dataset, folder: Path, progress: Callable[[int, int], None])
 
 def _column_name(key: str) -> str:
     base, slash, part = key.partition("/")
-    return f"{WRITTEN.get(base, base)}{slash}{part}"
+    return f"{ROLES.get(base, base)}{slash}{part}"
 
 
 def _column(values: np.ndarray) -> Any:

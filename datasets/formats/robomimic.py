@@ -2,14 +2,16 @@
 
     /data/demo_0, demo_1, ..   by their numbers, which may have gaps
         actions (T, n)   rewards (T,)   dones (T,)   states (T, ..)
-        obs/NAME (T, ..)   next_obs/NAME (T, ..)     attributes num_samples, model_file, ..
+        obs/NAME (T, ..)   [next_obs/NAME (T, ..)]   attributes num_samples, model_file, ..
     /data attribute env_args     JSON of the environment, kept in the description
     /mask/NAME                   names of demonstrations: `episodes/mask/NAME`
 
 Observations become a Dict of the parts of `obs`, and the last one of `next_obs` is the final observation. It
-must follow: each `next_obs` is the `obs` of the next step. `dones` may mean success or the end of the
+must follow: each `next_obs` is the `obs` of the next step. Without `next_obs`, as LIBERO, MimicGen, RoboCasa and
+Isaac Lab write them, `_shared/episode_cutter.py` says what becomes of the last step, and without `rewards`
+these are zeros; both are told. `dones` may mean success or the end of the
 recording, as the file's maker chose: a demonstration whose last one is 1 is taken to have ended, and all
-of them are kept as `infos/done`. `states` become `infos/states`. Demonstrations in masks named `train` and `valid`
+of them are kept as `infos/done`; without `dones` all demonstrations were cut off. `states` become `infos/states`. Demonstrations in masks named `train` and `valid`
 get `episodes/split`. https://robomimic.github.io/docs/datasets/overview.html
 """
 
@@ -29,12 +31,12 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Asked, Opened, Steps
-from orlog.datasets.interchange.flags import flags_of
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.flat_writing import file_stem
-from orlog.datasets.interchange.hdf5_files import (
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
+from orlog.datasets.formats._shared.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -47,7 +49,8 @@ from orlog.datasets.interchange.hdf5_files import (
     reading,
     write_checked,
 )
-from orlog.datasets.interchange.row_bytes import rows_differ
+from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import SchemaError
@@ -77,13 +80,11 @@ def _open(asked: Asked) -> Iterator[Opened]:
             schema=reader.schema,
             steps=iter(()),
             total_steps=sum(reader.lengths),
-            doubts=[MEANING],
+            doubts=reader.doubts(),
         )
         if isinstance(arguments, str) and 0 < len(arguments) <= LONGEST_ARGUMENTS:
             opened.description = f"robomimic's env_args: {' '.join(arguments.split())}"
-        if reader.left_out:
-            opened.doubts.append(f"Left out, not in all steps alike: {', '.join(reader.left_out)}.")
-        opened.steps = reader.steps(masks)
+        opened.steps = reader.steps(masks, opened.doubts)
         yield opened
 
 
@@ -100,8 +101,7 @@ class _Reader:
     def __init__(self, data: Any, where: str, file_bytes: int) -> None:
         """Look at all demonstrations.
 
-        Raises:
-            SchemaError: there is none, or it has no observations.
+        Raises SchemaError if there is none, or it has no observations.
         """
         self._data, self._where, self._file_bytes = data, where, file_bytes
         self._groups: dict[str, Any] = {}  # that were looked up; to do it again is slow
@@ -126,77 +126,116 @@ class _Reader:
             raise SchemaError(f"{where}, {first}: obs holds no observations.")
         parts = {part: self._column(first, f"obs/{part}") for part in self._parts}
         actions = self._column(first, "actions")
-        rewards = self._column(first, "rewards")
-        self._infos = {"done": "dones"} | (
-            {"states": "states"} if has_child(group, "states") else {}
-        )
-        known = {"actions", "rewards", "obs", "next_obs", "dones", "states"}
+        self._numbers = [key for key in ("rewards", "dones") if has_child(group, key)]
+        infos = {"done": "dones", "states": "states"}
+        self._infos = {info: key for info, key in infos.items() if self._holds(first, key)}
+        self._has_next = has_child(group, "next_obs")
+        reward_dtype: np.dtype[Any] = np.dtype(np.float64)
+        if "rewards" in self._numbers and self._column(first, "rewards").dtype == np.float32:
+            reward_dtype = np.dtype(np.float32)
+        known = {"actions", "obs", "next_obs", *self._numbers, *self._infos.values()}
         self.left_out = sorted(set(names_in(group)) - known)
         self.schema = Schema(
             observation_space=spaces.Dict(
                 {part: unbounded_space(one.dtype, one.shape[1:]) for part, one in parts.items()}
             ),
             action_space=spaces.Box(-1, 1, actions.shape[1:], actions.dtype.type),
-            reward_dtype=np.dtype(np.float32 if rewards.dtype == np.float32 else np.float64),
+            reward_dtype=reward_dtype,
         )
 
-    def steps(self, masks: dict[str, set[str]]) -> Iterator[Steps]:
-        """Yield all steps, in pieces."""
-        for name, length in zip(self.names, self.lengths, strict=True):
-            metadata: dict[str, Any] = {
-                f"mask/{mask}": name in names for mask, names in masks.items()
-            }
-            if set(SPLITS) <= masks.keys():
-                metadata["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
-            with reading(f"{self._where}, {name}"):
-                yield from self._demonstration(name, length, metadata)
+    def doubts(self) -> list[str]:
+        """Return what to know about the columns, a sentence each."""
+        said = []
+        if "dones" in self._numbers:
+            said.append(MEANING)
+        else:
+            said.append("No dones: all demonstrations were taken to be cut off where they end.")
+        if "rewards" not in self._numbers:
+            said.append("No rewards: they are zeros.")
+        if self.left_out:
+            said.append(f"Left out, not in all steps alike: {', '.join(self.left_out)}.")
+        return said
 
-    def _demonstration(self, name: str, length: int, metadata: dict[str, Any]) -> Iterator[Steps]:
+    def steps(self, masks: dict[str, set[str]], doubts: list[str]) -> Iterator[Steps]:
+        """Yield all steps, in pieces; what was left out is added to the doubts at the end."""
+
+        def metadata(episode: int) -> dict[str, Any]:
+            name = self.names[episode]
+            found: dict[str, Any] = {f"mask/{mask}": name in names for mask, names in masks.items()}
+            if set(SPLITS) <= masks.keys():
+                found["split"] = next((mask for mask in SPLITS if name in masks[mask]), "")
+            return found
+
+        cutter = EpisodeCutter(ends_of_lengths(self.lengths), self._where, metadata=metadata)
+        for name, length in zip(self.names, self.lengths, strict=True):
+            with reading(f"{self._where}, {name}"):
+                for rows in self._rows(name, length):
+                    yield from cutter.add(rows)
+        doubts += cutter.doubts()
+
+    def _rows(self, name: str, length: int) -> Iterator[Rows]:
+        """Yield the rows of a demonstration, in blocks."""
         where = f"{self._where}, {name}"
         said = attribute(self._group(name), "num_samples", where, length)
         if int(said) != length:
             raise SchemaError(
                 f"{where}: num_samples says {int(said)}, and actions holds {length} rows."
             )
-        columns = {
-            key: self._column(name, key) for key in ("actions", "rewards", *self._infos.values())
-        }
+        self._refuse_more(name, where)
+        keys = ["actions", *self._numbers, *self._infos.values()]
+        columns = {key: self._column(name, key) for key in dict.fromkeys(keys)}
         now = {part: self._column(name, f"obs/{part}") for part in self._parts}
-        then = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
+        then: dict[str, Any] = {}
+        if self._has_next:
+            then = {part: self._column(name, f"next_obs/{part}") for part in self._parts}
         for key, column in (*columns.items(), *now.items(), *then.items()):
             if len(column) != length:
                 raise SchemaError(f"{where}, {key}: expected {length} rows, found {len(column)}.")
-        for key in ("rewards", "dones"):
+        for key in self._numbers:
             if columns[key].shape != (length,):
                 raise SchemaError(
                     f"{where}, {key}: expected one number a step, found rows of {columns[key].shape[1:]}."
                 )
-        for part in self._parts:
-            wanted = now[part].dtype, now[part].shape[1:]
-            if (then[part].dtype, then[part].shape[1:]) != wanted:
+        for part, column in then.items():
+            if (column.dtype, column.shape[1:]) != (now[part].dtype, now[part].shape[1:]):
                 raise SchemaError(f"{where}, next_obs/{part}: differs from obs in dtype or shape.")
         row_bytes = sum(one.dtype.itemsize * math.prod(one.shape[1:]) for one in now.values())
         block = max(1, BLOCK_BYTES // (2 * row_bytes))
         for start in range(0, length, block):
             stop = min(length, start + block)
-            is_last = stop == length
-            observations = {}
-            for part in self._parts:
-                before, after = now[part][start:stop], then[part][start:stop]
+            rows = {f"observation/{part}": one[start:stop] for part, one in now.items()}
+            for part, one in then.items():
+                rows[f"next_observation/{part}"] = after = one[start:stop]
+                before = rows[f"observation/{part}"]
                 _check_follow(before, after, f"{where}, next_obs/{part}", start)
-                observations[part] = after if start else np.concatenate((before[:1], after))
-            dones = flags_of(columns["dones"][start:stop], "dones", where, first=start)
-            ended = is_last and bool(dones[-1])
-            yield Steps(
-                observations=observations,
-                actions=columns["actions"][start:stop],
-                rewards=columns["rewards"][start:stop].astype(self.schema.reward_dtype),
-                ends=is_last,
-                terminated=ended,
-                truncated=is_last and not ended,
-                infos={info: columns[key][start:stop] for info, key in self._infos.items()},
-                metadata=metadata if is_last else {},
-            )
+            rows["action"] = columns["actions"][start:stop]
+            dtype = self.schema.reward_dtype
+            if "rewards" in columns:
+                rows["reward"] = columns["rewards"][start:stop].astype(dtype)
+            else:
+                rows["reward"] = np.zeros(stop - start, dtype)
+            rows["terminated"] = np.zeros(stop - start, bool)
+            if "dones" in columns:
+                dones = flags_of(columns["dones"][start:stop], "dones", where, first=start)
+                rows["terminated"][-1] = stop == length and dones[-1]
+            for info, key in self._infos.items():
+                rows[f"infos/{info}"] = columns[key][start:stop]
+            yield rows
+
+    def _refuse_more(self, name: str, where: str) -> None:
+        """Refuse a demonstration with columns that would be left out, since the first one has them not."""
+        taken = {*self._numbers, *self._infos.values(), *(["next_obs"] if self._has_next else [])}
+        for key in ("next_obs", "rewards", "dones", "states"):
+            if key not in taken | {*self.left_out} and has_child(self._group(name), key):
+                raise SchemaError(
+                    f"{where}: has {key}, and {self.names[0]} has not; all demonstrations of a dataset "
+                    "have the same columns."
+                )
+
+    def _holds(self, name: str, key: str) -> bool:
+        """Return whether a demonstration has numbers, and no group, of this name."""
+        group, where = self._group(name), f"{self._where}, {name}"
+        return has_child(group, key) and hasattr(child(group, key, where, LAYOUT), "dtype")
 
     def _group(self, name: str) -> Any:
         if name not in self._groups:
@@ -311,8 +350,7 @@ def _write_episode(group: Any, episode: Episode) -> None:
 def _losses(dataset: Dataset) -> list[str]:
     """Say what robomimic's files cannot hold.
 
-    Raises:
-        SchemaError: observations or actions that they have no place for.
+    Raises SchemaError if observations or actions that they have no place for.
     """
     space = dataset.observation_space
     parts: list[gymnasium.Space[Any]] = [space]

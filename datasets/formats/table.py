@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
-import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,44 +29,31 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.formats.neorl2 import is_neorl2
-from orlog.datasets.interchange.arrow_files import (
+from orlog.datasets.formats._shared.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
-from orlog.datasets.interchange.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.interchange.flat_rows import unbounded_space
-from orlog.datasets.interchange.known_lengths import EpisodeCutter
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
+from orlog.datasets.formats._shared.roles import Layout, base_role
+from orlog.datasets.formats.formats import Format
+from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.errors import SchemaError
-from orlog.manifests.names import did_you_mean
 
 ENDINGS = (".csv", ".parquet", ".pq")
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
-ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
-USUAL = {
-    "observation": ("observation", "observations", "obs", "state"),
-    "action": ("action", "actions", "act"),
-    "next_observation": ("next_observation", "next_observations", "next_obs", "next_state"),
-    "reward": ("reward", "rewards", "rew"),
-    "terminated": ("terminated", "terminations", "terminal", "terminals"),
-    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
-    "episode": ("episode", "episode_id", "episode_index", "trajectory", "traj"),
-    "step": ("step", "timestep", "step_index", "frame_index"),
-}
-"""Usual names of columns by what they are; observations and actions may be numbered: `obs_0`, `obs_1`."""
-MOST_CHOICES = 2**16
 MOST_EPISODES = 2**26
 
 
 @contextlib.contextmanager
 def _open(asked: Asked) -> Iterator[Opened]:
     table = _Table(asked)
-    layout = _Layout(table.names, asked.options, table.where)
+    layout = Layout(table.names, asked.options, table.where)
     checked = _check(table, layout)
     parts: dict[str, gymnasium.Space[Any]] = {
         role.removeprefix("observation/"): unbounded_space(*checked.kinds[role])
@@ -77,7 +62,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
     is_whole = layout.observations == ["observation"]
     schema = Schema(
         observation_space=parts["observation"] if is_whole else gymnasium.spaces.Dict(parts),
-        action_space=_action_space(checked, table.where),
+        action_space=mapped_action_space(
+            checked.kinds["action"], checked.lowest, checked.highest, table.where
+        ),
         reward_dtype=np.dtype(np.float64),
     )
     opened = Opened(schema=schema, steps=iter(()), total_steps=checked.rows)
@@ -103,9 +90,7 @@ class _Table:
     def __init__(self, asked: Asked) -> None:
         """Look at the columns of all files.
 
-        Raises:
-            SchemaError: they differ.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if they differ; IntegrityError if a file cannot be read.
         """
         self._files, self._sources = asked.files, asked.sources
         self.where = asked.sources[0]
@@ -125,9 +110,8 @@ class _Table:
     def blocks(self, columns: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield rows of some columns, as arrays.
 
-        Raises:
-            SchemaError: a value is missing, or is neither number nor text.
-            IntegrityError: a file cannot be read.
+        Raises SchemaError if a value is missing, or is neither number nor text; IntegrityError if a file
+        cannot be read.
         """
         if self.sort_by:
             yield from self._sorted_blocks(columns)
@@ -186,87 +170,6 @@ class _Table:
             yield {name: array_of(part.column(name), name, self.where, start) for name in columns}
 
 
-class _Layout:
-    """Which columns of a table are what.
-
-    Attributes:
-        columns: Names of columns by role.
-        episode: The column that tells episodes apart.
-        step: The one that counts steps, or nothing.
-        length: The one with the length of an episode, or nothing.
-        observations: Roles of observations: `observation`, or those of its parts.
-        left_out: Columns that are not named.
-        guessed: Whether columns were taken by their usual names, as nothing was named.
-    """
-
-    def __init__(self, names: list[str], options: Options, where: str) -> None:
-        """Find the columns that the options name.
-
-        Raises:
-            SchemaError: one is not there, or an option is missing.
-        """
-        self.columns: dict[str, list[str]] = {}
-        self.episode, self.step, self.length = options.episode, options.step, options.length
-        if not options.columns and not self.episode and "episode" in names:
-            self.columns = {name: [name] for name in names if _is_role(name)}
-            self.episode = "episode"
-            self.step = self.step or ("step" if "step" in names else "")
-        self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
-        self.guessed &= not any(_base(role) == "observation" for role in self.columns)
-        if self.guessed:
-            usual = _usual(names)
-            self.episode = self.episode or usual.pop("episode", [""])[0]
-            self.step = self.step or usual.pop("step", [""])[0]
-            infos = {role: one for role, one in self.columns.items() if _base(role) == "infos"}
-            self.columns = {role: one for role, one in usual.items() if role in ROLES} | infos
-        for role, patterns in options.columns.items():
-            if not _is_role(role):
-                raise SchemaError(
-                    f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
-                    f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
-                )
-            self.columns[role] = _matching(patterns, names, where, role)
-        self.observations = [role for role in self.columns if _base(role) == "observation"]
-        missing = [
-            role
-            for role, there in (
-                ("observation", self.observations),
-                ("action", self.columns.get("action")),
-            )
-            if not there
-        ]
-        if missing or not self.episode:
-            what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
-            raise SchemaError(
-                f"{where}: a table does not say what its columns are; give {what}. Its columns are "
-                f"{_listed(names)}."
-            )
-        if "observation" in self.observations and len(self.observations) > 1:
-            raise SchemaError(
-                f"{where}: --map names both observation and {self.observations[-1]}; name the whole, or "
-                "its parts."
-            )
-        after = {role for role in self.columns if _base(role) == "next_observation"}
-        odd = sorted(after ^ {f"next_{role}" for role in self.observations}) if after else []
-        if odd:
-            raise SchemaError(
-                f"{where}: observation and next_observation have the same parts; see {odd[0]}."
-            )
-        for option, name in (
-            ("episode", self.episode),
-            ("step", self.step),
-            ("length", self.length),
-        ):
-            if name and name not in names:
-                raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
-        for role, found in self.columns.items():
-            if len(found) != 1 and _base(role) not in ("observation", "action", "next_observation"):
-                raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
-        used = {name for found in self.columns.values() for name in found}
-        used |= {self.episode, self.step, self.length}
-        self.left_out = [name for name in names if name not in used]
-
-
 @dataclasses.dataclass
 class _Checked:
     """What the first reading of a table gave.
@@ -291,11 +194,10 @@ class _Checked:
         return "action" in self.kinds and self.kinds["action"][0].kind in "iu"
 
 
-def _check(table: _Table, layout: _Layout) -> _Checked:
+def _check(table: _Table, layout: Layout) -> _Checked:
     """Read what says where episodes begin, and the kinds of values.
 
-    Raises:
-        SchemaError: episodes are mixed, steps are out of order, or a length differs.
+    Raises SchemaError if episodes are mixed, steps are out of order, or a length differs.
     """
     checked = _Checked(0, np.zeros(0, np.int64), {})
     _see_kinds(table, layout, checked)
@@ -367,11 +269,10 @@ def _check_names(names: list[Any], lengths: np.ndarray, where: str) -> None:
         seen.add(name)
 
 
-def _see_kinds(table: _Table, layout: _Layout, checked: _Checked) -> None:
+def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
     """Note the dtype and shape of observations and actions, by the first rows of each file.
 
-    Raises:
-        SchemaError: those of the files have different shapes.
+    Raises SchemaError if those of the files have different shapes.
     """
     roles = (*layout.observations, "action")
     columns = [name for role in roles for name in layout.columns[role]]
@@ -390,22 +291,8 @@ def _see_kinds(table: _Table, layout: _Layout, checked: _Checked) -> None:
             checked.kinds[role] = np.result_type(before, dtype), shape
 
 
-def _action_space(checked: _Checked, where: str) -> gymnasium.Space[Any]:
-    """Return as many choices as there are single integers, else a Box without bounds."""
-    dtype, shape = checked.kinds["action"]
-    if dtype.kind not in "iu":
-        return unbounded_space(dtype, shape)
-    count = checked.highest - checked.lowest + 1
-    if count > MOST_CHOICES:
-        raise SchemaError(
-            f"{where}: actions from {checked.lowest} to {checked.highest} are not discrete actions; store them as floats "
-            "if they are quantities."
-        )
-    return gymnasium.spaces.Discrete(count, start=checked.lowest)
-
-
-def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
-    cutter = EpisodeCutter(checked.lengths.tolist(), table.where)
+def _steps(table: _Table, layout: Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
+    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where)
     names = [name for found in layout.columns.values() for name in found]
     first = 0
     for block in table.blocks(list(dict.fromkeys(names))):
@@ -415,7 +302,7 @@ def _steps(table: _Table, layout: _Layout, checked: _Checked, doubts: list[str])
         }
         count = len(rows["action"])
         for role in rows:
-            if _base(role) in ("observation", "next_observation", "action"):
+            if base_role(role) in ("observation", "next_observation", "action"):
                 shape, its_shape = (
                     checked.kinds[role.removeprefix("next_")][1],
                     rows[role].shape[1:],
@@ -445,7 +332,7 @@ def _stacked(
         values = np.stack(parts, -1) if all(p.dtype.kind in "biuf" for p in parts) else parts[0]
     if values.dtype.kind not in "biuf" and not role.startswith("infos/"):
         raise SchemaError(f"{where}: {role} holds texts at row {first}, expected numbers.")
-    if _base(role) in ("observation", "next_observation") and values.ndim == 1:
+    if base_role(role) in ("observation", "next_observation") and values.ndim == 1:
         values = values[:, None]
     if role == "action" and values.ndim == 1 and values.dtype.kind == "f":
         values = values[:, None]
@@ -457,8 +344,7 @@ def _stacked(
 def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     """Return numbers as integers.
 
-    Raises:
-        SchemaError: they are none.
+    Raises SchemaError if they are none.
     """
     if (
         values.dtype.kind not in "biuf"
@@ -468,63 +354,6 @@ def _whole(values: np.ndarray, name: str, where: str, first: int) -> np.ndarray:
     ):
         raise SchemaError(f"{where}: {name} holds other things than integers after row {first}.")
     return values.astype(np.int64)
-
-
-def _base(role: str) -> str:
-    """Return a role without the name of a part."""
-    return role.partition("/")[0]
-
-
-def _is_role(role: str) -> bool:
-    base, slash, part = role.partition("/")
-    if slash:
-        return bool(part) and base in ("observation", "next_observation", "infos")
-    return role in ROLES
-
-
-def _matching(patterns: str, names: list[str], where: str, role: str) -> list[str]:
-    """Return the columns that patterns with commas between name."""
-    found: list[str] = []
-    for pattern in filter(None, patterns.split(",")):
-        fitting = sorted(fnmatch.filter(names, pattern), key=_by_numbers)
-        if pattern in names:  # a name may hold what patterns are made of: `obs[0]`
-            fitting = [pattern]
-        if not fitting:
-            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
-        found += fitting
-    return found
-
-
-def _usual(names: list[str]) -> dict[str, list[str]]:
-    """Return the columns that have usual names, by what they are."""
-    found = {}
-    for what, spellings in USUAL.items():
-        for spelling in spellings:
-            numbered = re.compile(rf"{spelling}[_.]?\d+")
-            fitting = [name for name in names if name.lower() == spelling]
-            if not fitting and what in ("observation", "action", "next_observation"):
-                fitting = sorted(filter(numbered.fullmatch, names), key=_by_numbers)
-            if fitting:
-                found[what] = fitting
-                break
-    return found
-
-
-def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Return what sorts `obs_2` before `obs_10`."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
-
-
-def _no_column(name: str, names: list[str]) -> str:
-    said = did_you_mean(name, names) or f"; the columns are {_listed(names)}."
-    return f"there is no column {name!r:.100}{said}"
-
-
-def _listed(names: list[str]) -> str:
-    """Return names for an error, which may be long and many."""
-    more = f" and {len(names) - 50} more" if len(names) > 50 else ""
-    return ", ".join(f"{name:.100}" for name in names[:50]) + more
 
 
 def _names(file: Path) -> list[str]:
@@ -551,8 +380,7 @@ def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, N
 def _check_written(file: Path, name: str) -> None:
     """Refuse a column of a CSV file whose numbers are infinite only because they are too large.
 
-    Raises:
-        SchemaError: one is, such as 1e999.
+    Raises SchemaError if one is, such as 1e999.
     """
     import pyarrow as pa
 

@@ -53,10 +53,9 @@ def check_environment(
         versions: Manifest and folder of each stored version that the dataset is made of.
         trust_environment: Whether the user consents to its arguments.
 
-    Raises:
-        NotFoundError: the dataset names no environment, or Gymnasium does not know it.
-        MissingExtraError: its package is not installed.
-        SimulatorError: its arguments need the user's consent, or are never taken from data.
+    Raises NotFoundError if the dataset names no environment, or Gymnasium does not know it; MissingExtraError
+    if its package is not installed; SimulatorError if its arguments need the user's consent, or are never
+    taken from data.
     """
     if record is None:
         found = [benchmark_environment(manifest.benchmark) for manifest, _ in versions]
@@ -96,8 +95,7 @@ def check_environment(
 def note_environment(record: EnvironmentRecord) -> None:
     """Note that the user of this machine recorded data in an environment.
 
-    Raises:
-        StorageError: the note cannot be written.
+    Raises StorageError if the note cannot be written.
     """
     path = _note(record)
     if record.kwargs and not path.is_file():

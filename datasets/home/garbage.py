@@ -18,13 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import (
-    BusyError,
-    list_files,
-    sole_access,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import BusyError, list_files, sole_access, storage_errors, sync
 from orlog.datasets.home.folders import dataset_folders, datasets_folder
 from orlog.datasets.home.holdings import (
     KINDS,
@@ -81,9 +75,8 @@ def own_versions(name: str, kinds: Sequence[Kind] = ("version", "partial")) -> l
         name: Name, perhaps with version or digest.
         kinds: Kinds of entries that count (`CachedVersion.kind`).
 
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: there is none; the message says what exists instead.
+    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if there is none; the
+    message says what exists instead.
     """
     wanted = parse_name(name)
     folder = datasets_folder() / wanted.name
@@ -99,9 +92,7 @@ def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda
 
     Waits while another process writes the version, after one call of `on_wait`.
 
-    Raises:
-        NotFoundError: it does not exist.
-        StorageError: the home cannot be written.
+    Raises NotFoundError if it does not exist; StorageError if the home cannot be written.
     """
     folder = _own_folder(name, version)
     if not _is_here(folder):
@@ -115,8 +106,7 @@ def pin_version(name: str, version: str, *, on_wait: Callable[[], None] = lambda
 def unpin_version(name: str, version: str) -> bool:
     """Let `collect_garbage` remove a version again; return whether it was pinned.
 
-    Raises:
-        StorageError: the home cannot be written.
+    Raises StorageError if the home cannot be written.
     """
     pin = pin_file(_own_folder(name, version))
     was_pinned = pin.exists()
@@ -141,10 +131,8 @@ def collect_garbage(
             versions together take at most this.
         dry_run: Only report what would be removed. Nothing is written, and locks are not checked.
 
-    Raises:
-        ValueError: a negative number.
-        ManifestError: `orlog.lock` is malformed, so it is not known what it pins.
-        StorageError: something could not be removed; everything else was.
+    Raises ValueError for a negative number; ManifestError if `orlog.lock` is malformed, so it is not known
+    what it pins; StorageError if something could not be removed; everything else was.
     """
     check_limits(unused_days, max_bytes)
     items = list(all_holdings(datasets_folder()))
@@ -223,10 +211,8 @@ def delete_version(name: str, version: str) -> int:
 
     A version in a shared home stays, and so does an interrupted recording.
 
-    Raises:
-        NotFoundError: it does not exist.
-        StorageError: it is pinned, on this machine or by the lock file; or it is only in a shared
-            home; or another process is writing it; or the home cannot be written.
+    Raises NotFoundError if it does not exist; StorageError if it is pinned, on this machine or by the lock
+    file; or it is only in a shared home; or another process is writing it; or the home cannot be written.
     """
     check_deletable(name, version)
     folder = _own_folder(name, version)

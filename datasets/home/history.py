@@ -32,10 +32,8 @@ HISTORY_FILE = "versions.json"
 def read_history(name: str) -> dict[str, VersionStatus]:
     """Return the status of a dataset's versions; those without one are fine.
 
-    Raises:
-        InvalidNameError: the name does not follow the grammar, or has a version in it.
-        ManifestError: a file is malformed.
-        FormatVersionError: a file was written by a newer orlog.
+    Raises InvalidNameError if the name does not follow the grammar, or has a version in it; ManifestError if
+    a file is malformed; FormatVersionError if a file was written by a newer orlog.
     """
     return {**_read(recorded_folder(_plain_name(name)) / HISTORY_FILE), **_read(_home_file(name))}
 
@@ -46,8 +44,7 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
     Returns:
         Manifest, and the folder that the version or a part of it is in; None if it is not here.
 
-    Raises:
-        ManifestError: a manifest is malformed.
+    Raises ManifestError if a manifest is malformed.
     """
     shipped = [path.stem for path in recorded_folder(name).glob("*.json") if is_version(path.stem)]
     folders: dict[str, Path | None] = dict.fromkeys(shipped)
@@ -67,21 +64,13 @@ def known_versions(name: str) -> dict[str, tuple[Manifest, Path | None]]:
 
 
 def set_status(
-    name: str,
-    version: str,
-    status: Literal["superseded", "yanked"],
-    *,
-    reason: str,
-    use: str = "",
+    name: str, version: str, status: Literal["superseded", "yanked"], *, reason: str, use: str = ""
 ) -> None:
     """Set the status of a version on this machine, replacing the one set before.
 
-    Raises:
-        InvalidNameError: the name, or `use`, does not follow the grammar.
-        ValueError: an invalid version or status, a missing reason, or a version to be used in place
-            of itself.
-        ManifestError: the existing file is malformed; it stays.
-        StorageError: the file cannot be written.
+    Raises InvalidNameError if the name, or `use`, does not follow the grammar; ValueError for an invalid
+    version or status, a missing reason, or a version to be used in place of itself; ManifestError if the
+    existing file is malformed; it stays; StorageError if the file cannot be written.
     """
     if status not in ("superseded", "yanked"):
         raise ValueError(f"a version is superseded or yanked, found {status!r}.")
@@ -95,11 +84,9 @@ def set_status(
 def clear_status(name: str, version: str) -> None:
     """Remove the status set on this machine; the one that ships with orlog applies again.
 
-    Raises:
-        NotFoundError: no status of this version was set on this machine.
-        InvalidNameError: the name does not follow the grammar.
-        ManifestError: the existing file is malformed; it stays.
-        StorageError: the file cannot be written.
+    Raises NotFoundError if no status of this version was set on this machine; InvalidNameError if the name
+    does not follow the grammar; ManifestError if the existing file is malformed; it stays; StorageError if
+    the file cannot be written.
     """
     path = _home_file(name)
     if version not in _read(path):

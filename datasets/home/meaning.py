@@ -48,8 +48,7 @@ def check_unused(name: str, version: str, *, is_listed: bool = False) -> None:
         version: The version.
         is_listed: Whether the data are those of the files that orlog lists under them.
 
-    Raises:
-        VersionExistsError: they are.
+    Raises VersionExistsError if they are.
     """
     for where, known in known_manifests(name, version):
         raise VersionExistsError(
@@ -71,8 +70,7 @@ def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
         manifest: The version.
         shipped: Whether manifests that ship with orlog count too.
 
-    Raises:
-        VersionExistsError: they do.
+    Raises VersionExistsError if they do.
     """
     other = _find_other(manifest, shipped=shipped)
     if other is not None:
@@ -86,8 +84,7 @@ def check_unchanged(manifest: Manifest, *, shipped: bool = True) -> None:
 def check_offered(manifest: Manifest) -> None:
     """Refuse a version from elsewhere whose name and version mean other bytes on this machine.
 
-    Raises:
-        IntegrityError: they do.
+    Raises IntegrityError if they do.
     """
     other = _find_other(manifest, shipped=True)
     if other is not None:
@@ -103,8 +100,7 @@ def check_offered(manifest: Manifest) -> None:
 def check_linked(name: str, version: str, entry: ForeignEntry) -> None:
     """Refuse to list a file under a name and version that mean something else on this machine.
 
-    Raises:
-        VersionExistsError: they do.
+    Raises VersionExistsError if they do.
     """
     file = _shipped_file(name, version)
     if file is not None and _bytes_of(file) != _bytes_of(entry):

@@ -51,9 +51,7 @@ def was_downloaded(folder: Path) -> bool:
 def read_origin(folder: Path) -> Origin | None:
     """Return where a version was downloaded from; None if it was not downloaded.
 
-    Raises:
-        ManifestError: the file is malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if the file is malformed; FormatVersionError if it was written by a newer orlog.
     """
     path = origin_file(folder)
     if not path.is_file():
@@ -65,8 +63,7 @@ def read_origin(folder: Path) -> Origin | None:
 def write_origin(folder: Path, source: Source) -> None:
     """Record where a version was downloaded from.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
     origin = Origin(
         origin_version=1,

@@ -16,11 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from orlog.base.files import (
-    storage_errors,
-    sync,
-    write_durably,
-)
+from orlog.base.files import storage_errors, sync, write_durably
 from orlog.datasets.home.folders import dataset_folders
 from orlog.errors import ManifestError
 from orlog.manifests.documents import read_json_file
@@ -86,9 +82,8 @@ def partial_versions(name: str) -> dict[str, Path]:
 def read_partial(folder: Path, manifest: Manifest) -> PartialRecord | None:
     """Return what is here of the version in a folder; None if it is whole.
 
-    Raises:
-        ManifestError: the record is malformed, or of another version.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if the record is malformed, or of another version; FormatVersionError if it was
+    written by a newer orlog.
     """
     path = folder / PARTIAL_FILE
     if not (is_partial(folder) and path.is_file()):
@@ -109,8 +104,7 @@ def read_partial(folder: Path, manifest: Manifest) -> PartialRecord | None:
 def write_partial(folder: Path, record: PartialRecord) -> None:
     """Record what is here, in one step.
 
-    Raises:
-        StorageError: the disk cannot be written.
+    Raises StorageError if the disk cannot be written.
     """
     # Written next to the folder, so that a process that is killed leaves nothing in it.
     unfinished = folder.with_name(f"{folder.name}.record")

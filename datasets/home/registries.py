@@ -142,10 +142,7 @@ def add_registry(
         StorageError: the file cannot be written.
     """
     registry = Registry(
-        name=name,
-        url=_normal_url(url),
-        mirrors=tuple(map(_normal_url, mirrors)),
-        keys=tuple(keys),
+        name=name, url=_normal_url(url), mirrors=tuple(map(_normal_url, mirrors)), keys=tuple(keys)
     )
     path = registries_file()
     with sole_writer(path):

@@ -8,12 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from orlog.base.files import (
-    BusyError,
-    sole_access,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import BusyError, sole_access, storage_errors, sync
 from orlog.errors import StorageError
 
 DAY = 86_400.0
@@ -85,8 +80,7 @@ class Collection:
 def check_limits(unused_days: int | None, max_bytes: int | None) -> None:
     """Refuse negative limits.
 
-    Raises:
-        ValueError: a negative number.
+    Raises ValueError for a negative number.
     """
     if min(unused_days or 0, max_bytes or 0) < 0:
         raise ValueError("days and bytes must be 0 or more.")
@@ -95,8 +89,7 @@ def check_limits(unused_days: int | None, max_bytes: int | None) -> None:
 def remove_unless_busy(folder: Path, remove: Callable[[], str]) -> str:
     """Call `remove` while holding the folder's lock; return why it was not removed, or nothing.
 
-    Raises:
-        StorageError: the disk cannot be written.
+    Raises StorageError if the disk cannot be written.
     """
     try:
         with sole_access(folder, longest_wait=0), storage_errors(folder):

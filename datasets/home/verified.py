@@ -73,12 +73,7 @@ def remember_files(folder: Path, digest: str, files: Mapping[str, Stamp]) -> Non
     """
     if len(files) > MOST_FILES:
         return
-    body = {
-        "verified_version": 1,
-        "folder": _text(folder),
-        "digest": digest,
-        "files": files,
-    }
+    body = {"verified_version": 1, "folder": _text(folder), "digest": digest, "files": files}
     with contextlib.suppress(OrlogError, RuntimeError):
         path = _record(folder)
         with sole_writer(path):

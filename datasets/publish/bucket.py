@@ -92,10 +92,7 @@ class BucketTarget(RemoteTarget):
 
 
 def _checksum(data: bytes) -> dict[str, str]:
-    return {
-        "ChecksumAlgorithm": "SHA256",
-        "ChecksumSHA256": _base64(hashlib.sha256(data).digest()),
-    }
+    return {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": _base64(hashlib.sha256(data).digest())}
 
 
 def _base64(data: bytes) -> str:

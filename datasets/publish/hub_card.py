@@ -37,8 +37,7 @@ def publish_card(
         names: All datasets in the registry.
         audited: Returns the audit of the version, if it was audited; called if a card is written.
 
-    Raises:
-        StorageError: the Hub refuses it.
+    Raises StorageError if the Hub refuses it.
     """
     name = manifest.name
     own = f"{name}/{CARD}"

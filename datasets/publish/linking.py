@@ -16,8 +16,7 @@ from orlog.manifests.names import parse_name
 def foreign_file_entry(**said: str | int | Sequence[str] | None) -> ForeignEntry:
     """Return an index entry for a file from its fields; None stands for an unknown value.
 
-    Raises:
-        ValueError: a value makes no sense, or a field does not exist.
+    Raises ValueError if a value makes no sense, or a field does not exist.
     """
     return convert_json(said, ForeignEntry)
 
@@ -45,11 +44,10 @@ def link_foreign_file(
         sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         on_wait: Called once if another process publishes into the same folder.
 
-    Raises:
-        InvalidNameError: the name has no version, or is none.
-        ValueError: a URL has a query that may be a secret; the message does not repeat it.
-        VersionExistsError: the registry, or this machine, has this version with other content.
-        SignatureError, ManifestError, StorageError, NotFoundError: as `publish_dataset`.
+    Raises InvalidNameError if the name has no version, or is none; ValueError if a URL has a query that may
+    be a secret; the message does not repeat it; VersionExistsError if the registry, or this machine, has this
+    version with other content; SignatureError or ManifestError or StorageError or NotFoundError if as
+    `publish_dataset`.
     """
     wanted = parse_name(name)
     if not wanted.version:

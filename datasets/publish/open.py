@@ -7,21 +7,16 @@ from pathlib import Path
 from orlog.base.files import absolute_path
 from orlog.datasets.download.http import missing_backend
 from orlog.datasets.publish.targets import FolderTarget, RemoteTarget, Target
-from orlog.errors import (
-    NotFoundError,
-    StorageError,
-    clause,
-)
+from orlog.errors import NotFoundError, StorageError, clause
 from orlog.manifests.names import is_url
 
 
 def open_target(target: str) -> Target:
     """Return the target that a folder or URL names.
 
-    Raises:
-        MissingExtraError: the package that writes such URLs is not installed.
-        NotFoundError: nothing writes URLs of that kind, or there is no such repository.
-        StorageError: it is a web server, or cannot be reached.
+    Raises MissingExtraError if the package that writes such URLs is not installed; NotFoundError if nothing
+    writes URLs of that kind, or there is no such repository; StorageError if it is a web server, or cannot be
+    reached.
     """
     if not is_url(target):
         return FolderTarget(absolute_path(target))

@@ -40,12 +40,7 @@ from orlog.errors import (
     StorageError,
     VersionExistsError,
 )
-from orlog.manifests.index import (
-    INDEX_FILE,
-    LARGEST_INDEX,
-    Index,
-    index_from_json,
-)
+from orlog.manifests.index import INDEX_FILE, LARGEST_INDEX, Index, index_from_json
 from orlog.manifests.manifest import (
     LARGEST_MANIFEST,
     MANIFEST_FILE,
@@ -197,9 +192,8 @@ def change_index(
         sign_existing: Sign the existing index, with everything in it, whoever wrote it.
         on_wait: Called once if another process publishes into the same folder.
 
-    Raises:
-        SignatureError, ManifestError, FormatVersionError, MissingExtraError, NotFoundError,
-            StorageError: as `publish_dataset`.
+    Raises SignatureError or ManifestError or FormatVersionError or MissingExtraError or NotFoundError or
+    StorageError as `publish_dataset`.
     """
     registry = open_target(target)
     seal = None if sign is None else _Seal(sign, trusted, sign_existing)

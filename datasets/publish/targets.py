@@ -20,14 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import (
-    hash_file,
-    make_folder,
-    sync,
-    sync_all,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import hash_file, make_folder, sync, sync_all, sync_folders, take_lock
 from orlog.errors import (
     IntegrityError,
     ManifestError,
@@ -142,8 +135,7 @@ def apply_changes(
 ) -> None:
     """Compute and make changes; start over if another writer got in first.
 
-    Raises:
-        StorageError: other writers got in first each time; the message says what is left to do.
+    Raises StorageError if other writers got in first each time; the message says what is left to do.
     """
 
     def attempt() -> bool:
@@ -156,8 +148,7 @@ def apply_changes(
 def retried(attempt: Callable[[], bool], where: str) -> None:
     """Retry with growing pauses while other writers get in first (`attempt` returns False).
 
-    Raises:
-        StorageError: no attempt succeeded.
+    Raises StorageError if no attempt succeeded.
     """
     for number in range(ATTEMPTS):
         if attempt():

@@ -42,9 +42,8 @@ class Choice:
 def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Choice:
     """Return a choice, after checking its arguments.
 
-    Raises:
-        TypeError: columns are a single text, or episodes are not integers.
-        ValueError: no episode is chosen.
+    Raises TypeError if columns are a single text, or episodes are not integers; ValueError if no episode is
+    chosen.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns must be a list of names, found the text {columns!r:.60}.")
@@ -62,9 +61,7 @@ def choose(episodes: Sequence[int] | None, columns: Sequence[str] | None) -> Cho
 def check_choice(manifest: Manifest, choice: Choice, folder: Path) -> set[str]:
     """Return the names of the columns that a choice keeps.
 
-    Raises:
-        SchemaError: the version has no such episodes.
-        NotFoundError: the version has no such column.
+    Raises SchemaError if the version has no such episodes; NotFoundError if the version has no such column.
     """
     what = f"{manifest.name}@{manifest.version}"
     if choice.episodes is not None:

@@ -204,8 +204,7 @@ def to_minari(dataset: Source, dataset_id: str) -> Any:
 def _library(name: str, dataset: Source, needed: str = "") -> Any:
     """Return another library.
 
-    Raises:
-        MissingExtraError: it is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     try:
         library = importlib.import_module(name)

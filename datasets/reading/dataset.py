@@ -264,9 +264,7 @@ class Dataset:
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray) -> Episode | Dataset:
         """Return one episode, or a view of several: by a slice, positions or a mask.
 
-        Raises:
-            IndexError: there is no such episode.
-            IntegrityError: a file is damaged.
+        Raises IndexError if there is no such episode; IntegrityError if a file is damaged.
         """
         if not isinstance(index, int | np.integer):
             return select_episodes(self, index)

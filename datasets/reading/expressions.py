@@ -68,10 +68,7 @@ _HINTS: dict[type[ast.AST], str] = {
 
 
 def evaluate(
-    expression: str,
-    columns: Callable[[str], np.ndarray],
-    names: Collection[str],
-    count: int,
+    expression: str, columns: Callable[[str], np.ndarray], names: Collection[str], count: int
 ) -> np.ndarray:
     """Return which episodes meet a condition, (count,) bool.
 
@@ -82,8 +79,7 @@ def evaluate(
         names: Names of the existing columns, without `episodes/`.
         count: Number of episodes.
 
-    Raises:
-        SchemaError: the text is not a condition on these columns; the message shows where and why.
+    Raises SchemaError if the text is not a condition on these columns; the message shows where and why.
     """
     parsed = _parse(expression)
     for name, node in parsed.names.items():
@@ -106,8 +102,7 @@ def evaluate(
 def used_names(expression: str) -> list[str]:
     """Return the names of the columns that a condition uses, without `episodes/`, sorted.
 
-    Raises:
-        SchemaError: the text is not an expression as in the table above.
+    Raises SchemaError if the text is not an expression as in the table above.
     """
     return sorted(_parse(expression).names)
 

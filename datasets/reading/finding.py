@@ -71,8 +71,7 @@ def pinned(wanted: DatasetName) -> DatasetName:
 def as_folder(name: str | Path) -> Path | None:
     """Return the absolute path if a path is given, or None for a dataset's name.
 
-    Raises:
-        NotFoundError: it is an HDF5 file; the message says what to do with it.
+    Raises NotFoundError if it is an HDF5 file; the message says what to do with it.
     """
     is_path = isinstance(name, Path) or name.startswith(("/", ".", "~")) or name.endswith(FILES)
     if not is_path and (is_name(str(name)) or not _is_there(Path(name))):
@@ -108,10 +107,8 @@ def holds_manifest(folder: Path) -> bool:
 def find_dataset(name: str | Path) -> Path:
     """Return the folder of a dataset that is on this machine.
 
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: it is not here; the message says what to run.
-        SchemaError: it is a view's file.
+    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if it is not here; the
+    message says what to run; SchemaError if it is a view's file.
     """
     return find_stored(name)[0]
 

@@ -20,9 +20,7 @@ _EXPECTED = "a dataset's name such as 'pointmaze/umaze-v1', a path, or a Dataset
 def as_dataset(given: Given, parameter: str = "dataset") -> Dataset:
     """Return the dataset that a name or path stands for; a `Dataset` is returned as it is.
 
-    Raises:
-        TypeError: neither a name, nor a path, nor a dataset.
-        OrlogError: as `open_dataset`.
+    Raises TypeError if it is neither a name, nor a path, nor a dataset; OrlogError as `open_dataset`.
     """
     if isinstance(given, Dataset):
         return given
@@ -41,10 +39,8 @@ def as_stored_folder(
         find: Returns the folders that a name stands for, as `finding.stored_folders` does.
         parameter: How errors call the argument.
 
-    Raises:
-        TypeError: neither a name, nor a path, nor a dataset.
-        SchemaError: it is a view, which is not one stored version.
-        OrlogError: as `find` raises.
+    Raises TypeError if it is neither a name, nor a path, nor a dataset; SchemaError if it is a view, which is not
+    one stored version; OrlogError as `find` raises.
     """
     if isinstance(given, Dataset):
         if given.operation is not None:
@@ -63,8 +59,7 @@ def as_stored_folder(
 def as_name(given: Given, parameter: str = "name") -> str:
     """Return a name as given, or the name and version of a `Dataset`.
 
-    Raises:
-        TypeError: neither a name nor a dataset.
+    Raises TypeError if it is neither a name nor a dataset.
     """
     if isinstance(given, Dataset):
         return f"{given.name}@{given.version}"

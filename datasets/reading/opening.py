@@ -29,11 +29,9 @@ def open_dataset(name: str | Path) -> Dataset:
 
     An `orlog.lock` in the current folder or above it pins names to digests.
 
-    Raises:
-        InvalidNameError: the name does not follow the grammar.
-        NotFoundError: it is not here; the message says what to run.
-        IntegrityError: a file is missing, cut or altered.
-        LockError: `orlog.lock` pins the name to another digest.
+    Raises InvalidNameError if the name does not follow the grammar; NotFoundError if it is not here; the
+    message says what to run; IntegrityError if a file is missing, cut or altered; LockError if `orlog.lock`
+    pins the name to another digest.
     """
     path = as_folder(name)
     everything = Choice()
@@ -65,10 +63,8 @@ def open_named(wanted: DatasetName, choice: Choice) -> Dataset:
 def open_part(folder: Path, choice: Choice) -> Dataset:
     """Return the chosen episodes and columns of a version that was downloaded in part.
 
-    Raises:
-        NotFoundError: some of them are not here, or the version has no such column.
-        SchemaError: the version has no such episodes.
-        IntegrityError: a file is missing, cut or altered.
+    Raises NotFoundError if some of them are not here, or the version has no such column; SchemaError if the
+    version has no such episodes; IntegrityError if a file is missing, cut or altered.
     """
     mark_used(folder)
     with unless_deleted(folder):

@@ -32,20 +32,8 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.columns.summaries import summary
 from orlog.datasets.reading.expressions import evaluate
 from orlog.datasets.reading.selection import Selection, seeded_order
-from orlog.errors import (
-    IntegrityError,
-    NotFoundError,
-    SchemaError,
-    clause,
-    wrong_type,
-)
-from orlog.manifests.columns import (
-    ALWAYS,
-    FLAGS,
-    is_part,
-    offsets_column,
-    values_column,
-)
+from orlog.errors import IntegrityError, NotFoundError, SchemaError, clause, wrong_type
+from orlog.manifests.columns import ALWAYS, FLAGS, is_part, offsets_column, values_column
 from orlog.manifests.documents import canonical_json
 from orlog.manifests.names import did_you_mean
 from orlog.manifests.spaces import named_parts
@@ -290,8 +278,7 @@ def _split_part(dataset: SourceT, value: Any) -> np.ndarray:
 def fewer_columns(schema: Schema, names: Any, name_of_dataset: str) -> Schema:
     """Return a schema without the optional columns that are not named.
 
-    Raises:
-        NotFoundError: there is no such column.
+    Raises NotFoundError if there is no such column.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"columns takes a list of names, found {names!r:.60}.")
@@ -413,9 +400,7 @@ def _from_ranges(ranges: Any, count: int) -> np.ndarray:
 def split_counts(dataset: Source, sizes: list[Any]) -> list[int]:
     """Return the number of episodes of each part of a split.
 
-    Raises:
-        TypeError: a size is not a number.
-        ValueError: sizes are negative, or exceed the dataset.
+    Raises TypeError if a size is not a number; ValueError if sizes are negative, or exceed the dataset.
     """
     total = dataset.total_episodes
     counts = []

@@ -42,8 +42,7 @@ class Simulator(NamedTuple):
 def simulator_of(env: gymnasium.Env[Any, Any]) -> Simulator:
     """Return how the state of an environment's simulator is read and put back.
 
-    Raises:
-        SchemaError: the environment has none that is known.
+    Raises SchemaError if the environment has none that is known.
     """
     inner = env.unwrapped
     for held in (inner, *vars(inner).values()):
@@ -71,9 +70,8 @@ def restore(name: str, env: gymnasium.Env[Any, Any], episode: Episode, step: int
         episode: The episode.
         step: Number of the action, from 0; negative ones count from the end.
 
-    Raises:
-        SchemaError: the environment has no state that can be put back, or another one.
-        NotFoundError: no state was recorded, or there is no such step.
+    Raises SchemaError if the environment has no state that can be put back, or another one; NotFoundError if
+    no state was recorded, or there is no such step.
     """
     where = f"{name}, episode {episode.index}"
     if not -len(episode) <= step < len(episode):

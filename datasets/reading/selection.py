@@ -58,8 +58,7 @@ class Selection:
     def read(self, name: str, episodes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Return a column's rows of some episodes; in `out` if given, except for offsets.
 
-        Raises:
-            IntegrityError: a file is damaged.
+        Raises IntegrityError if a file is damaged.
         """
         pieces = []
         counted = rows = 0
@@ -82,8 +81,7 @@ class Selection:
     ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column; `ends` are its `row_ends`.
 
-        Raises:
-            IntegrityError: a file is damaged.
+        Raises IntegrityError if a file is damaged.
         """
         first, last = np.searchsorted(ends, [start, stop - 1], "right")
         episodes = np.arange(first, last + 1 if start < stop else first)
@@ -95,9 +93,7 @@ class Selection:
     def read_rows(self, name: str, ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column; `ends` are its `row_ends`.
 
-        Raises:
-            IndexError: there is no such row.
-            IntegrityError: a file is damaged.
+        Raises IndexError if there is no such row; IntegrityError if a file is damaged.
         """
         check_rows(name, rows, int(ends[-1]) if len(ends) else 0)
         episode = np.searchsorted(ends, rows, "right")
@@ -119,8 +115,7 @@ def seeded_order(seed: int, count: int) -> np.ndarray:
     It sorts raw words of Philox, which never change. NumPy's own permutations may change between
     its versions, and saved splits must not.
 
-    Raises:
-        ValueError: the seed is negative.
+    Raises ValueError if the seed is negative.
     """
     if seed < 0:
         raise ValueError(f"a seed is not negative, found {seed}.")

@@ -25,13 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orlog.base.files import (
-    absolute_path,
-    make_folder,
-    storage_errors,
-    sync,
-    write_durably,
-)
+from orlog.base.files import absolute_path, make_folder, storage_errors, sync, write_durably
 from orlog.datasets.reading.operations import MOST_EPISODES, Source, SourceT, apply_operation
 from orlog.errors import (
     FormatVersionError,
@@ -85,8 +79,7 @@ def save_view(dataset: Source, path: Path, *, replace: bool = False) -> Path:
 def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
     """Refuse to overwrite a file unless it is this view, or, with `replace`, any view.
 
-    Raises:
-        VersionExistsError: it is another view, or not a view.
+    Raises VersionExistsError if it is another view, or not a view.
     """
     if not os.path.lexists(path):
         return
@@ -109,10 +102,8 @@ def _check_replaceable(path: Path, digest: str, *, replace: bool) -> None:
 def open_view(path: Path, find: Callable[[str], SourceT]) -> SourceT:
     """Return the view of a JSON file; `find` opens the stored versions it names.
 
-    Raises:
-        ManifestError: it is malformed, or its content does not match the digest that it states.
-        FormatVersionError: it was written by a newer orlog.
-        NotFoundError: a parent is not on this machine.
+    Raises ManifestError if it is malformed, or its content does not match the digest that it states;
+    FormatVersionError if it was written by a newer orlog; NotFoundError if a parent is not on this machine.
     """
     body, stated = _read_view(path)
     try:
@@ -135,9 +126,7 @@ def open_view(path: Path, find: Callable[[str], SourceT]) -> SourceT:
 def view_sources(path: Path) -> list[str]:
     """Return the stored versions that a view's file names, without opening them.
 
-    Raises:
-        ManifestError: it is malformed.
-        FormatVersionError: it was written by a newer orlog.
+    Raises ManifestError if it is malformed; FormatVersionError if it was written by a newer orlog.
     """
     names: list[str] = []
     waiting: list[Any] = [_read_view(path)[0]]

@@ -24,10 +24,7 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import Float32, Float64
 
-from orlog.base.files import (
-    replace_file,
-    storage_errors,
-)
+from orlog.base.files import replace_file, storage_errors
 from orlog.errors import DivergedError, IntegrityError, NotFoundError
 
 # Weights [in, out] and biases [out] of each layer.

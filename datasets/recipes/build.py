@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orlog.base.files import (
-    storage_errors,
-    unfinished_folder,
-)
-from orlog.base.processes import (
-    Execute,
-    map_in_order,
-    process_pool,
-)
+from orlog.base.files import storage_errors, unfinished_folder
+from orlog.base.processes import Execute, map_in_order, process_pool
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_versions, version_folder
@@ -257,10 +250,7 @@ def _build(
         ),
         behavior_policy=recipe.behavior_policy,
         recipe=RecipeRecord(
-            name=recipe.name,
-            version=recipe.version,
-            parameters=recipe.parameters,
-            seed=recipe.seed,
+            name=recipe.name, version=recipe.version, parameters=recipe.parameters, seed=recipe.seed
         ),
     )
     return store, manifest

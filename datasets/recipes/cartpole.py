@@ -142,5 +142,5 @@ DATASETS = {
         ),
         license="CC0-1.0",
         recipe=CartPoleRecipe(steps=200_000),
-    ),
+    )
 }

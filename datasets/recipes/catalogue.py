@@ -16,8 +16,7 @@ def catalogue() -> dict[str, CatalogueEntry]:
 
     Recipe modules are imported at the first call.
 
-    Raises:
-        ValueError: two modules declare the same name.
+    Raises ValueError if two modules declare the same name.
     """
     found: dict[str, CatalogueEntry] = {}
     for module in pkgutil.iter_modules(orlog.datasets.recipes.__path__):

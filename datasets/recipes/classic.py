@@ -89,8 +89,7 @@ class ClassicRecipe:
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
         """Yield episodes `first` to `last - 1`.
 
-        Raises:
-            MissingExtraError: the environment needs a package that is not installed.
+        Raises MissingExtraError if the environment needs a package that is not installed.
         """
         with make_environment(self.environment_id, self.environment_kwargs) as env:
             for index in range(first, last):

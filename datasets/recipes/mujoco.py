@@ -101,9 +101,8 @@ class MujocoRecipe:
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
         """Yield episodes `first` to `last - 1` of this part.
 
-        Raises:
-            MissingExtraError: MuJoCo is not installed.
-            IntegrityError: the policies that ship are other ones.
+        Raises MissingExtraError if MuJoCo is not installed; IntegrityError if the policies that ship are
+        other ones.
         """
         assert self.part is not None, "episodes are those of a part; see parts"
         position = self.policies[self.part]

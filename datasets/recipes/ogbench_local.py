@@ -69,8 +69,7 @@ class _OGBenchRecipe:
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
         """Yield episodes `first` to `last - 1`.
 
-        Raises:
-            MissingExtraError: ogbench is not installed.
+        Raises MissingExtraError if ogbench is not installed.
         """
         check_installed(self.environment_id)
         lengths = self.lengths(0)

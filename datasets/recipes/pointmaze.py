@@ -120,8 +120,7 @@ class PointMazeRecipe:
     def episodes(self, first: int, last: int) -> Iterator[Episode]:
         """Yield episodes `first` to `last - 1`.
 
-        Raises:
-            MissingExtraError: gymnasium-robotics is not installed.
+        Raises MissingExtraError if gymnasium-robotics is not installed.
         """
         env = make_environment(self.environment_id, self.environment_kwargs)
         try:
@@ -408,10 +407,7 @@ DATASETS = {
         ),
         license="CC0-1.0",
         recipe=PointMazeRecipe(
-            steps=500_000,
-            maze=_goals_anywhere(LARGE),
-            environment_id="PointMaze_Large-v3",
-            seed=7,
+            steps=500_000, maze=_goals_anywhere(LARGE), environment_id="PointMaze_Large-v3", seed=7
         ),
     ),
 }

@@ -68,9 +68,8 @@ def accepted(folder: Path, manifest: Manifest) -> Manifest:
         folder: The files of the build.
         manifest: Its manifest, as it would be under the recorded version.
 
-    Raises:
-        IntegrityError: its episodes are not distributed as those of the recorded build; the message
-            names the test and the values.
+    Raises IntegrityError if its episodes are not distributed as those of the recorded build; the message
+    names the test and the values.
     """
     recorded = recorded_build(manifest.name, manifest.version)
     if recorded is None or recorded.digest == manifest.digest:

@@ -12,12 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from orlog.base.files import (
-    absolute_path,
-    make_folder,
-    storage_errors,
-    unfinished_folder,
-)
+from orlog.base.files import absolute_path, make_folder, storage_errors, unfinished_folder
 from orlog.base.processes import Execute
 from orlog.datasets.home.meaning import check_unchanged, check_unused, known_manifests
 from orlog.datasets.reading.dataset import Dataset
@@ -27,14 +22,7 @@ from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.zarr_writer import ZarrWriter
 from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.manifests.columns import ColumnSpec
-from orlog.manifests.manifest import (
-    Container,
-    Parent,
-    Part,
-    StoredObject,
-    part_folder,
-    parts_of,
-)
+from orlog.manifests.manifest import Container, Parent, Part, StoredObject, part_folder, parts_of
 from orlog.manifests.names import DatasetName, parse_name, version_parts
 
 

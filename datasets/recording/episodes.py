@@ -11,12 +11,7 @@ import numpy as np
 from orlog.datasets.columns.blocks import Block
 from orlog.datasets.columns.bounds import bounds_of, refuse_outside
 from orlog.datasets.columns.episode import Columns, Episode, as_infos
-from orlog.datasets.columns.schema import (
-    Schema,
-    check_flags,
-    count_rewards,
-    return_of,
-)
+from orlog.datasets.columns.schema import Schema, check_flags, count_rewards, return_of
 from orlog.datasets.recording.log import EpisodeLog
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import Encoding
@@ -50,16 +45,10 @@ class EpisodeWriter:
         strict: bool = False,
         log: EpisodeLog | None = None,
     ) -> None:
-        """Create the folder.
+        """Create the folder for the columns of a schema; `name` is the dataset's name in errors.
 
-        Args:
-            folder: Where the columns will lie.
-            schema: The columns.
-            name: The dataset's name in errors.
-            encodings: How to store some columns.
-            first_decides: Whether the first episode may add columns; else the schema is complete.
-            strict: Refuse numbers outside their Box, which are otherwise counted.
-            log: Where all rows are written as well.
+        The first episode may add columns if it decides. If `strict`, numbers outside their Box are refused,
+        which are otherwise counted. All rows go into the log as well, if there is one.
         """
         schema.check(name)
         self.schema = schema
@@ -86,9 +75,7 @@ class EpisodeWriter:
     def add_episode(self, episode: Episode) -> None:
         """Write a whole episode.
 
-        Raises:
-            SchemaError: it does not fit; nothing of it was written.
-            StorageError: the disk is full.
+        Raises SchemaError if it does not fit; nothing of it was written; StorageError if the disk is full.
         """
         where = self._where()
         if self.inside_episode:
@@ -114,9 +101,7 @@ class EpisodeWriter:
     ) -> None:
         """Write some steps of an episode; its first call takes one more observation than steps.
 
-        Raises:
-            SchemaError: they do not fit; nothing of them was written.
-            StorageError: the disk is full.
+        Raises SchemaError if they do not fit; nothing of them was written; StorageError if the disk is full.
         """
         where = self._where()
         count = count_rewards(rewards, where)
@@ -154,8 +139,7 @@ class EpisodeWriter:
     def end_episode(self, *, seed: int | None, metadata: Mapping[str, Any]) -> None:
         """Close the episode whose steps were added.
 
-        Raises:
-            SchemaError: there are none, or seed or metadata do not fit.
+        Raises SchemaError if there are none, or seed or metadata do not fit.
         """
         where = self._where()
         if not self.inside_episode:
@@ -175,11 +159,8 @@ class EpisodeWriter:
     def discard_open(self, ended: Mapping[str, int]) -> bool:
         """Drop the open episode's rows from memory; return False if some are on disk already.
 
-        Args:
-            ended: Number of rows of each column when the last episode ended.
-
-        Raises:
-            SchemaError: no episode is open.
+        `ended` holds the number of rows of each column when the last episode ended. Raises SchemaError if no
+        episode is open.
         """
         if not self.inside_episode:
             raise SchemaError(f"{self._where()}: has no steps to discard.")
@@ -192,6 +173,8 @@ class EpisodeWriter:
         for name, column in columns.items():
             column.drop_from(ended.get(name, 0))
         self._close_open()
+        if self._log is not None:
+            self._log.write({})
         return True
 
     def _close_open(self) -> None:
@@ -208,17 +191,12 @@ class EpisodeWriter:
     def add_again(self, blocks: Sequence[Block]) -> None:
         """Write whole episodes as a log holds them: blocks of some steps, then the episode's row."""
         for block in blocks:
-            self._append(block)
-            lengths = block.get("episodes/lengths", np.empty(0, np.int64))
-            self.episodes += len(lengths)
-            self.steps += int(lengths.sum())
+            self.add_block(block, block.get("episodes/lengths", np.empty(0, np.int64)))
 
     def finish(self) -> WrittenPart:
         """Write the remaining rows and return the part.
 
-        Raises:
-            SchemaError: an episode is open, or there is none.
-            StorageError: the disk is full.
+        Raises SchemaError if an episode is open, or there is none; StorageError if the disk is full.
         """
         if self.inside_episode:
             raise SchemaError(f"{self._where()}: is not ended; call end_episode first.")

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
-from orlog.base.files import (
-    put_in_place,
-    put_new,
-    storage_errors,
-    sync_folders,
-    write_durably,
-)
+from orlog.base.files import put_in_place, put_new, storage_errors, sync_folders, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import share_objects
 from orlog.datasets.store.version import StoredVersion
@@ -46,21 +41,13 @@ def finish_version(
 ) -> None:
     """Complete a folder whose objects are written, and put it in its place in one step.
 
-    The order is: write the manifest, share equal objects, make everything durable, decode values,
-    call `accept`, rename the folder.
+    The order is: write the manifest, share equal objects, make everything durable, decode values and compare
+    them with the manifest if `decode` is set, call `accept`, rename the folder. `accept` raises if the version
+    must not appear there. Objects to share are replaced by links to equal ones of other versions on this
+    machine. Without `replace`, nothing may be at the destination.
 
-    Args:
-        store: The folder with all objects.
-        manifest: Its manifest.
-        destination: Where the version goes.
-        accept: Called right before the rename; raises if the version must not appear there.
-        share: Objects to replace by links to equal ones of other versions on this machine.
-        decode: Whether to decode every value and compare it with the manifest first.
-        replace: Whether a version at `destination` is replaced; else nothing may be there.
-
-    Raises:
-        IntegrityError: values do not decode to those written.
-        StorageError: the disk is full, or something is at `destination`.
+    Raises IntegrityError if values do not decode to those written; StorageError if the disk is full, or
+    something is at the destination.
     """
     with storage_errors(store):
         write_durably(store / MANIFEST_FILE, manifest.to_json().encode())
@@ -75,11 +62,7 @@ def finish_version(
 
 
 def refuse_existing(place: Path, destination: Path) -> None:
-    """Refuse a destination if something is at a place.
-
-    Raises:
-        VersionExistsError: something is there.
-    """
+    """Refuse a destination if something is at a place."""
     if place.exists() or place.is_symlink():
         raise VersionExistsError(
             f"{destination} exists already; versions are never overwritten: choose another one."
@@ -99,69 +82,60 @@ def _check_decoding(store: Path, manifest: Manifest) -> None:
         )
 
 
+class Facts(TypedDict, total=False):
+    """What a manifest says that the files of its version do not; `Manifest` documents the fields."""
+
+    name: Required[str]
+    version: Required[str]
+    description: str
+    license: str
+    environment: EnvironmentRecord | None
+    behavior_policy: str
+    recipe: RecipeRecord | None
+    lineage: Sequence[Parent]
+    changes: str
+    benchmark: str
+
+
 def make_manifest(
     schema: Schema,
     parts: Sequence[Part],
     objects: Iterable[StoredObject],
     *,
-    name: str,
-    version: str,
-    container: Container,
+    container: Container = "zarr",
     non_finite: dict[str, int],
     outside: Mapping[str, Outside] | None = None,
-    description: str = "",
-    license: str = "",  # noqa: A002 (the word of the manifest)
-    environment: EnvironmentRecord | None = None,
-    behavior_policy: str = "",
-    recipe: RecipeRecord | None = None,
-    lineage: Sequence[Parent] = (),
-    changes: str = "",
-    benchmark: str = "",
+    **facts: Unpack[Facts],
 ) -> Manifest:
-    """Return the manifest of a version that consists of these parts.
+    """Return the manifest of a version that consists of these parts, at least one, in order.
 
-    Args:
-        schema: Columns of every part.
-        parts: At least one, in order.
-        objects: All files, with paths inside the version's folder, in any order.
-        name: Name without version.
-        version: Content version.
-        container: How objects hold columns.
-        non_finite: How many numbers of a column are not finite; columns without any are left out.
-        outside: Which numbers of a column are outside their Box; columns without any are left out.
-        description: What the data are.
-        license: SPDX identifier.
-        environment: What recorded the data.
-        behavior_policy: What chose the actions.
-        recipe: What built the data.
-        lineage: Datasets that this one was derived from.
-        changes: What is new since the previous version.
-        benchmark: Name of the benchmark's dataset whose references hold for it.
+    Objects are all files, with paths inside the version's folder, in any order. `non_finite` and `outside`
+    leave out the columns that have no such numbers. The other fields are explained at `Manifest`.
     """
     return Manifest(
         manifest_version=MANIFEST_VERSION,
-        name=name,
-        version=version,
-        description=description,
-        license=license,
+        name=facts["name"],
+        version=facts["version"],
+        description=facts.get("description", ""),
+        license=facts.get("license", ""),
         container=container,
         format_version=STORE_FORMAT,
         total_episodes=sum(part.episodes for part in parts),
         total_steps=sum(part.steps for part in parts),
         observation_space=space_to_json(schema.observation_space),
         action_space=space_to_json(schema.action_space),
-        environment=environment,
-        behavior_policy=behavior_policy,
-        recipe=recipe,
-        lineage=list(lineage),
+        environment=facts.get("environment"),
+        behavior_policy=facts.get("behavior_policy", ""),
+        recipe=facts.get("recipe"),
+        lineage=[*facts.get("lineage", ())],
         columns=_columns(schema, parts),
         objects=sorted(objects, key=lambda item: item.path),
         parts=list(parts) if len(parts) > 1 else [],
         variable_columns=dict(schema.variable),
         non_finite=non_finite,
         outside_bounds=dict(outside or {}),
-        changes=changes,
-        benchmark=benchmark,
+        changes=facts.get("changes", ""),
+        benchmark=facts.get("benchmark", ""),
     )
 
 

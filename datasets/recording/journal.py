@@ -18,10 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.base.files import (
-    sync,
-    write_durably,
-)
+from orlog.base.files import sync, write_durably
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.encoding import Encoding
@@ -84,8 +81,7 @@ def write_journal(
 def read_journal(folder: Path) -> dict[str, Any] | None:
     """Return the journal of a recording; None if nothing was acknowledged.
 
-    Raises:
-        ManifestError: it is damaged.
+    Raises ManifestError if it is damaged.
     """
     path = folder / JOURNAL
     if not path.exists():
@@ -107,9 +103,8 @@ def read_journal(folder: Path) -> dict[str, Any] | None:
 def restore(folder: Path, body: Mapping[str, Any], writer: EpisodeWriter) -> dict[str, int]:
     """Fill a new writer with the rows that a journal acknowledges; return their number by column.
 
-    Raises:
-        IntegrityError: acknowledged rows are missing or damaged.
-        SchemaError: columns were recorded with other encodings.
+    Raises IntegrityError if acknowledged rows are missing or damaged; SchemaError if columns were recorded
+    with other encodings.
     """
     writer.schema = _schema_from_json(writer.schema, body["schema"])
     specs = writer.schema.columns()
@@ -183,13 +178,8 @@ def _pending_rows(column: ColumnWriter, rows: int) -> bytes | None:
 
 def _schema_from_json(schema: Schema, body: Mapping[str, Any]) -> Schema:
     """Return the schema with the extra columns of a journal."""
-    return Schema(
-        observation_space=schema.observation_space,
-        action_space=schema.action_space,
-        reward_dtype=schema.reward_dtype,
-        extras={
-            name: ColumnSpec(name, np.dtype(dtype), tuple(shape))
-            for name, (dtype, shape) in body["extras"].items()
-        },
-        variable=body["variable"],
-    )
+    extras = {
+        name: ColumnSpec(name, np.dtype(dtype), tuple(shape))
+        for name, (dtype, shape) in body["extras"].items()
+    }
+    return dataclasses.replace(schema, extras=extras, variable=body["variable"])

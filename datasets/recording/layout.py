@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from orlog.base.files import (
-    link_or_copy,
-    make_folder,
-)
+from orlog.base.files import link_or_copy, make_folder
 from orlog.datasets.columns.bounds import merge_outside
 from orlog.datasets.reading.dataset import Dataset
-from orlog.datasets.recording.finishing import make_manifest
+from orlog.datasets.recording.finishing import Facts, make_manifest
 from orlog.datasets.store.container import WrittenPart
 from orlog.manifests.manifest import Container, Manifest, StoredObject, part_folder, parts_of
 
@@ -24,19 +20,13 @@ def lay_out_version(
     *,
     container: Container,
     base: Dataset | None,
-    facts: Mapping[str, Any],
+    facts: Facts,
 ) -> tuple[Manifest, list[StoredObject]]:
-    """Fill the folder of a version; return its manifest and its new objects.
+    """Fill the new folder `store` of a version; return its manifest and its new objects.
 
-    Files are linked, not moved: a kill before the version is in place leaves the recording whole.
-
-    Args:
-        recorded: Folder of the recorded part.
-        written: The recorded part.
-        store: Folder of the version, which does not exist yet.
-        container: How objects hold columns.
-        base: The version that is appended to, if any.
-        facts: Further fields of the manifest as `make_manifest` takes them, with name and version.
+    `written` is the part in the folder `recorded`, and `base` the version that is appended to, if any; `facts`
+    are the other fields that `make_manifest` takes. Files are linked, not moved: a kill before the version is
+    in place leaves the recording whole.
     """
     before = None if base is None else base.manifest
     parts = [] if before is None else parts_of(before)

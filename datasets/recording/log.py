@@ -45,15 +45,10 @@ class EpisodeLog:
         self._bytes = 0
 
     def start(self, number: int, *, whole: bool) -> None:
-        """Continue the journal of this number.
+        """Continue the journal of this number, if the next rows start a whole episode.
 
-        Args:
-            number: The journal's number.
-            whole: Whether the next rows start an episode; otherwise its first rows are in no log,
-                and another journal is needed when it ends.
-
-        Raises:
-            StorageError: the file cannot be made.
+        Otherwise its first rows are in no log, and another journal is needed when it ends. Raises StorageError
+        if the file cannot be made.
         """
         self.close()
         if whole:
@@ -64,8 +59,7 @@ class EpisodeLog:
     def write(self, block: Block) -> None:
         """Add a block, if the log has a journal to continue.
 
-        Raises:
-            StorageError: the disk is full; the log then ends before this block.
+        Raises StorageError if the disk is full; the log then ends before this block.
         """
         if self._file is None:
             return
@@ -111,8 +105,7 @@ def logged_episodes(folder: Path, number: int) -> Iterator[list[Block]]:
     A last block that was being written when the process ended, and an episode without its end, are
     left out.
 
-    Raises:
-        StorageError: the file cannot be read.
+    Raises StorageError if the file cannot be read.
     """
     path = folder / f"episodes-{number}"
     if not path.exists():

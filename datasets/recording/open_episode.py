@@ -37,7 +37,6 @@ class OpenEpisode:
         rows: Keeps observations, actions and rewards, if the first two are rows of numbers and nothing
             else is recorded; else None.
         flags: Termination and truncation of the last step.
-        wants_more: Whether anything else is recorded of a step.
         with_log_probs: Whether each action comes with its log-probability.
     """
 
@@ -55,25 +54,19 @@ class OpenEpisode:
     ) -> None:
         """Hold nothing yet.
 
-        Args:
-            writer: Where steps are written.
-            observation_space: Space of observations.
-            action_space: Space of actions.
-            infos: Names in the info of each step that are kept.
-            action_log_probs: Whether each action comes with its log-probability.
-            state: Whether each step comes with the simulator's state.
-            keeps_options: Whether the options of resets are kept.
-            environment: Which one of a vector it is of, for errors.
+        `infos` are names in the info of each step that are kept, `action_log_probs` and `state` say what each
+        action and step come with, `keeps_options` whether the options of resets are kept, and `environment`
+        which one of a vector it is of, for errors.
         """
         self._writer = writer
         self._environment = environment
         self.spaces = observation_space, action_space
         self._names = tuple(infos)
         self.with_log_probs = action_log_probs
-        self.wants_more = bool(infos) or action_log_probs or state
+        wants_more = bool(infos) or action_log_probs or state
         boxes = [space for space in self.spaces if isinstance(space, spaces.Box)]
         are_rows = len(boxes) == 2 and all(len(box.shape) == 1 for box in boxes)
-        self.rows = make_rows(*boxes) if are_rows and not self.wants_more else None
+        self.rows = make_rows(*boxes) if are_rows and not wants_more else None
         self._keeps_options = keeps_options
         self.copied_observation = _copier(observation_space, self._misfit("observation", 0, ""))
         advice = "; convert it before the step, for example with .astype"
@@ -92,25 +85,12 @@ class OpenEpisode:
         """Number of steps held."""
         return len(self._rewards) if self.rows is None else len(self.rows)
 
-    def of_environment(self, number: int) -> OpenEpisode:
-        """Return one like this, for an environment of a vector."""
-        return OpenEpisode(
-            self._writer,
-            *self.spaces,
-            infos=self._names,
-            action_log_probs=self.with_log_probs,
-            state=self.wants_more,
-            keeps_options=self._keeps_options,
-            environment=number,
-        )
-
     def start(
         self, observation: Any, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
         """Start from the observation of a reset; steps of an earlier episode must have ended.
 
-        Raises:
-            SchemaError: something does not fit or cannot be kept.
+        Raises SchemaError if something does not fit or cannot be kept.
         """
         text = options_to_text(options)
         if text and not self._keeps_options:
@@ -137,29 +117,28 @@ class OpenEpisode:
     ) -> None:
         """Add a step: the action, as `copied_action` returns it, and what `step` returned.
 
-        Raises:
-            SchemaError: something does not fit; nothing is added.
+        Raises SchemaError if something does not fit; nothing is added.
         """
         if self.rows is not None:
             self.rows.keep_action(action)
             self.add_result(result)
             return
-        observation, reward, terminated, truncated, info = result
-        after = self.copied_observation(observation)
-        number = self.checked_reward(reward)
-        self.check_flags(terminated, truncated)
-        if self.wants_more:
-            self._add_more(info, state, log_prob)
+        after, number = self._checked(result)
+        if self._names:
+            self._infos.append(self._picked(result[4]))
+        if state is not None:
+            self._states.append(state)
+        if log_prob is not None:
+            self._log_probs.append(log_prob)
         self._keep_observation(after)
         self._keep_action(action)
         self._rewards.append(number)
-        self.flags = terminated, truncated
+        self.flags = result[2], result[3]
 
     def set_flags(self, terminated: Any, truncated: Any) -> None:
         """Note the flags of the step that was added last.
 
-        Raises:
-            SchemaError: one is NaN.
+        Raises SchemaError if one is NaN.
         """
         self.check_flags(terminated, truncated, added=1)
         self.flags = terminated, truncated
@@ -169,14 +148,8 @@ class OpenEpisode:
     ) -> None:
         """Refuse flags of a step that is added next, or of which `added` is 1 if it was added.
 
-        Args:
-            terminated: Whether the task ended.
-            truncated: Whether the episode was cut off.
-            added: How many steps before the next one the step is.
-            agent: Whose flags they are, where there are several agents.
-
-        Raises:
-            SchemaError: one is NaN, which is no end and no step that goes on either.
+        Raises SchemaError if one is NaN, which is no end and no step that goes on either; it names the agent
+        where there are several.
         """
         if terminated != terminated or truncated != truncated:
             raise SchemaError(
@@ -185,14 +158,9 @@ class OpenEpisode:
             )
 
     def checked_reward(self, reward: Any, *, agent: object = None) -> Any:
-        """Return the reward of the next step as a number.
+        """Return the reward of the next step as a number; errors name the agent where there are several.
 
-        Args:
-            reward: What the environment gave.
-            agent: Whose reward it is, where there are several agents.
-
-        Raises:
-            SchemaError: it is not one number, or an integer that float64 does not hold.
+        Raises SchemaError if it is not one number, or an integer that float64 does not hold.
         """
         if type(reward) in _FLOATS:
             return reward
@@ -210,44 +178,33 @@ class OpenEpisode:
     def add_result(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
         """Add what `step` returned to an action that `rows` keeps.
 
-        Raises:
-            SchemaError: something does not fit; nothing is added.
+        Raises SchemaError if something does not fit; nothing is added.
         """
         assert self.rows is not None
-        observation, reward, terminated, truncated, info = result
-        after = self.copied_observation(observation)
-        number = self.checked_reward(reward)
-        self.check_flags(terminated, truncated)
+        after, number = self._checked(result)
+        _, _, terminated, truncated, info = result
         if type(number) not in _FLOATS:
             self._other_rewards[self.steps] = number
             number = 0.0
         self.rows.keep_result((after, number, terminated, truncated, info), 0)
         self.flags = terminated, truncated
 
-    def _add_more(
-        self,
-        info: Mapping[str, Any],
-        state: Mapping[str, np.ndarray] | None,
-        log_prob: float | None,
-    ) -> None:
-        """Add what is recorded of a step on request.
+    def _checked(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> tuple[Any, Any]:
+        """Return a copy of the observation that `step` returned, and the reward as a number.
 
-        Raises:
-            SchemaError: the info lacks a value; nothing is added.
+        Raises SchemaError if something does not fit.
         """
-        if self._names:
-            self._infos.append(self._picked(info))
-        if state is not None:
-            self._states.append(state)
-        if log_prob is not None:
-            self._log_probs.append(log_prob)
+        observation, reward, terminated, truncated, _ = result
+        after = self.copied_observation(observation)
+        number = self.checked_reward(reward)
+        self.check_flags(terminated, truncated)
+        return after, number
 
     def end(self) -> None:
         """Write the steps and end the episode; an episode without steps is forgotten.
 
-        Raises:
-            SchemaError: the steps do not fit those of earlier episodes.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the steps do not fit those of earlier episodes; StorageError if the disk is
+        full; finished episodes are kept.
         """
         metadata = {"options": self._options} if self._keeps_options else {}
         if self._written == 0 and self.steps > 0:
@@ -262,9 +219,8 @@ class OpenEpisode:
     def write_steps(self) -> None:
         """Write the steps so far; the writer then waits for the rest of this episode.
 
-        Raises:
-            SchemaError: the steps do not fit those of earlier episodes.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the steps do not fit those of earlier episodes; StorageError if the disk is
+        full; finished episodes are kept.
         """
         steps = self.steps
         if steps > 0:

@@ -24,10 +24,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.reading.restoring import Simulator, simulator_of
-from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode
-from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.recording.collector import Collector, start_recording
+from orlog.datasets.recording.open_episode import LOG_PROBS
 from orlog.errors import SchemaError, wrong_type
 from orlog.manifests.columns import can_be_named
 
@@ -70,7 +68,11 @@ def record_parallel(
                 f"{name}: agent {agent!r} cannot name a column: expected letters, digits, '_', '-' "
                 "and '.'."
             )
-    writer, episode = start_recording(
+    blanks = [
+        {key: _blank(space(agent)) for key, agent in agents.items()}
+        for space in (env.observation_space, env.action_space)
+    ]
+    collector = start_recording(
         name,
         spaces.Dict({key: env.observation_space(agent) for key, agent in agents.items()}),
         spaces.Dict({key: env.action_space(agent) for key, agent in agents.items()}),
@@ -81,11 +83,11 @@ def record_parallel(
             for column in (*_COLUMNS, *infos, *([LOG_PROBS] if action_log_probs else []))
         ],
         action_log_probs=action_log_probs,
-        state=state,
+        simulated=[env] if state else [],
         append=append,
         options=options,
     )
-    return ParallelRecorder(env, writer, episode, agents, infos=infos, state=state)
+    return ParallelRecorder(env, collector, agents, blanks, infos)
 
 
 class ParallelRecorder:
@@ -99,29 +101,18 @@ class ParallelRecorder:
     def __init__(
         self,
         env: Any,
-        writer: DatasetWriter,
-        episode: OpenEpisode,
+        collector: Collector,
         agents: Mapping[str, Any],
-        *,
+        blanks: Sequence[Mapping[str, Any]],
         infos: Sequence[str],
-        state: bool,
     ) -> None:
         """Wrap an environment; `record_parallel` has made the rest."""
         self.env = env
-        self.writer = writer
-        self._episode = episode
+        self.writer = collector.writer
+        self._collector = collector
         self._agents = agents
         self._infos = infos
-        self._with_state = state
-        self._simulator: Simulator | None = None
-        self._blank_observations = {
-            key: _blank(env.observation_space(agent)) for key, agent in agents.items()
-        }
-        self._blank_actions = {
-            key: _blank(env.action_space(agent)) for key, agent in agents.items()
-        }
-        self._running = False
-        self._closed = False
+        self._blank_observations, self._blank_actions = blanks
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the environment."""
@@ -134,17 +125,15 @@ class ParallelRecorder:
     ) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment and start an episode; a running one ends as it is.
 
-        Raises:
-            SchemaError: an observation does not fit its space, the options cannot be kept as JSON, or
-                the environment has no state that can be recorded.
+        Raises SchemaError if an observation does not fit its space, the options cannot be kept as JSON, or
+        the environment has no state that can be recorded.
         """
-        self._running = False
-        self._episode.end()
+        collector = self._collector
+        collector.end()
         observations, infos = self.env.reset(seed=seed, options=options)
-        if self._with_state:
-            self._simulator = simulator_of(self.env)
-        self._episode.start(self._of_all(observations, self._blank_observations), seed, options)
-        self._running = True
+        first = self._of_all(observations, self._blank_observations)
+        collector.start(0, first, seed, options)
+        collector.running = True
         return observations, infos
 
     def step(
@@ -152,66 +141,51 @@ class ParallelRecorder:
     ) -> tuple[dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any], dict[Any, Any]]:
         """Step the environment and record what happened.
 
-        Raises:
-            SchemaError: the episode has ended, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the episode has ended, or something does not fit; StorageError if the disk is
+        full; finished episodes are kept.
         """
-        if not self._running:
-            raise SchemaError(
-                f"{self._episode.where()}: no episode is running; call env.reset() first."
-            )
+        collector = self._collector
+        episode = collector.episodes[0]
+        collector.check_running()
         acting = [key for key, agent in self._agents.items() if agent in self.env.agents]
-        kept = self._episode.copied_action(self._of_all(actions, self._blank_actions))
+        kept = episode.copied_action(self._of_all(actions, self._blank_actions))
         log_probs, log_prob = self._log_probs(action_log_probs, acting)
-        state = None if self._simulator is None else self._simulator.read()
-        # After an error, nobody knows whether the actions were taken: the episode ends before them.
-        self._running = False
+        state = collector.state(0)
+        collector.running = False
         result = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = result
         columns = {**log_probs, **self._info_columns(infos, acting)}
+        total, terminated, truncated = 0.0, False, False
         for key, agent in self._agents.items():
-            acts, reward = key in acting, 0.0
+            acts = key in acting
+            got = 0.0, False, False
             if acts:
-                reward = float(self._episode.checked_reward(rewards[agent], agent=agent))
-                self._episode.check_flags(terminations[agent], truncations[agent], agent=agent)
-            columns[f"agents/{key}/acts"] = acts
-            columns[f"agents/{key}/rewards"] = reward
-            columns[f"agents/{key}/terminations"] = acts and bool(terminations[agent])
-            columns[f"agents/{key}/truncations"] = acts and bool(truncations[agent])
+                reward = float(episode.checked_reward(rewards[agent], agent=agent))
+                episode.check_flags(terminations[agent], truncations[agent], agent=agent)
+                got = reward, bool(terminations[agent]), bool(truncations[agent])
+            columns |= {
+                f"agents/{key}/{name}": value
+                for name, value in zip(_COLUMNS, (acts, *got), strict=True)
+            }
+            total += got[0]
+            terminated, truncated = terminated or got[1], truncated or got[2]
         ended = not self.env.agents
-        self._episode.add(
-            kept,
-            (
-                self._of_all(observations, self._blank_observations),
-                sum(columns[f"agents/{key}/rewards"] for key in self._agents),
-                ended and any(columns[f"agents/{key}/terminations"] for key in self._agents),
-                ended and any(columns[f"agents/{key}/truncations"] for key in self._agents),
-                columns,
-            ),
-            state,
-            log_prob,
-        )
-        if ended:
-            self._episode.end()
-        self._running = not ended
+        seen = self._of_all(observations, self._blank_observations)
+        of_all = seen, total, ended and terminated, ended and truncated, columns
+        collector.add(0, kept, of_all, state, log_prob, ended=ended)
+        collector.running = not ended
         return observations, rewards, terminations, truncations, infos
 
     def episode_starts_from(self, observation: Any) -> None:
         """Let the episode start from this observation; `Dataset.restore` has put its state back."""
-        self._episode.start(observation)
+        self._collector.episodes[0].start(observation)
 
     def close(self) -> None:
         """End the version and close the environment; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
-        try:
-            if not self._closed:
-                self._closed, self._running = True, False
-                close_writer(self.writer, [self._episode])
-        finally:
-            self.env.close()
+        self._collector.close(self.env.close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -219,9 +193,7 @@ class ParallelRecorder:
 
     def __exit__(self, *raised: object) -> Literal[False]:
         """End the version; after an error, keep the finished episodes for `resume=True`."""
-        if raised[0] is not None and not self._closed:
-            self._closed, self._running = True, False
-            stop_writer(self.writer)
+        self._collector.keep_after(raised[0])
         self.close()
         return False
 
@@ -233,14 +205,13 @@ class ParallelRecorder:
         self, given: Mapping[Any, float] | None, acting: Sequence[str]
     ) -> tuple[dict[str, float], float | None]:
         """Return the log-probability of each agent's action by column, and their sum."""
-        if (given is None) is self._episode.with_log_probs:
-            raise self._episode.wrong_log_prob()
+        self._collector.check_log_probs(given)
         if given is None:
             return {}, None
         missing = [key for key in acting if self._agents[key] not in given]
         if missing:
             raise SchemaError(
-                f"{self._episode.where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
+                f"{self._collector.episodes[0].where()}: action_log_probs lacks agent {missing[0]!r}, which acts."
             )
         of_agents = {key: float(given[self._agents[key]]) for key in acting}
         columns = {f"agents/{key}/{LOG_PROBS}": of_agents.get(key, 0.0) for key in self._agents}

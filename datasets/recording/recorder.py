@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, SupportsFloat
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 
-from orlog.datasets.columns.values import space_columns
-from orlog.datasets.reading.given import as_dataset
-from orlog.datasets.reading.restoring import STATE, Simulator, simulator_of
-from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode
+from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.recording.collector import Collector, start_recording
 from orlog.datasets.recording.rows import Rows
-from orlog.datasets.recording.writer import DatasetWriter
-from orlog.errors import (
-    IntegrityError,
-    SchemaError,
-    StorageError,
-    VersionExistsError,
-    clause,
-    wrong_type,
-)
+from orlog.errors import wrong_type
 from orlog.manifests.spaces import storable_space
 
 BLOCK_STEPS = 1024
@@ -68,18 +56,18 @@ def record(
     """
     if not isinstance(env, gymnasium.Env):
         raise wrong_type("env", "an environment made by gymnasium.make", env)
-    writer, episode = start_recording(
+    collector = start_recording(
         name,
         env.observation_space,
         env.action_space,
         env.spec,
         infos=infos,
         action_log_probs=action_log_probs,
-        state=state,
+        simulated=[env] if state else [],
         append=append,
         options=options,
     )
-    return Recorder(env, writer, episode, state=state)
+    return Recorder(env, collector)
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -89,42 +77,29 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         writer: The writer of the version, which knows its name, folder and totals.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        writer: DatasetWriter,
-        episode: OpenEpisode,
-        *,
-        state: bool,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], collector: Collector) -> None:
         """Wrap an environment; `record` has made the rest."""
         super().__init__(env)
-        self.writer = writer
-        self._episode = episode
-        self._with_state = state
-        self._simulator: Simulator | None = None
-        self._block_steps = _steps_in_memory(env)
-        self._running = False
-        self._closed = False
-        if episode.rows is not None:
-            self.step = _plain_step(self, episode, episode.rows)  # type: ignore[method-assign]
+        self.writer = collector.writer
+        self._collector = collector
+        collector.block_steps = block_steps = _steps_in_memory(env)
+        rows = collector.episodes[0].rows
+        if rows is not None:
+            self.step = _plain_step(self, collector, rows, block_steps)  # type: ignore[method-assign]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and start an episode; a running one ends as it is.
 
-        Raises:
-            SchemaError: the observation does not fit its space, the options cannot be kept as JSON,
-                or the environment has no state that can be recorded.
+        Raises SchemaError if the observation does not fit its space, the options cannot be kept as JSON, or
+        the environment has no state that can be recorded.
         """
-        self._running = False
-        self._episode.end()
+        collector = self._collector
+        collector.end()
         observation, info = self.env.reset(seed=seed, options=options)
-        if self._with_state:
-            self._simulator = simulator_of(self.env)
-        self._episode.start(observation, seed, options)
-        self._running = True
+        collector.start(0, observation, seed, options)
+        collector.running = True
         return observation, info
 
     def step(
@@ -132,48 +107,32 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and record what happened.
 
-        Raises:
-            SchemaError: the episode has ended, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if the episode has ended, or something does not fit; StorageError if the disk is
+        full; finished episodes are kept.
         """
-        episode = self._episode
-        if not self._running:
-            raise SchemaError(f"{episode.where()}: no episode is running; call env.reset() first.")
-        kept = episode.copied_action(action)
-        state = None
-        if (action_log_prob is None) is episode.with_log_probs:
-            raise episode.wrong_log_prob()
-        if self._simulator is not None:
-            state = self._simulator.read()
-        # After an error, nobody knows whether the action was taken: the episode ends before it.
-        self._running = False
+        collector = self._collector
+        collector.check_running()
+        kept = collector.episodes[0].copied_action(action)
+        collector.check_log_probs(action_log_prob)
+        state = collector.state(0)
+        collector.running = False
         result = self.env.step(action)
-        episode.add(kept, result, state, action_log_prob)
         _, _, terminated, truncated, _ = result
-        if terminated or truncated:
-            episode.end()
-            return result
-        if episode.steps >= self._block_steps:
-            episode.write_steps()
-        self._running = True
+        ended = bool(terminated or truncated)
+        collector.add(0, kept, result, state, action_log_prob, ended=ended)
+        collector.running = not ended
         return result
 
     def episode_starts_from(self, observation: Any) -> None:
         """Let the episode start from this observation; `Dataset.restore` has put its state back."""
-        self._episode.start(observation)
+        self._collector.episodes[0].start(observation)
 
     def close(self) -> None:
         """End the version and close the environment; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
-        try:
-            if not self._closed:
-                self._closed, self._running = True, False
-                close_writer(self.writer, [self._episode])
-        finally:
-            super().close()
+        self._collector.close(super().close)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -181,9 +140,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __exit__(self, *raised: object) -> Literal[False]:
         """End the version; after an error, keep the finished episodes for `resume=True`."""
-        if raised[0] is not None and not self._closed:
-            self._closed, self._running = True, False
-            stop_writer(self.writer)
+        self._collector.keep_after(raised[0])
         self.close()
         return False
 
@@ -192,17 +149,19 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return f"<Recorder of {self.env} with {self.writer!r}>"
 
 
-def _plain_step(recorder: Recorder, episode: OpenEpisode, rows: Rows) -> Callable[..., Any]:
+def _plain_step(
+    recorder: Recorder, collector: Collector, rows: Rows, block_steps: int
+) -> Callable[..., Any]:
     """Return `Recorder.step` for rows of numbers and nothing else: the same, in fewer and quicker lookups.
 
     Names of a function around it are found more quickly than attributes, and each line costs a good part of
     what recording costs.
     """
     keep_action, keep_result = rows.keep_action, rows.keep_result
-    block_steps, env = recorder._block_steps, recorder.env
+    episode, env = collector.episodes[0], recorder.env
 
     def step(action: Any, *, action_log_prob: float | None = None) -> Any:
-        if not recorder._running or action_log_prob is not None:
+        if not collector.running or action_log_prob is not None:
             return Recorder.step(recorder, action, action_log_prob=action_log_prob)
         if not keep_action(action):
             keep_action(episode.copied_action(action))
@@ -215,105 +174,18 @@ def _plain_step(recorder: Recorder, episode: OpenEpisode, rows: Rows) -> Callabl
                 episode.add_result(result)
             _, _, terminated, truncated, _ = result
             if terminated or truncated:
-                recorder._running = False
+                collector.running = False
                 episode.set_flags(terminated, truncated)
                 episode.end()
             elif len(rows) >= block_steps:
                 episode.write_steps()
         except BaseException:
             # Nobody knows whether the action was taken: the episode ends before it.
-            recorder._running = False
+            collector.running = False
             raise
         return result
 
     return step
-
-
-def start_recording(
-    name: str,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    environment: EnvSpec | None,
-    *,
-    infos: Sequence[str],
-    action_log_probs: bool,
-    state: bool,
-    append: bool,
-    options: Mapping[str, Any],
-) -> tuple[DatasetWriter, OpenEpisode]:
-    """Return the writer of a version and its first episode; see `record`."""
-    if isinstance(infos, str) or not all(isinstance(one, str) for one in infos):
-        raise wrong_type("infos", "a list of names", infos)
-    observation_space, action_space = (
-        storable_space(observation_space),
-        storable_space(action_space),
-    )
-    keeps_options = True
-    if append:
-        base = as_dataset(name)
-        found = {one.removeprefix("infos/") for one in base.schema.extras if "infos/" in one}
-        given = {*infos, *([LOG_PROBS] if action_log_probs else [])}
-        for kind, space in (("observation", observation_space), ("action", action_space)):
-            recorded = getattr(base, f"{kind}_space")
-            _check_append(base.name, f"{kind}_space", recorded, space)
-        _check_append(
-            base.name, "infos", {one for one in found if not one.startswith(STATE)}, given
-        )
-        _check_append(base.name, "state", any(one.startswith(STATE) for one in found), state)
-        keeps_options = "episodes/options" in base.schema.extras
-        writer = DatasetWriter.append(base, keep_every_episode=True, **options)
-    else:
-        try:
-            writer = DatasetWriter(
-                name,
-                observation_space=observation_space,
-                action_space=action_space,
-                keep_every_episode=True,
-                **{"environment": environment, **options},
-            )
-        except VersionExistsError as error:
-            raise VersionExistsError(
-                f"{clause(error)}; or give append=True, which adds episodes to the newest version."
-            ) from error
-    episode = OpenEpisode(
-        writer,
-        observation_space,
-        action_space,
-        infos=infos,
-        action_log_probs=action_log_probs,
-        state=state,
-        keeps_options=keeps_options,
-    )
-    return writer, episode
-
-
-def close_writer(writer: DatasetWriter, episodes: Sequence[OpenEpisode]) -> None:
-    """End running episodes as they are, then the version; without any episode, write none."""
-    try:
-        for episode in episodes:
-            episode.end()
-        if writer.total_episodes > 0:
-            writer.finish()
-    finally:
-        writer.close()
-
-
-def stop_writer(writer: DatasetWriter) -> None:
-    """Stop without ending the version; finished episodes are kept for `resume=True`."""
-    try:
-        if writer.total_episodes > 0:
-            with contextlib.suppress(StorageError, IntegrityError):
-                writer.checkpoint()
-    finally:
-        writer.close()
-
-
-def _check_append(name: str, what: str, recorded: object, given: object) -> None:
-    if recorded != given:
-        raise SchemaError(
-            f"{name}: append=True needs the same {what} as its newest version, which has "
-            f"{recorded}, found {given}; record a new dataset under another name."
-        )
 
 
 def _steps_in_memory(env: gymnasium.Env[Any, Any]) -> int:

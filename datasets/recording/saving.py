@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orlog.base.files import (
-    storage_errors,
-    unfinished_folder,
-)
+from orlog.base.files import storage_errors, unfinished_folder
 from orlog.datasets.home.folders import datasets_folder, version_folder
 from orlog.datasets.home.meaning import check_unchanged, check_unused
 from orlog.datasets.reading.dataset import Dataset
@@ -16,11 +13,7 @@ from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.recording.finishing import finish_version, make_manifest, refuse_existing
 from orlog.datasets.store.container import WrittenPart
-from orlog.manifests.manifest import (
-    MANIFEST_FILE,
-    Container,
-    Parent,
-)
+from orlog.manifests.manifest import MANIFEST_FILE, Container, Parent
 from orlog.manifests.names import parse_name
 
 

@@ -13,17 +13,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, cast
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
 from orlog.datasets.columns.summaries import summary
-from orlog.datasets.reading.restoring import simulator_of
-from orlog.datasets.recording.open_episode import OpenEpisode
-from orlog.datasets.recording.recorder import close_writer, start_recording, stop_writer
-from orlog.datasets.recording.writer import DatasetWriter
+from orlog.datasets.recording.collector import Collector, start_recording
 from orlog.errors import SchemaError, wrong_type
 
 
@@ -60,18 +56,19 @@ def record_vector(
             f'{name}: envs.metadata["autoreset_mode"] must be an AutoresetMode of Gymnasium, found '
             f"{mode!r}; only with it is known where episodes start."
         )
-    writer, episode = start_recording(
+    collector = start_recording(
         name,
         envs.single_observation_space,
         envs.single_action_space,
         _spec_of(envs.unwrapped),
         infos=infos,
         action_log_probs=action_log_probs,
-        state=state,
+        simulated=simulated if state and simulated else [],
         append=append,
         options=options,
+        count=envs.num_envs,
     )
-    return VectorRecorder(envs, writer, episode, mode, simulated if state else None)
+    return VectorRecorder(envs, collector, mode)
 
 
 class VectorRecorder(VectorWrapper):
@@ -82,22 +79,14 @@ class VectorRecorder(VectorWrapper):
     """
 
     def __init__(
-        self,
-        envs: VectorEnv[Any, Any, Any],
-        writer: DatasetWriter,
-        episode: OpenEpisode,
-        mode: AutoresetMode,
-        simulated: Sequence[gymnasium.Env[Any, Any]] | None,
+        self, envs: VectorEnv[Any, Any, Any], collector: Collector, mode: AutoresetMode
     ) -> None:
         """Wrap a vector environment; `record_vector` has made the rest."""
         super().__init__(envs)
-        self.writer = writer
-        self._episodes = [episode.of_environment(number) for number in range(envs.num_envs)]
+        self.writer = collector.writer
+        self._collector = collector
         self._mode = mode
-        self._simulated = simulated
         self._ended = np.zeros(envs.num_envs, np.bool_)
-        self._running = False
-        self._closed = False
 
     def reset(
         self,
@@ -107,23 +96,18 @@ class VectorRecorder(VectorWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of `options["reset_mask"]`; running episodes end there.
 
-        Raises:
-            SchemaError: an observation does not fit its space, or options cannot be kept as JSON.
+        Raises SchemaError if an observation does not fit its space, or options cannot be kept as JSON.
         """
         # Gymnasium takes the mask out of the given options.
         kept = None if options is None else {**options}
         mask = None if kept is None else kept.pop("reset_mask", None)
-        chosen = np.ones(len(self._episodes), np.bool_) if mask is None else np.array(mask)
-        running, self._running = self._running or bool(chosen.all()), False
-        for index in np.flatnonzero(chosen).tolist():
-            self._episodes[index].end()
+        chosen = np.ones(self.num_envs, np.bool_) if mask is None else np.array(mask)
+        running = self._collector.running or bool(chosen.all())
+        self._collector.end(np.flatnonzero(chosen).tolist())
         observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type] # lists too
-        seeds = _seeds(seed, len(self._episodes))
-        for index, observation in enumerate(iterate(self.env.observation_space, observations)):
-            if chosen[index]:
-                self._episodes[index].start(observation, seeds[index], kept or None)
+        self._start(chosen, observations, _seeds(seed, self.num_envs), kept or None)
         self._ended &= ~chosen
-        self._running = running
+        self._collector.running = running
         return observations, infos
 
     def step(
@@ -131,47 +115,43 @@ class VectorRecorder(VectorWrapper):
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and record what happened.
 
-        Raises:
-            SchemaError: an episode has ended and was not reset, or something does not fit.
-            StorageError: the disk is full; finished episodes are kept.
+        Raises SchemaError if an episode has ended and was not reset, or something does not fit; StorageError
+        if the disk is full; finished episodes are kept.
         """
-        first = self._episodes[0]
-        if not self._running:
-            raise SchemaError(f"{first.where()}: no episode is running; call envs.reset() first.")
+        collector = self._collector
+        collector.check_running("envs")
         if self._mode is AutoresetMode.DISABLED and self._ended.any():
             raise SchemaError(
-                f"{first.where()}: the episodes of environments {np.flatnonzero(self._ended).tolist()} "
-                'have ended; reset them with envs.reset(options={"reset_mask": ..}) before the step.'
+                f"{collector.episodes[0].where()}: the episodes of environments "
+                f"{np.flatnonzero(self._ended).tolist()} have ended; reset them with "
+                'envs.reset(options={"reset_mask": ..}) before the step.'
             )
-        if (action_log_probs is None) is first.with_log_probs:
-            raise first.wrong_log_prob()
+        collector.check_log_probs(action_log_probs)
         acting = np.flatnonzero(~self._ended).tolist()
         given = list(iterate(self.env.action_space, actions))
-        kept = {index: self._episodes[index].copied_action(given[index]) for index in acting}
+        kept = {index: collector.episodes[index].copied_action(given[index]) for index in acting}
         log_probs = [None] * len(given) if action_log_probs is None else [*action_log_probs]
-        states = self._states(acting)
-        # After an error, nobody knows which actions were taken: all episodes end before them.
-        self._running = False
+        states = {index: collector.state(index) for index in acting}
+        collector.running = False
         result = self.env.step(actions)
-        rows = self._rows(result, acting)
-        for index in acting:
-            self._episodes[index].add(kept[index], rows[index], states.get(index), log_probs[index])
-        self._start_next(result, acting)
-        self._running = True
+        ended = np.zeros(self.num_envs, np.bool_)
+        for index, row in self._rows(result, acting).items():
+            ended[index] = row[2] or row[3]
+            collector.add(
+                index, kept[index], row, states[index], log_probs[index], ended=ended[index]
+            )
+        started = ended if self._mode is AutoresetMode.SAME_STEP else self._ended
+        self._start(started, result[0], _seeds(None, self.num_envs))
+        self._ended = ended & ~started
+        collector.running = True
         return result
 
     def close(self, **kwargs: Any) -> None:
         """End the version and close the environments; without any step, no version is written.
 
-        Raises:
-            StorageError: the disk is full; finished episodes are kept for `resume=True`.
+        Raises StorageError if the disk is full; finished episodes are kept for `resume=True`.
         """
-        try:
-            if not self._closed:
-                self._closed, self._running = True, False
-                close_writer(self.writer, self._episodes)
-        finally:
-            super().close(**kwargs)
+        self._collector.close(lambda: super(VectorRecorder, self).close(**kwargs))
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -179,9 +159,7 @@ class VectorRecorder(VectorWrapper):
 
     def __exit__(self, *raised: object) -> Literal[False]:
         """End the version; after an error, keep the finished episodes for `resume=True`."""
-        if raised[0] is not None and not self._closed:
-            self._closed, self._running = True, False
-            stop_writer(self.writer)
+        self._collector.keep_after(raised[0])
         self.close()
         return False
 
@@ -189,25 +167,32 @@ class VectorRecorder(VectorWrapper):
         """Return the environment and what was recorded so far."""
         return f"<VectorRecorder of {self.env} with {self.writer!r}>"
 
-    def _states(self, acting: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-        if self._simulated is None:
-            return {}
-        return {index: simulator_of(self._simulated[index]).read() for index in acting}
+    def _start(
+        self,
+        chosen: np.ndarray,
+        observations: Any,
+        seeds: Sequence[int | None],
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start the episodes of environments that were reset."""
+        if chosen.any():
+            for index, one in enumerate(iterate(self.env.observation_space, observations)):
+                if chosen[index]:
+                    self._collector.start(index, one, seeds[index], options)
 
     def _rows(self, result: tuple[Any, ...], acting: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         """Return what the own step of each environment that acts returned.
 
-        Raises:
-            SchemaError: there is not one reward and flag for each environment, a reward is no number, a
-                flag is NaN, or the last observation of an episode is not known.
+        Raises SchemaError if there is not one reward and flag for each environment, a reward is no number, a
+        flag is NaN, or the last observation of an episode is not known.
         """
         observations, rewards, terminations, truncations, infos = result
-        count = len(self._episodes)
+        episodes, count = self._collector.episodes, self.num_envs
         named = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
         for name, values in named.items():
             if np.ndim(values) == 0 or len(values) != count:
                 raise SchemaError(
-                    f"{self._episodes[0].where()}: expected {name} of {count} environments, found "
+                    f"{episodes[0].where()}: expected {name} of {count} environments, found "
                     f"{summary(values)}; correct the vector environment."
                 )
         rows = {}
@@ -215,14 +200,14 @@ class VectorRecorder(VectorWrapper):
             if index not in acting:
                 continue
             # Before any step is added, so that this step of no other environment is kept.
-            self._episodes[index].checked_reward(rewards[index])
-            self._episodes[index].check_flags(terminations[index], truncations[index])
+            episodes[index].checked_reward(rewards[index])
+            episodes[index].check_flags(terminations[index], truncations[index])
             info = infos
             ended = terminations[index] or truncations[index]
             if ended and self._mode is AutoresetMode.SAME_STEP:
                 if infos.get("final_obs") is None or infos["final_obs"][index] is None:
                     raise SchemaError(
-                        f"{self._episodes[index].where()}: infos has no final_obs for it, so its last "
+                        f"{episodes[index].where()}: infos has no final_obs for it, so its last "
                         "observation is not known; use another autoreset mode."
                     )
                 observation = infos["final_obs"][index]
@@ -235,21 +220,6 @@ class VectorRecorder(VectorWrapper):
                 _info_of(info, index),
             )
         return rows
-
-    def _start_next(self, result: tuple[Any, ...], acting: Sequence[int]) -> None:
-        """End episodes, and start those that this step has reset."""
-        observations, _, terminations, truncations, _ = result
-        ended = np.zeros(len(self._episodes), np.bool_)
-        for index in acting:
-            if terminations[index] or truncations[index]:
-                ended[index] = True
-                self._episodes[index].end()
-        started = ended if self._mode is AutoresetMode.SAME_STEP else self._ended
-        if started.any():
-            for index, observation in enumerate(iterate(self.env.observation_space, observations)):
-                if started[index]:
-                    self._episodes[index].start(observation)
-        self._ended = ended & ~started
 
 
 def _seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:

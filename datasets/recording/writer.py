@@ -20,56 +20,50 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import gymnasium
 import numpy as np
-from filelock import FileLock
 from gymnasium.envs.registration import EnvSpec
 
-from orlog.base.files import (
-    BusyError,
-    storage_errors,
-    sync,
-    sync_folders,
-    take_lock,
-)
+from orlog.base.files import storage_errors, sync, sync_folders
 from orlog.datasets.columns.episode import Columns, Episode
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.consent import note_environment
-from orlog.datasets.home.folders import datasets_folder, version_folder
-from orlog.datasets.home.meaning import check_unchanged, check_unused
+from orlog.datasets.home.folders import datasets_folder
+from orlog.datasets.home.meaning import check_unchanged
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given, as_dataset
 from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.datasets.recording.finishing import finish_version, make_manifest
+from orlog.datasets.recording.finishing import Facts, finish_version
 from orlog.datasets.recording.journal import read_journal, restore, schema_json, write_journal
 from orlog.datasets.recording.layout import lay_out_version
 from orlog.datasets.recording.log import EpisodeLog, logged_episodes
+from orlog.datasets.recording.starting import (
+    check_facts,
+    given_schema,
+    lock_version,
+    new_name,
+    refuse_existing_version,
+)
 from orlog.datasets.store.encoding import Encoding
-from orlog.errors import (
-    IntegrityError,
-    InvalidNameError,
-    SchemaError,
-    StorageError,
-    VersionExistsError,
-    clause,
-    wrong_type,
-)
+from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.manifests.environments import environment_record
-from orlog.manifests.manifest import (
-    Container,
-    Manifest,
-    Parent,
-    Part,
-    PartColumn,
-    manifest_from_text,
-)
-from orlog.manifests.names import parse_name, version_parts
-from orlog.manifests.spaces import storable_space
+from orlog.manifests.manifest import Container, Manifest, Parent
+from orlog.manifests.names import version_parts
 
 CHECKPOINT_SECONDS = 60.0
+
+
+class _How(NamedTuple):
+    """How a version is recorded, as `DatasetWriter` takes it."""
+
+    encodings: Mapping[str, Encoding] | None
+    resume: bool
+    discard: bool
+    checkpoint_seconds: float
+    keep_every_episode: bool
+    strict: bool
 
 
 class DatasetWriter:
@@ -142,53 +136,19 @@ class DatasetWriter:
             SchemaError: spaces are missing or cannot be stored.
             InvalidNameError: the name is invalid, or contains a version.
         """
-        for parameter, space in (
-            ("observation_space", observation_space),
-            ("action_space", action_space),
-        ):
-            if space is not None and not isinstance(space, gymnasium.Space):
-                raise wrong_type(parameter, "a space of Gymnasium", space)
-        if environment is not None and not isinstance(environment, gymnasium.Env | EnvSpec):
-            raise wrong_type("environment", "an environment made by gymnasium.make", environment)
-        if isinstance(environment, gymnasium.Env):
-            observation_space = observation_space or environment.observation_space
-            action_space = action_space or environment.action_space
-        if observation_space is None or action_space is None:
-            raise SchemaError(
-                f"{name}: give observation_space and action_space, or an environment."
-            )
-        if np.dtype(reward_dtype) not in (np.float32, np.float64):
-            raise SchemaError(
-                f"{name}: reward_dtype must be float32 or float64, found {reward_dtype}."
-            )
-        schema = Schema(
-            observation_space=storable_space(observation_space),
-            action_space=storable_space(action_space),
-            reward_dtype=np.dtype(reward_dtype),
-        )
+        schema = given_schema(name, observation_space, action_space, environment, reward_dtype)
         record = None if environment is None else environment_record(environment)
-        facts: dict[str, Any] = {
-            "description": description,
-            "license": license,
-            "behavior_policy": behavior_policy,
-            "environment": record,
-            "changes": changes,
-            "lineage": [],
-        }
-        self._start(
-            name,
-            version,
-            schema,
-            facts,
-            container,
-            encodings,
-            None,
-            resume,
-            discard,
-            checkpoint_seconds,
-            keep_every_episode,
-            strict,
+        facts = Facts(
+            name=name,
+            version=version,
+            description=description,
+            license=license,
+            behavior_policy=behavior_policy,
+            environment=record,
+            changes=changes,
         )
+        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
+        self._start(schema, facts, container, None, how)
         if record is not None:
             note_environment(record)
 
@@ -218,85 +178,63 @@ class DatasetWriter:
             )
         base = dataset.manifest
         (major, minor, _), rebuild = version_parts(dataset.version)
-        facts = {
-            "description": base.description,
-            "license": base.license,
-            "behavior_policy": base.behavior_policy,
-            "environment": base.environment,
-            "benchmark": base.benchmark,
-            "changes": changes,
-            "lineage": [Parent(digest=dataset.digest, operation="append")],
-        }
-        writer = cls.__new__(cls)
-        writer._start(
-            base.name,
-            version or f"{major}.{minor + 1}.0{rebuild}",
-            dataset.schema,
-            facts,
-            base.container,
-            encodings,
-            dataset,
-            resume,
-            discard,
-            checkpoint_seconds,
-            keep_every_episode,
-            strict,
+        facts = Facts(
+            name=base.name,
+            version=version or f"{major}.{minor + 1}.0{rebuild}",
+            description=base.description,
+            license=base.license,
+            behavior_policy=base.behavior_policy,
+            environment=base.environment,
+            benchmark=base.benchmark,
+            changes=changes,
+            lineage=[Parent(digest=dataset.digest, operation="append")],
         )
+        how = _How(encodings, resume, discard, checkpoint_seconds, keep_every_episode, strict)
+        writer = cls.__new__(cls)
+        writer._start(dataset.schema, facts, base.container, dataset, how)
         return writer
 
     def _start(
-        self,
-        name: str,
-        version: str,
-        schema: Schema,
-        facts: dict[str, Any],
-        container: Container,
-        encodings: Mapping[str, Encoding] | None,
-        base: Dataset | None,
-        resume: bool,
-        discard: bool,
-        checkpoint_seconds: float,
-        keep_every_episode: bool,
-        strict: bool,
+        self, schema: Schema, facts: Facts, container: Container, base: Dataset | None, how: _How
     ) -> None:
-        if not isinstance(name, str):
-            raise wrong_type("name", "a text such as 'lab/arm-v1'", name)
-        if "@" in name:
-            raise InvalidNameError(
-                f"{name!r:.99}: a new dataset is named without its version; give that as version=."
-            )
-        wanted = parse_name(f"{name}@{version}")
+        name, version = facts["name"], facts["version"]
+        wanted = new_name(name, version)
         self.name, self.version = wanted.name, wanted.version
         self.folder = datasets_folder() / wanted.name / version
         self._base, self._container, self._facts = base, container, facts
         self._recording = self.folder.with_name(f".{version}.recording")
-        self._checkpoint_seconds = checkpoint_seconds
+        self._checkpoint_seconds = how.checkpoint_seconds
         self._acknowledged = 0
         self._journal_number = 0
         self._done = False
-        self._log = EpisodeLog(self._recording) if keep_every_episode else None
-        self._lock = _locked(self.folder)
+        self._log = EpisodeLog(self._recording) if how.keep_every_episode else None
+        self._wanted = wanted
+        self._lock = lock_version(self.folder)
         try:
-            if discard:
+            if how.discard:
                 with storage_errors(self._recording):
                     shutil.rmtree(self._recording, ignore_errors=True)
-            self._refuse_existing()
-            self._check_facts(schema)
+            refuse_existing_version(wanted)
+            check_facts(wanted, schema, container, facts)
             if container == "hdf5":
                 from orlog.datasets.store.hdf5 import import_h5py
 
                 import_h5py()
             journal = read_journal(self._recording)
-            if journal is not None and not resume:
-                self._refuse_interrupted(journal["episodes"])
+            if journal is not None and not how.resume:
+                raise StorageError(  # noqa: TRY301 (the lock is released below)
+                    f"{self._recording}: an interrupted recording of {wanted} is here, with "
+                    f"{journal['episodes']} episodes acknowledged; resume=True continues it, "
+                    "discard=True drops it."
+                )
             self._new_writer = functools.partial(
                 EpisodeWriter,
                 self._recording / "part",
                 schema,
                 str(wanted),
-                encodings=encodings,
+                encodings=how.encodings,
                 first_decides=base is None,
-                strict=strict,
+                strict=how.strict,
                 log=self._log,
             )
             self._writer = self._new_writer()
@@ -313,12 +251,12 @@ class DatasetWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._next_checkpoint = time.monotonic() + checkpoint_seconds
+        self._next_checkpoint = time.monotonic() + how.checkpoint_seconds
 
     def __repr__(self) -> str:
         """Return name, version, and the totals so far."""
         return (
-            f"DatasetWriter({self.name}@{self.version}, {self.total_episodes:,} episodes, "
+            f"DatasetWriter({self._wanted}, {self.total_episodes:,} episodes, "
             f"{self.total_steps:,} steps)"
         )
 
@@ -336,15 +274,10 @@ class DatasetWriter:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Finish the version; after an error, acknowledge whole episodes and stop."""
         try:
-            if kind is None and not self._done:
+            if raised[0] is None and not self._done:
                 self.finish()
             elif not self._done and self._writer.episodes > 0:
                 with contextlib.suppress(StorageError, IntegrityError):
@@ -414,8 +347,6 @@ class DatasetWriter:
         """
         self._check_open()
         if self._writer.discard_open(self._ended):
-            if self._log is not None:
-                self._log.write({})
             return
         self.checkpoint()
         self._writer.close()
@@ -480,7 +411,7 @@ class DatasetWriter:
                     store,
                     container=self._container,
                     base=self._base,
-                    facts={"name": self.name, "version": self.version, **self._facts},
+                    facts=self._facts,
                 )
             finish_version(store, manifest, self.folder, accept=self._accept, share=new)
         except BaseException:
@@ -507,47 +438,12 @@ class DatasetWriter:
 
     def _check_open(self) -> None:
         if self._done:
-            raise ValueError(f"{self.name}@{self.version}: this writer is closed.")
-
-    def _refuse_existing(self) -> None:
-        folder = version_folder(self.name, self.version)
-        if folder.exists():
-            raise VersionExistsError(
-                f"{self.name}@{self.version} is in {folder} already; versions are never "
-                'overwritten: give another version= (as "1.1.0"), or run: '
-                f"orlog delete {self.name}@{self.version}"
-            )
-        check_unused(self.name, self.version)
-
-    def _check_facts(self, schema: Schema) -> None:
-        """Refuse at the start what would make the manifest invalid at the end."""
-        nothing = PartColumn(rows=0, blake3="0" * 64)
-        part = Part(episodes=0, steps=0, columns=dict.fromkeys(schema.columns(), nothing))
-        try:
-            manifest = make_manifest(
-                schema,
-                [part],
-                [],
-                name=self.name,
-                version=self.version,
-                container=self._container,
-                non_finite={},
-                **self._facts,
-            )
-            manifest_from_text(manifest.to_json(), f"{self.name}@{self.version}")
-        except (TypeError, ValueError) as error:
-            raise SchemaError(f"{self.name}@{self.version}: {clause(error)}.") from error
-
-    def _refuse_interrupted(self, episodes: int) -> NoReturn:
-        raise StorageError(
-            f"{self._recording}: an interrupted recording of {self.name}@{self.version} is here, "
-            f"with {episodes} episodes acknowledged; resume=True continues it, discard=True drops it."
-        )
+            raise ValueError(f"{self._wanted}: this writer is closed.")
 
     def _resume(self, journal: dict[str, Any]) -> None:
         if journal["header"] != self._header:
             raise SchemaError(
-                f"{self._recording}: the interrupted recording of {self.name}@{self.version} has "
+                f"{self._recording}: the interrupted recording of {self._wanted} has "
                 "other spaces, another container or another base version; give the same, or "
                 "discard=True."
             )
@@ -560,11 +456,8 @@ class DatasetWriter:
         if logged:
             self._note_end()
         # A dropped episode filled up a shard with acknowledged rows, which will be written again.
-        if (
-            logged
-            or self._log is not None
-            or any(state["on_disk"] for state in journal["columns"].values())
-        ):
+        rewritten = any(state["on_disk"] for state in journal["columns"].values())
+        if logged or rewritten or self._log is not None:
             self.checkpoint()
 
     def _note_end(self) -> None:
@@ -578,16 +471,5 @@ class DatasetWriter:
             self.checkpoint()
 
     def _accept(self, manifest: Manifest) -> None:
-        self._refuse_existing()
+        refuse_existing_version(self._wanted)
         check_unchanged(manifest)
-
-
-def _locked(folder: Path) -> FileLock:
-    try:
-        with storage_errors(folder.parent):
-            return take_lock(folder, longest_wait=0)
-    except BusyError:
-        raise StorageError(
-            f"{folder}: another process is writing this version; wait for it, or choose another "
-            "version."
-        ) from None

@@ -31,8 +31,7 @@ class Codec(Protocol):
     def decode(self, data: bytes | memoryview, out: np.ndarray) -> None:
         """Decode the bytes of a chunk into a contiguous array of its size.
 
-        Raises:
-            ValueError, RuntimeError: the bytes are not a chunk of this size.
+        Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
         """
         ...
 

@@ -92,8 +92,7 @@ class DamageFinder:
     def _episodes_of(self, part: int, name: str, number: int) -> tuple[int, int]:
         """Return the first and last episode in a shard of a column.
 
-        Raises:
-            IntegrityError: they cannot be determined.
+        Raises IntegrityError if they cannot be determined.
         """
         if f"{part_folder(part)}{name}/zarr.json" in self._damaged:
             raise IntegrityError(f"{name}: its metadata are damaged.")

@@ -66,8 +66,7 @@ class Encoding:
     def check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Refuse an encoding that format 1 does not allow.
 
-        Raises:
-            ValueError: sizes, compression or axis are not possible for these rows.
+        Raises ValueError if sizes, compression or axis are not possible for these rows.
         """
         row_bytes = max(1, dtype.itemsize * math.prod(shape))
         if not 1 <= self.chunk_rows <= max(1, LARGEST_CHUNK_BYTES // row_bytes):

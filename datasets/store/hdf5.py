@@ -23,12 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.base.files import (
-    hash_file,
-    make_folder,
-    storage_errors,
-    sync,
-)
+from orlog.base.files import hash_file, make_folder, storage_errors, sync
 from orlog.datasets.store.container import WrittenPart
 from orlog.datasets.store.encoding import LARGEST_CHUNK_BYTES, Encoding
 from orlog.datasets.store.verify import hash_values
@@ -62,10 +57,8 @@ def write_hdf5(
         written: What the Zarr container holds.
         progress: Called with the number of bytes of rows written since its last call.
 
-    Raises:
-        MissingExtraError: h5py is not installed.
-        IntegrityError: the source is damaged, or the file does not hold what it should.
-        StorageError: the disk is full.
+    Raises MissingExtraError if h5py is not installed; IntegrityError if the source is damaged, or the file
+    does not hold what it should; StorageError if the disk is full.
     """
     h5py = import_h5py()
     specs = sorted(written.schema.columns().items())
@@ -103,10 +96,8 @@ class Hdf5Reader:
             folder: Where `data.h5` lies.
             rows: The columns, and how many rows each has.
 
-        Raises:
-            MissingExtraError: h5py is not installed.
-            IntegrityError: the file is missing or damaged, a column has another dtype, shape or
-                filters, or its values lie outside the file.
+        Raises MissingExtraError if h5py is not installed; IntegrityError if the file is missing or damaged, a
+        column has another dtype, shape or filters, or its values lie outside the file.
         """
         self.path = folder / DATA_FILE
         self._columns = {spec.name: (spec, count) for spec, count in rows.items()}
@@ -122,8 +113,7 @@ class Hdf5Reader:
     ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, in `out` where it is given.
 
-        Raises:
-            IntegrityError: a chunk is damaged; the message names it.
+        Raises IntegrityError if a chunk is damaged; the message names it.
         """
         spec, _ = self._columns[name]
         if start == stop or 0 in spec.shape:
@@ -141,8 +131,7 @@ class Hdf5Reader:
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for, reading each chunk once.
 
-        Raises:
-            IntegrityError: a chunk is damaged; the message names it.
+        Raises IntegrityError if a chunk is damaged; the message names it.
         """
         spec, _ = self._columns[name]
         out = np.empty((len(rows), *spec.shape), spec.dtype)
@@ -207,8 +196,7 @@ class Hdf5Reader:
 def import_h5py() -> ModuleType:
     """Return h5py.
 
-    Raises:
-        MissingExtraError: it is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     try:
         import h5py
@@ -240,8 +228,7 @@ def _create(h5py: ModuleType, file: Any, spec: ColumnSpec, count: int, encoding:
 def _find(file: Any, spec: ColumnSpec, count: int) -> Any:
     """Return the dataset of a column, after checking it before any value is read.
 
-    Raises:
-        ValueError, TypeError, KeyError: it is not one that format 1 writes.
+    Raises ValueError or TypeError or KeyError if it is not one that format 1 writes.
     """
     h5py = import_h5py()
     node = file

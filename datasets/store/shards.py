@@ -41,8 +41,7 @@ def encode_shard(values: np.ndarray, encoding: Encoding) -> Iterator[bytes]:
     The last chunk is padded with zeros, as Zarr does. The first one is decoded again and compared,
     so a faulty codec is found before its bytes are kept.
 
-    Raises:
-        IntegrityError: the chunk did not decode to the values given.
+    Raises IntegrityError if the chunk did not decode to the values given.
     """
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     rows = encoding.chunk_rows
@@ -95,8 +94,7 @@ def decode_chunk(
     With `undo=False` the caller has to call `undo_difference`, which is faster for many frames at
     once than for each.
 
-    Raises:
-        ValueError, RuntimeError: the bytes are not a chunk of this size.
+    Raises ValueError or RuntimeError if the bytes are not a chunk of this size.
     """
     CODECS[encoding.compression].decode(data, out)
     if undo and encoding.difference_axis is not None:
@@ -150,8 +148,7 @@ class Shard:
     def __init__(self, path: Path, chunks: int, size_bytes: int, *, name: str) -> None:
         """Open the file and check its index.
 
-        Raises:
-            IntegrityError: it is missing, of another size, or its index is damaged.
+        Raises IntegrityError if it is missing, of another size, or its index is damaged.
         """
         self.name = name
         self._file = -1
@@ -189,8 +186,7 @@ class Shard:
     def read(self, chunk: int) -> memoryview:
         """Return the checked bytes of a chunk, without its checksum.
 
-        Raises:
-            IntegrityError: the chunk is damaged or missing.
+        Raises IntegrityError if the chunk is damaged or missing.
         """
         offset, size = self._place(chunk)
         return self._checked(chunk, os.pread(self._file, size, offset))
@@ -198,8 +194,7 @@ class Shard:
     def decode(self, chunk: int, out: np.ndarray, encoding: Encoding, *, undo: bool = True) -> None:
         """Read, check and decode a chunk into a contiguous array of its shape.
 
-        Raises:
-            IntegrityError: the chunk is damaged or missing, or not of this encoding.
+        Raises IntegrityError if the chunk is damaged or missing, or not of this encoding.
         """
         self._decode(chunk, self.read(chunk), out, encoding, undo=undo)
 
@@ -209,8 +204,7 @@ class Shard:
         For small chunks this is faster than one by one: neighbors in the file are read at once,
         and differences are undone for many frames together while they are in the cache.
 
-        Raises:
-            IntegrityError: a chunk is damaged or missing, or not of this encoding.
+        Raises IntegrityError if a chunk is damaged or missing, or not of this encoding.
         """
         rows = encoding.chunk_rows
         chunk, end = first, first + len(out) // rows
@@ -254,13 +248,7 @@ class Shard:
         return memoryview(data)[:-_CRC_BYTES]
 
     def _decode(
-        self,
-        chunk: int,
-        data: memoryview,
-        out: np.ndarray,
-        encoding: Encoding,
-        *,
-        undo: bool,
+        self, chunk: int, data: memoryview, out: np.ndarray, encoding: Encoding, *, undo: bool
     ) -> None:
         try:
             decode_chunk(data, out, encoding, undo=undo)

@@ -19,11 +19,7 @@ from typing import Literal, Protocol
 import blake3
 import numpy as np
 
-from orlog.base.files import (
-    hash_file,
-    list_files,
-    too_many_files,
-)
+from orlog.base.files import hash_file, list_files, too_many_files
 from orlog.datasets.home.deletion import FolderSeen, unless_deleted
 from orlog.datasets.home.presence import PARTIAL_FILE, is_partial, present_objects
 from orlog.datasets.home.verified import is_settled, remember_files, remembered_files, stamp_of
@@ -292,15 +288,11 @@ def _check_all(
 
 
 def hash_values(
-    reader: Reader,
-    spec: ColumnSpec,
-    rows: int,
-    progress: Callable[[int], None] = lambda _: None,
+    reader: Reader, spec: ColumnSpec, rows: int, progress: Callable[[int], None] = lambda _: None
 ) -> str:
     """Return the hex BLAKE3 of all values of a column of one part, decoded a block at a time.
 
-    Raises:
-        IntegrityError: they cannot be read.
+    Raises IntegrityError if they cannot be read.
     """
     digest = blake3.blake3()
     row_bytes = max(1, spec.dtype.itemsize * math.prod(spec.shape))

@@ -47,10 +47,8 @@ class StoredVersion:
     def __init__(self, folder: Path, manifest: Manifest | None = None) -> None:
         """Open the version in `folder`; pass its manifest if it has been read already.
 
-        Raises:
-            IntegrityError: a file is missing, cut or altered, or columns do not agree.
-            NotFoundError: the version was deleted while it was opened.
-            FormatVersionError: it was written by a newer orlog.
+        Raises IntegrityError if a file is missing, cut or altered, or columns do not agree; NotFoundError if
+        the version was deleted while it was opened; FormatVersionError if it was written by a newer orlog.
         """
         self.folder = folder
         self._seen = FolderSeen(folder)
@@ -99,9 +97,8 @@ class StoredVersion:
     ) -> np.ndarray:
         """Return rows `start` to `stop - 1` of a column, all by default; in `out` if it is given.
 
-        Raises:
-            IntegrityError: a file is missing, cut or damaged.
-            NotFoundError: the version was deleted since it was opened.
+        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
+        since it was opened.
         """
         column = self._columns[name]
         stop = column.rows if stop is None else stop
@@ -127,9 +124,8 @@ class StoredVersion:
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
 
-        Raises:
-            IntegrityError: a file is missing, cut or damaged.
-            NotFoundError: the version was deleted since it was opened.
+        Raises IntegrityError if a file is missing, cut or damaged; NotFoundError if the version was deleted
+        since it was opened.
         """
         column = self._columns[name]
         if len(rows) and not (rows.min() >= 0 and rows.max() < column.rows):
@@ -159,8 +155,7 @@ class StoredVersion:
             episodes: Which episodes.
             out: Where rows go, unless they are offsets; a new array by default.
 
-        Raises:
-            IntegrityError: a file is damaged, or offsets do not count the values.
+        Raises IntegrityError if a file is damaged, or offsets do not count the values.
         """
         starts, stops = self._row_ranges(name, episodes)
         values = self._read_ranges(name, starts, stops, out)
@@ -354,8 +349,7 @@ def _spec(column: Column) -> ColumnSpec:
 def schema_of_manifest(manifest: Manifest, folder: Path) -> Schema:
     """Return the schema of a version, after comparing columns with spaces and totals.
 
-    Raises:
-        ManifestError: they do not agree; the message names `folder`.
+    Raises ManifestError if they do not agree; the message names `folder`.
     """
     for column in manifest.columns:
         if offsets_of(column.name) is not None:

@@ -55,8 +55,7 @@ def array_metadata(spec: ColumnSpec, rows: int, encoding: Encoding) -> dict[str,
 def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
     """Return the encoding that a `zarr.json` states; nothing else in it may differ from format 1.
 
-    Raises:
-        ValueError: it is not what format 1 writes for these rows.
+    Raises ValueError if it is not what format 1 writes for these rows.
     """
     try:
         body = parse_json(data)
@@ -87,8 +86,7 @@ def read_encoding(data: bytes, spec: ColumnSpec, rows: int) -> Encoding:
 def _compression_of(described: list[Any], spec: ColumnSpec) -> tuple[str, bool]:
     """Return the name of the codec with this description, and whether it shuffles bits.
 
-    Raises:
-        ValueError: no codec has it.
+    Raises ValueError if no codec has it.
     """
     for name, codec in CODECS.items():
         for bit_shuffle in (True, False):

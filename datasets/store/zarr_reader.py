@@ -18,14 +18,8 @@ from typing import Any
 import numpy as np
 
 from orlog.datasets.store.encoding import Encoding
-from orlog.datasets.store.shards import (
-    Shard,
-    undo_difference,
-)
-from orlog.datasets.store.zarr_metadata import (
-    read_encoding,
-    shard_path,
-)
+from orlog.datasets.store.shards import Shard, undo_difference
+from orlog.datasets.store.zarr_metadata import read_encoding, shard_path
 from orlog.errors import IntegrityError, clause
 from orlog.manifests.columns import ColumnSpec
 
@@ -70,8 +64,7 @@ class ZarrReader:
     def encoding(self, name: str) -> Encoding:
         """Return how a column is stored.
 
-        Raises:
-            IntegrityError: its metadata do not follow format 1, or do not fit the manifest.
+        Raises IntegrityError if its metadata do not follow format 1, or do not fit the manifest.
         """
         if name not in self._encodings:
             path = self.folder / name / "zarr.json"
@@ -89,8 +82,7 @@ class ZarrReader:
     def check_shards(self, name: str) -> None:
         """Compare the number of rows with the existing shards, before anything is allocated.
 
-        Raises:
-            IntegrityError: shards are missing from the manifest, or there are too many.
+        Raises IntegrityError if shards are missing from the manifest, or there are too many.
         """
         spec, encoding = self._specs[name], self.encoding(name)
         numbers = spec.dtype.itemsize * math.prod(spec.shape)
@@ -118,8 +110,7 @@ class ZarrReader:
             stop: Row after the last one.
             out: Where they go, contiguous and of their shape and dtype; a new array by default.
 
-        Raises:
-            IntegrityError: a file is missing, cut or damaged.
+        Raises IntegrityError if a file is missing, cut or damaged.
         """
         spec, encoding = self._specs[name], self.encoding(name)
         if out is None:
@@ -144,8 +135,7 @@ class ZarrReader:
     def read_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return any rows of a column, in the order asked for.
 
-        Raises:
-            IntegrityError: a file is missing, cut or damaged.
+        Raises IntegrityError if a file is missing, cut or damaged.
         """
         spec, encoding = self._specs[name], self.encoding(name)
         out = np.empty((len(rows), *spec.shape), spec.dtype)

@@ -20,24 +20,12 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import blake3
 import numpy as np
 
-from orlog.base.files import (
-    make_folder,
-    storage_errors,
-)
+from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.columns.bounds import Bounds, count_outside, lies_inside, merge_outside
 from orlog.datasets.store.container import WrittenColumn
 from orlog.datasets.store.encoding import SHARD_BYTES, Encoding, choose_encoding
-from orlog.datasets.store.shards import (
-    Shard,
-    choose_for_images,
-    encode_shard,
-)
-from orlog.datasets.store.zarr_metadata import (
-    array_metadata,
-    group_metadata,
-    shard_path,
-    to_bytes,
-)
+from orlog.datasets.store.shards import Shard, choose_for_images, encode_shard
+from orlog.datasets.store.zarr_metadata import array_metadata, group_metadata, shard_path, to_bytes
 from orlog.errors import SchemaError, StorageError, clause
 from orlog.manifests.columns import ColumnSpec, little_endian_bytes
 from orlog.manifests.manifest import Outside, StoredObject
@@ -96,9 +84,8 @@ class ZarrWriter:
     def append(self, block: Mapping[str, np.ndarray]) -> None:
         """Append rows to each of the columns that the block names.
 
-        Raises:
-            SchemaError: rows have another dtype or shape than the column.
-            StorageError: the disk is full.
+        Raises SchemaError if rows have another dtype or shape than the column; StorageError if the disk is
+        full.
         """
         with self._all_or_broken():
             try:
@@ -280,8 +267,7 @@ class ColumnWriter:
     def restore(self, full_shards: int, pending: np.ndarray) -> None:
         """Continue after full shards that are on disk, with the rows that follow them.
 
-        Raises:
-            IntegrityError: a shard is missing or damaged.
+        Raises IntegrityError if a shard is missing or damaged.
         """
         encoding = self.encoding
         for shard in range(full_shards):
@@ -295,8 +281,7 @@ class ColumnWriter:
     def read_shard(self, shard: int, rows: int) -> tuple[np.ndarray, StoredObject]:
         """Return the first rows of a shard on disk, and its `StoredObject`.
 
-        Raises:
-            IntegrityError: it is missing or damaged.
+        Raises IntegrityError if it is missing or damaged.
         """
         name = shard_path(self.spec, shard)
         path = self._folder / name

@@ -63,8 +63,7 @@ def alias_table(weights: np.ndarray) -> AliasTable:
     Args:
         weights: Any positive numbers and zeros, one a step; they need not sum to 1.
 
-    Raises:
-        ValueError: the weights are not one row of finite numbers >= 0, of which one is positive.
+    Raises ValueError if the weights are not one row of finite numbers >= 0, of which one is positive.
     """
     parts, bucket = _integer_weights(check_weights(weights))
     count = len(parts)
@@ -85,8 +84,7 @@ def alias_table(weights: np.ndarray) -> AliasTable:
 def check_weights(weights: np.ndarray) -> Float64[np.ndarray, " steps"]:
     """Return weights as float64.
 
-    Raises:
-        ValueError: they are not one row of finite numbers >= 0, of which one is positive.
+    Raises ValueError if they are not one row of finite numbers >= 0, of which one is positive.
     """
     values = np.asarray(weights)
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiub":

@@ -128,8 +128,7 @@ class Arrays:
     def __post_init__(self) -> None:
         """Check the sizes, since gathers address memory by them.
 
-        Raises:
-            ValueError: the number of rows does not fit the episodes.
+        Raises ValueError if the number of rows does not fit the episodes.
         """
         expected = int(self.lengths.sum()) + len(self.lengths), self.obs_dim + self.action_dim + 3
         rows = self.rows
@@ -240,9 +239,7 @@ class Arrays:
         """Announce that the `with` block reads rows in order, as statistics do."""
         yield
 
-    def observation_statistics(
-        self,
-    ) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
+    def observation_statistics(self) -> tuple[Float32[Tensor, " obs"], Float32[Tensor, " obs"]]:
         """Return mean and standard deviation over the observation of every step."""
         total = np.zeros(self.obs_dim)
         squares = np.zeros(self.obs_dim)
@@ -279,10 +276,8 @@ def read_arrays(dataset: Dataset, *, allow_non_finite: bool = False) -> Arrays:
         dataset: What to read.
         allow_non_finite: Take NaN and infinity as they are.
 
-    Raises:
-        SchemaError: a space whose values are no numbers of a fixed shape, numbers that are not
-            finite, or end flags inside an episode.
-        IntegrityError: a file is damaged.
+    Raises SchemaError if a space whose values are no numbers of a fixed shape, numbers that are not finite,
+    or end flags inside an episode; IntegrityError if a file is damaged.
     """
     layout = layout_of(dataset)
     warn_of_outside(dataset)
@@ -326,8 +321,7 @@ def missing_finals(dataset: Dataset) -> tuple[int, ...]:
 def refuse_missing_finals(arrays: Arrays, what: str) -> None:
     """Refuse to give zeros for observations that were never recorded.
 
-    Raises:
-        SchemaError: an episode has no final observation.
+    Raises SchemaError if an episode has no final observation.
     """
     if arrays.missing_finals:
         raise SchemaError(
@@ -340,8 +334,7 @@ def refuse_missing_finals(arrays: Arrays, what: str) -> None:
 def mixture_of(dataset: Dataset) -> Mixture | None:
     """Return how a dataset's steps are weighted; None if they are not.
 
-    Raises:
-        SchemaError: a component has weight but no steps left.
+    Raises SchemaError if a component has weight but no steps left.
     """
     if dataset.mixture is None:
         return None
@@ -367,8 +360,7 @@ def mixture_of(dataset: Dataset) -> Mixture | None:
 def check_arrays(arrays: object) -> None:
     """Refuse anything but `Arrays`, such as a dataset that is not loaded yet.
 
-    Raises:
-        TypeError: it is something else.
+    Raises TypeError if it is something else.
     """
     if not isinstance(arrays, Arrays):
         raise TypeError(

@@ -130,9 +130,8 @@ class Layout:
 def layout_of(dataset: Dataset) -> Layout:
     """Return how a dataset's columns are laid out; `read_arrays` says which are packed.
 
-    Raises:
-        SchemaError: there are no steps, or a space whose values are no numbers of a fixed shape.
-        TypeError: no dataset.
+    Raises SchemaError if there are no steps, or a space whose values are no numbers of a fixed shape;
+    TypeError if it is no dataset.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(
@@ -215,9 +214,8 @@ def fill_matrix(dataset: Dataset, layout: Layout, first: int, last: int, matrix:
     Returns:
         Where the first number that is not finite stands, as text; empty where all are finite.
 
-    Raises:
-        SchemaError: end flags inside an episode, or integers that float32 would round.
-        IntegrityError: a file is damaged.
+    Raises SchemaError if end flags inside an episode, or integers that float32 would round; IntegrityError if
+    a file is damaged.
     """
     step_rows = layout.step_rows(first, last)
     inside = step_rows - first
@@ -250,8 +248,7 @@ def fill_other(
 
     Texts must be read in the order of rows, so that places follow their first occurrence.
 
-    Raises:
-        IntegrityError: a file is damaged.
+    Raises IntegrityError if a file is damaged.
     """
     column = layout.others[name].name
     table = layout.tables.get(name)

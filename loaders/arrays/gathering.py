@@ -70,8 +70,7 @@ def gather_rows(
             memory, for contiguous rows.
         rows: Which rows, on the same device.
 
-    Raises:
-        IndexError: a row that is not there.
+    Raises IndexError if a row that is not there.
     """
     if _copy_rows is None or not _is_plain(source, rows):
         return source.index_select(0, rows)

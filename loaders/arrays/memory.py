@@ -86,8 +86,7 @@ def _machine_memory(meminfo: Path) -> int:
 def _number(path: Path, name: str) -> int:
     """Return the number after a name in a file of lines `name number ..`.
 
-    Raises:
-        LookupError: there is no such line.
+    Raises LookupError if there is no such line.
     """
     for line in path.read_text("ascii").splitlines():
         words = line.split()

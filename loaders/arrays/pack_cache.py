@@ -24,11 +24,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from orlog.base.files import (
-    lock_open_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.base.files import lock_open_file, sole_access, storage_errors
 from orlog.datasets.home.folders import (
     dataset_folders,
     datasets_folder,
@@ -124,8 +120,7 @@ def hold_pack(folder: Path) -> HeldPack | None:
     Returns:
         The hold on the pack; None if there is no pack, or it was just removed.
 
-    Raises:
-        StorageError: its record cannot be opened.
+    Raises StorageError if its record cannot be opened.
     """
     path = folder / RECORD_FILE
     try:
@@ -176,8 +171,7 @@ def collect_packs(
         What was removed, what was due but kept, what the disk refused to remove, and the bytes of
         the packs that are left.
 
-    Raises:
-        ValueError: a negative number.
+    Raises ValueError for a negative number.
     """
     check_limits(unused_days, max_bytes)
     packs = sorted(
@@ -209,9 +203,8 @@ def collect_packs(
 def delete_pack(pack: CachedPack) -> None:
     """Remove a pack from the user's own home; a pack that is already gone is not an error.
 
-    Raises:
-        StorageError: a process has it open or is writing it, or the disk cannot be written.
-        ValueError: it is in a shared home.
+    Raises StorageError if a process has it open or is writing it, or the disk cannot be written; ValueError
+    if it is in a shared home.
     """
     if pack.folder.parent != packs_folder():
         raise ValueError(f"{pack.folder} is in a shared home; ask its owner to remove it.")
@@ -226,8 +219,7 @@ def discard_pack(folder: Path, held: HeldPack) -> None:
 
     Processes that have it open can still read their mapped files.
 
-    Raises:
-        StorageError: the disk cannot be written.
+    Raises StorageError if the disk cannot be written.
     """
     with sole_access(folder), storage_errors(folder):
         if held.is_in(folder):

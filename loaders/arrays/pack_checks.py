@@ -28,12 +28,7 @@ from orlog.errors import IntegrityError
 from orlog.loaders.arrays.arrays import mixture_of
 from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of
 from orlog.loaders.arrays.pack_cache import RECORD_FILE
-from orlog.loaders.arrays.pack_record import (
-    PackRecord,
-    describe_pack,
-    file_forms,
-    find_problems,
-)
+from orlog.loaders.arrays.pack_record import PackRecord, describe_pack, file_forms, find_problems
 from orlog.loaders.arrays.step_table import count_since
 
 _logger = logging.getLogger("orlog")
@@ -69,9 +64,7 @@ def find_damage(
         is_own: Whether it lies in the user's own home, where forgery is not expected.
         limit: Bytes to compare at a time.
 
-    Raises:
-        IntegrityError: the dataset itself is damaged.
-        SchemaError: the dataset cannot be sampled.
+    Raises IntegrityError if the dataset itself is damaged; SchemaError if the dataset cannot be sampled.
     """
     layout = layout_of(dataset)
     problem = _compare_record(dataset, layout, record)

@@ -161,9 +161,8 @@ def read_record(folder: Path, digest: str = "") -> PackRecord:
         folder: The pack.
         digest: Expected digest of the dataset; by default, any that fits the folder's name.
 
-    Raises:
-        ManifestError: there is none, or it is malformed.
-        IntegrityError: it is of another dataset, or does not describe exactly one pack.
+    Raises ManifestError if there is none, or it is malformed; IntegrityError if it is of another dataset, or
+    does not describe exactly one pack.
     """
     record = read_json_file(
         folder / RECORD_FILE, PackRecord, version=("pack_version", PACK_VERSION), repair=_REPAIR

@@ -11,10 +11,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError
 from orlog.loaders.arrays.pack_cache import RECORD_FILE, cached_packs
-from orlog.loaders.arrays.pack_record import (
-    find_problems,
-    read_record,
-)
+from orlog.loaders.arrays.pack_record import find_problems, read_record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

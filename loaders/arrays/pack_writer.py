@@ -13,24 +13,12 @@ import blake3
 import msgspec
 import numpy as np
 
-from orlog.base.files import (
-    storage_errors,
-    sync,
-    write_durably,
-)
+from orlog.base.files import storage_errors, sync, write_durably
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError, StorageError
 from orlog.loaders.arrays.arrays import mixture_of
-from orlog.loaders.arrays.filling import (
-    Layout,
-    fill_matrix,
-    fill_other,
-    layout_of,
-    not_finite,
-)
-from orlog.loaders.arrays.pack_cache import (
-    RECORD_FILE,
-)
+from orlog.loaders.arrays.filling import Layout, fill_matrix, fill_other, layout_of, not_finite
+from orlog.loaders.arrays.pack_cache import RECORD_FILE
 from orlog.loaders.arrays.pack_record import (
     PackFile,
     PackRecord,

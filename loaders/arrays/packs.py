@@ -35,21 +35,14 @@ import msgspec
 import numpy as np
 import torch
 
-from orlog.base.files import (
-    put_in_place,
-    too_many_files,
-    unfinished_folder,
-)
+from orlog.base.files import put_in_place, too_many_files, unfinished_folder
 from orlog.datasets.home.folders import dataset_folders
 from orlog.datasets.home.verified import Stamp, stamp_of
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.store.verify import Problem
 from orlog.errors import FormatVersionError, IntegrityError, StorageError
 from orlog.loaders.arrays.arrays import Arrays, Mixture, missing_finals
-from orlog.loaders.arrays.filling import (
-    not_finite,
-    warn_of_outside,
-)
+from orlog.loaders.arrays.filling import not_finite, warn_of_outside
 from orlog.loaders.arrays.gathering import expect_on_disk
 from orlog.loaders.arrays.memory import available_memory
 from orlog.loaders.arrays.pack_cache import (
@@ -166,10 +159,8 @@ def open_pack(
         allow_non_finite: Take NaN and infinity as they are.
         progress: Called with the bytes written since its last call.
 
-    Raises:
-        SchemaError: as `orlog.transitions`.
-        IntegrityError: a file of the dataset is damaged.
-        StorageError: the disk is full or cannot be written or read.
+    Raises SchemaError as `orlog.transitions`; IntegrityError if a file of the dataset is damaged;
+    StorageError if the disk is full or cannot be written or read.
     """
     own, opened = _own_folder(dataset), None
     for folder in filter(is_pack, _folders(dataset)):
@@ -200,8 +191,7 @@ def verify_pack(
     Returns:
         The problems, by file; empty if there are none.
 
-    Raises:
-        IntegrityError: there is no pack, or its record cannot be read as one.
+    Raises IntegrityError if there is no pack, or its record cannot be read as one.
     """
     folder = pack_folder(dataset)
     return find_problems(folder, read_record(folder, dataset.digest), progress)
@@ -228,9 +218,8 @@ def _open_checked(
         folder: The pack's folder.
         is_new: Whether this process has just made and read it.
 
-    Raises:
-        IntegrityError: a file of the dataset is damaged.
-        StorageError: a damaged pack cannot be removed.
+    Raises IntegrityError if a file of the dataset is damaged; StorageError if a damaged pack cannot be
+    removed.
     """
     held = hold_pack(folder)
     if held is None:

@@ -78,9 +78,8 @@ def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = No
         where: As in `load_arrays`.
         memory: What is free; measured by default.
 
-    Raises:
-        ValueError: as `load_arrays`.
-        SchemaError: a space whose values are no numbers of a fixed shape.
+    Raises ValueError as `load_arrays`; SchemaError if a space whose values are no numbers of a fixed
+    shape.
     """
     dataset = as_dataset(dataset)
     if not isinstance(where, str):
@@ -138,8 +137,7 @@ def _kind_of(
 def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> str:
     """Return why the dataset fits on a GPU.
 
-    Raises:
-        ValueError: it does not fit.
+    Raises ValueError if it does not fit.
     """
     instead = (
         "use where='mmap' or 'ram' and move batches to the GPU, or take fewer episodes or columns"

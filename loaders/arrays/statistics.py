@@ -93,11 +93,8 @@ def load_statistics(arrays: Arrays) -> Statistics:
 
     They are computed each time for arrays without a digest, or if the home cannot be written.
 
-    Raises:
-        SchemaError: a number that is not finite.
-        ManifestError: the cached statistics are damaged, or are of other data.
-        FormatVersionError: they were cached by a newer orlog.
-        TypeError: no arrays.
+    Raises SchemaError if a number that is not finite; ManifestError if the cached statistics are damaged, or
+    are of other data; FormatVersionError if they were cached by a newer orlog; TypeError if they are no arrays.
     """
     check_arrays(arrays)
     path = statistics_file(arrays.digest)
@@ -124,8 +121,7 @@ def compute_statistics(arrays: Arrays) -> Statistics:
 
     Takes three blocks of 65,536 rows in float64: 40 MiB for rows of 26 numbers.
 
-    Raises:
-        SchemaError: a number that is not finite.
+    Raises SchemaError if a number that is not finite.
     """
     width = arrays.rows.shape[1] - 2  # without the end flags
     matrix = arrays.rows.cpu().numpy()
@@ -176,9 +172,7 @@ def episode_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
 def finite_returns(arrays: Arrays) -> Float64[np.ndarray, " episodes"]:
     """Return the same, all of them finite.
 
-    Raises:
-        SchemaError: one is not.
-        TypeError: no arrays.
+    Raises SchemaError if one is not; TypeError if they are no arrays.
     """
     check_arrays(arrays)
     returns = episode_returns(arrays)

@@ -39,8 +39,7 @@ class TextTable:
     def texts(self) -> tuple[str, ...]:
         """The texts by place.
 
-        Raises:
-            SchemaError: one is not UTF-8.
+        Raises SchemaError if one is not UTF-8.
         """
         try:
             return tuple(one.decode() for one in self._places)
@@ -52,8 +51,7 @@ class TextTable:
     def read(self, dataset: Dataset, start: int, stop: int) -> Int64[np.ndarray, " rows"]:
         """Return the places of the texts of rows `start` to `stop - 1`; add new texts to the table.
 
-        Raises:
-            IntegrityError: a file is damaged, or offsets do not count the bytes.
+        Raises IntegrityError if a file is damaged, or offsets do not count the bytes.
         """
         if start == stop:
             return np.empty(0, np.int64)

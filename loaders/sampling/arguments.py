@@ -11,8 +11,7 @@ from orlog.manifests.names import did_you_mean
 def as_integer(name: str, value: object) -> int:
     """Return an argument as a Python int; NumPy integers are accepted, True and 2.0 are not.
 
-    Raises:
-        TypeError: it is no integer; the message names the argument and what was found.
+    Raises TypeError if it is no integer; the message names the argument and what was found.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise wrong_type(name, "an integer", value)
@@ -28,9 +27,8 @@ def as_length(length: object, discount: float, lengths: np.ndarray, name: str) -
         lengths: Steps of each episode.
         name: Name of the dataset, for messages.
 
-    Raises:
-        TypeError: the length is no integer.
-        ValueError: a length below 1 or above that of every episode, or a discount outside [0, 1].
+    Raises TypeError if the length is no integer; ValueError for a length below 1 or above that of every
+    episode, or a discount outside [0, 1].
     """
     steps = as_integer("length", length)
     if steps < 1 or not 0 <= discount <= 1:
@@ -49,9 +47,8 @@ def as_length(length: object, discount: float, lengths: np.ndarray, name: str) -
 def as_steps(n_steps: object, discount: float) -> int:
     """Return the number of steps that rewards are summed over.
 
-    Raises:
-        TypeError: the number of steps is no integer.
-        ValueError: less than one step, or a discount outside [0, 1].
+    Raises TypeError if the number of steps is no integer; ValueError for less than one step, or a discount
+    outside [0, 1].
     """
     steps = as_integer("n_steps", n_steps)
     if steps < 1 or not 0 <= discount <= 1:
@@ -64,8 +61,7 @@ def as_steps(n_steps: object, discount: float) -> int:
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
     """Refuse an argument that is not one of the known words.
 
-    Raises:
-        ValueError: it is not; the message lists the words and suggests the closest one.
+    Raises ValueError if it is not; the message lists the words and suggests the closest one.
     """
     if not isinstance(value, str) or value not in known:
         words = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"

@@ -45,9 +45,8 @@ class Cursor:
     def __post_init__(self) -> None:
         """Check the numbers, and convert them to Python's, since PyTorch and JSON refuse NumPy's.
 
-        Raises:
-            TypeError: a number is no integer.
-            ValueError: a number is out of range, or the batch size is no multiple of the ranks.
+        Raises TypeError if a number is no integer; ValueError if a number is out of range, or the batch size
+        is no multiple of the ranks.
         """
         for name in _INTEGERS:
             object.__setattr__(self, name, as_integer(name, getattr(self, name)))
@@ -87,9 +86,7 @@ class Cursor:
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a state of another stream.
 
-        Raises:
-            ValueError: a field differs; the message has both values.
-            TypeError: it is no state at all.
+        Raises ValueError if a field differs; the message has both values; TypeError if it is no state at all.
         """
         if not isinstance(state, Mapping):
             raise TypeError(

@@ -35,9 +35,8 @@ class NStepSampler:
     def __init__(self, arrays: Arrays, n_steps: int, discount: float) -> None:
         """Sum the rewards, which takes 4 bytes a step.
 
-        Raises:
-            ValueError: less than one step, or a discount outside [0, 1].
-            TypeError: the number of steps is no integer.
+        Raises ValueError for less than one step, or a discount outside [0, 1]; TypeError if the number of
+        steps is no integer.
         """
         n_steps = as_steps(n_steps, discount)
         self.kind = f"transitions 1 n_steps={n_steps}" if n_steps > 1 else "transitions 1"

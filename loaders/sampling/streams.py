@@ -149,9 +149,7 @@ class Stream(IterableDataset[BatchT], Generic[BatchT]):
 def batch_number(index: object) -> int:
     """Check the number of a batch and return it as a Python int.
 
-    Raises:
-        ValueError: it is negative.
-        TypeError: it is no integer.
+    Raises ValueError if it is negative; TypeError if it is no integer.
     """
     number = as_integer("index", index)
     if number < 0:

@@ -45,9 +45,7 @@ class Adroit(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """A hand of 24 joints that opens a door, hammers, turns a pen or relocates a ball."""
 
     def __init__(
-        self,
-        task: Literal["door", "hammer", "pen", "relocate"],
-        render_mode: str | None = None,
+        self, task: Literal["door", "hammer", "pen", "relocate"], render_mode: str | None = None
     ) -> None:
         """Make Gymnasium-Robotics' environment.
 

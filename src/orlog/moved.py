@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from types import ModuleType
 
 MOVED = {
+    "orlog.datasets.interchange.episodes": "orlog.datasets.formats._shared.episodes",
     "orlog.stored_results": "orlog.experiments.stored_results",
     "orlog.normalize.off_policy": "orlog.normalize.value_estimates",
 }
+GONE = {"orlog.datasets.interchange"}
+"""Packages that modules moved out of, and that have no others."""
 
 
 class _Loader:
@@ -35,6 +38,8 @@ class _Finder:
     ) -> importlib.machinery.ModuleSpec | None:
         """Return how to import a module that moved; None for any other."""
         del path, target
+        if name in GONE:
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
         if name not in MOVED:
             return None
         warnings.warn(

@@ -23,13 +23,7 @@ from orlog.manifests.spaces import (
     space_to_json,
     storable_space,
 )
-from tests.environment_records import (
-    check_made_again,
-    check_round_trip,
-    make,
-    record,
-    run_randomly,
-)
+from tests.environment_records import check_made_again, check_round_trip, make, record, run_randomly
 
 KEYS = (
     "bottom burner",
@@ -144,10 +138,7 @@ def test_any_key_of_a_dict_is_stored_and_comes_back() -> None:
     for container in ("zarr", "hdf5"):
         name = f"lab/{container}-v1"
         with orlog.DatasetWriter(
-            name,
-            observation_space=space,
-            action_space=spaces.Discrete(2),
-            container=container,
+            name, observation_space=space, action_space=spaces.Discrete(2), container=container
         ) as writer:
             writer.add_episode(
                 orlog.Episode(

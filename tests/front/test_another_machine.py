@@ -22,11 +22,8 @@ from orlog.algos.training.runs import Evaluation, read_run
 from orlog.cli import app
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import NotFoundError, SchemaError
-from orlog.experiments import reproducing
-from orlog.experiments.reproducing import (
-    Job,
-    Outcome,
-)
+from orlog.experiments import jobs, reproducing
+from orlog.experiments.jobs import Job, Outcome
 from orlog.normalize.baselines import Baseline, read_baseline
 from orlog.reports import quickstart
 from orlog.scoring.references import references_of
@@ -110,7 +107,7 @@ def elsewhere(
     mini: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Elsewhere:
     machine = Elsewhere(mini, trained)
-    monkeypatch.setattr(reproducing, "run_job", machine.run)
+    monkeypatch.setattr(jobs, "run_job", machine.run)
     monkeypatch.setattr(reproducing, "read_baseline", machine.baseline)
     monkeypatch.setattr("orlog.normalize.baselines.read_baseline", machine.baseline)
     monkeypatch.chdir(tmp_path)

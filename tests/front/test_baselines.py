@@ -14,11 +14,7 @@ from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.shipped import recorded_folder
 from orlog.normalize.baselines import read_baseline
-from orlog.scoring.baseline_scores import (
-    Section,
-    benchmark_sections,
-    in_sections,
-)
+from orlog.scoring.baseline_scores import Section, benchmark_sections, in_sections
 from tests.command_line import orlog as run
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"

@@ -311,10 +311,7 @@ def test_a_wrong_setting_is_refused(mini_folder: Path, setting: str, message: st
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [orlog, pytest.param(started, marks=pytest.mark.thorough)])
 def test_a_smoke_run_of_the_quickstart_works_from_an_empty_folder(
-    start: Callable[..., Any],
-    tmp_path: Path,
-    home: Path,
-    request: pytest.FixtureRequest,
+    start: Callable[..., Any], tmp_path: Path, home: Path, request: pytest.FixtureRequest
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

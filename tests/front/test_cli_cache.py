@@ -261,10 +261,7 @@ def test_a_pack_that_cannot_go_does_not_keep_versions(template: Path) -> None:
 
 def test_names_in_records_are_shown_as_they_are(template: Path) -> None:
     record = pack_of(place(template, ARM, "1.0.0"), 3) / "pack.json"
-    for name, shown in (
-        ("lab/[/x]", "lab/[/x]"),
-        ("\x1b[2Jarm", r"\x1b[2Jarm"),
-    ):
+    for name, shown in (("lab/[/x]", "lab/[/x]"), ("\x1b[2Jarm", r"\x1b[2Jarm")):
         body = json.loads(record.read_text()) | {"name": name}
         record.write_text(json.dumps(body))
         assert shown in run("cache", "list")

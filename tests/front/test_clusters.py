@@ -9,7 +9,7 @@ import pytest
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError
-from orlog.experiments.reproducing import find_executor
+from orlog.experiments.jobs import find_executor
 from orlog.experiments.stored_results import read_results
 from tests.tool_environments import run_tool, tool_python
 

@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 import orlog
-from orlog.base.files import (
-    hold_folder,
-    is_held,
-    sole_access,
-)
+from orlog.base.files import hold_folder, is_held, sole_access
 from orlog.datasets.download import download
 from orlog.datasets.home.deletion import unless_deleted
 from orlog.errors import NotFoundError, StorageError

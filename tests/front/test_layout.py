@@ -30,7 +30,7 @@ ORDER = (
     "datasets.reading",
     "datasets.audit",
     "datasets.recording",
-    "datasets.interchange",
+    "datasets.formats._shared",
     "datasets.formats",
     "datasets.environments",
     "datasets.recipes",
@@ -92,7 +92,7 @@ def test_each_room_is_linked_into_the_package(room: str) -> None:
 def package_of(module: str) -> str:
     """Return the package of `ORDER` that a module belongs to."""
     parts = module.removeprefix("orlog").removeprefix(".").split(".")
-    for name in (".".join(parts[:2]), parts[0]):
+    for name in (".".join(parts[:3]), ".".join(parts[:2]), parts[0]):
         if name in ORDER:
             return name
     return "front"

@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from orlog.datasets.reading.dataset import Dataset
-from orlog.experiments.reproducing import (
-    Job,
-    find_executor,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.jobs import Job, find_executor, make_jobs, run_jobs
+from orlog.experiments.reproducing import summarize
 
 SOURCE = '''
 """Runs jobs in this process, the last one first."""

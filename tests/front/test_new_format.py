@@ -30,8 +30,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Opened, Steps
+from orlog.datasets.formats.formats import Format, Opened, Steps
 from orlog.errors import SchemaError
 
 

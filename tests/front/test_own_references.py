@@ -32,10 +32,7 @@ from orlog.normalize.references import (
     score_caveats,
 )
 from orlog.scoring.measuring import keep_references
-from orlog.scoring.stored_references import (
-    store_references,
-    stored_references,
-)
+from orlog.scoring.stored_references import store_references, stored_references
 from tests.command_line import orlog as command
 from tests.pendulum import pendulum, swing_up
 

@@ -16,10 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from orlog.base.processes import (
-    map_in_order,
-    process_pool,
-)
+from orlog.base.processes import map_in_order, process_pool
 from orlog.errors import StorageError
 from orlog.executors.processes import execute
 

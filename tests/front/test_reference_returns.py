@@ -167,9 +167,7 @@ def test_a_view_of_parts_with_other_references_has_none() -> None:
         orlog.normalized_score(orlog.combine_datasets([parts[1], parts[0]]), [1.0])
 
 
-def test_a_minari_dataset_is_scored_by_the_references_in_its_metadata(
-    tmp_path: Path,
-) -> None:
+def test_a_minari_dataset_is_scored_by_the_references_in_its_metadata(tmp_path: Path) -> None:
     with orlog.record(gymnasium.make("MountainCar-v0"), "lab/car-v1") as env:
         env.reset(seed=0)
         for _ in range(200):

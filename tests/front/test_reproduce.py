@@ -18,23 +18,13 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import NotFoundError, StoppedError
 from orlog.experiments import reproducing
-from orlog.experiments.reproducing import (
-    Result,
-    judge,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.jobs import make_jobs, run_jobs
+from orlog.experiments.reproducing import Result, judge, summarize
 from orlog.manifests.shipped import recorded_manifest
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline, record_baseline
 from orlog.normalize.references import ReferenceReturns
-from orlog.reports.dataset_page import (
-    HEADINGS,
-    result_cells,
-    verdict_lines,
-    write_report,
-)
+from orlog.reports.dataset_page import HEADINGS, result_cells, verdict_lines, write_report
 from orlog.scoring.measuring import measure_references
 from orlog.scoring.references import references_of
 from tests.front.conftest import pool_in_this_process
@@ -185,7 +175,7 @@ def test_a_result_without_references_has_no_score(mini: Dataset, tmp_path: Path)
 def test_without_recipe_and_baseline_nothing_starts_unless_steps_are_given(
     mini: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproducing, "RECIPES", {})
+    monkeypatch.setattr("orlog.experiments.jobs.RECIPES", {})
     monkeypatch.setattr(baselines, "recorded_folder", lambda name: tmp_path / "records" / name)
     words = ["reproduce", "bc", mini.name, "--seeds", "2", "--out", str(tmp_path / "runs")]
     refused = CliRunner().invoke(app, words)

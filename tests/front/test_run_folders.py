@@ -19,10 +19,7 @@ from orlog.algos.training.seals import read_sealed, write_sealed
 from orlog.base.files import hold_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, StoppedError
-from orlog.experiments.run_folders import (
-    find_run_folders,
-    group_runs,
-)
+from orlog.experiments.run_folders import find_run_folders, group_runs
 from orlog.experiments.running import finetune as orlog_finetune
 from orlog.normalize.intervals import mean_interval
 from orlog.reports.plots import new_figure
@@ -258,9 +255,7 @@ def test_an_evaluation_holds_after_its_run_went_on(mini: Dataset, tmp_path: Path
     assert evaluated.state == "finished"
 
 
-def test_an_evaluation_without_its_seal_is_refused_unless_the_run_is_older(
-    evaluated: Path,
-) -> None:
+def test_an_evaluation_without_its_seal_is_refused_unless_the_run_is_older(evaluated: Path) -> None:
     path = evaluated / "evaluation.json"
     body = json.loads(path.read_text("utf-8"))
     del body["seal"]

@@ -23,15 +23,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import WorkerDiedError
 from orlog.executors.processes import execute
 from orlog.experiments import progress
-from orlog.experiments.progress import (
-    Status,
-    Watcher,
-    status_lines,
-)
-from orlog.experiments.seeds import (
-    parse_seeds,
-    train_seeds,
-)
+from orlog.experiments.progress import Status, Watcher, status_lines
+from orlog.experiments.seeds import parse_seeds, train_seeds
 from tests.command_line import orlog
 from tests.training import train_run
 

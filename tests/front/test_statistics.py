@@ -19,10 +19,7 @@ from orlog.manifests.documents import canonical_json, convert_json
 from orlog.normalize.aggregate import interquartile_mean
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.tuning import method_digest
-from orlog.scoring.evaluated_runs import (
-    find_runs,
-    method_results,
-)
+from orlog.scoring.evaluated_runs import find_runs, method_results
 from orlog.scoring.references import references
 from orlog.scoring.tuning_curves import tune_curves
 from tests.command_line import Ended, orlog

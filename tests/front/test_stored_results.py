@@ -18,10 +18,7 @@ from orlog.algos.settings import make_config
 from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
 from orlog.algos.training.options import TrainOptions
 from orlog.algos.training.runs import code_versions, read_run
-from orlog.base.code_version import (
-    run_sources,
-    source_hash,
-)
+from orlog.base.code_version import run_sources, source_hash
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, OrlogError
 from orlog.experiments.result_folders import result_folder
@@ -33,7 +30,7 @@ from orlog.experiments.stored_results import (
     read_results,
     write_result,
 )
-from orlog.experiments.sweeps import identify
+from orlog.experiments.sweep_jobs import identify
 from orlog.manifests.environments import make_environment
 from tests.levels import scaled
 from tests.training import train_run

@@ -13,34 +13,17 @@ import pytest
 
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import ManifestError, NotFoundError
-from orlog.experiments.reproducing import Job
+from orlog.experiments.jobs import Job
 from orlog.experiments.result_folders import result_folder
-from orlog.experiments.stored_results import (
-    JobIdentity,
-    key_of,
-    read_results,
-)
-from orlog.experiments.sweeps import (
-    Sweep,
-    plan_sweep,
-    run_sweep,
-)
+from orlog.experiments.stored_results import JobIdentity, key_of, read_results
+from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep
 from orlog.manifests.documents import convert_json
 from orlog.normalize.comparison import compare_methods
 from orlog.reports import sweep_report
 from orlog.reports.page_pictures import compare_pictures
-from orlog.reports.plots import (
-    learning_curves,
-    line_colors,
-    score_picture,
-    to_svg,
-)
+from orlog.reports.plots import learning_curves, line_colors, score_picture, to_svg
 from orlog.reports.statistics_plots import aggregate_plot
-from orlog.reports.sweep_report import (
-    evidence_of,
-    verify_report,
-    write_reports,
-)
+from orlog.reports.sweep_report import evidence_of, verify_report, write_reports
 from tests.command_line import orlog
 
 

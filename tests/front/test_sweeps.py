@@ -25,26 +25,10 @@ from orlog.base.processes import result_or_error
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StoppedError, StorageError
 from orlog.executors.processes import execute
-from orlog.experiments.reproducing import (
-    Executor,
-    steps_to_reproduce,
-)
-from orlog.experiments.result_folders import (
-    RESULT_FILE,
-    result_folder,
-    results_folder,
-)
-from orlog.experiments.stored_results import (
-    key_of,
-    read_result,
-    read_results,
-)
-from orlog.experiments.sweeps import (
-    Sweep,
-    plan_sweep,
-    run_sweep,
-    suite_datasets,
-)
+from orlog.experiments.jobs import Executor, steps_to_reproduce
+from orlog.experiments.result_folders import RESULT_FILE, result_folder, results_folder
+from orlog.experiments.stored_results import key_of, read_result, read_results
+from orlog.experiments.sweeps import Sweep, plan_sweep, run_sweep, suite_datasets
 from orlog.normalize import baselines
 from orlog.normalize.baselines import read_baseline
 from tests.command_line import orlog
@@ -230,7 +214,7 @@ def test_a_job_that_fails_ends_no_other_and_a_full_disk_ends_the_sweep(
         raise StorageError("the disk is full.", errno=errno.ENOSPC)
 
     with monkeypatch.context() as patch:
-        patch.setattr("orlog.experiments.sweeps.run_job", full)
+        patch.setattr("orlog.experiments.sweep_jobs.run_job", full)
         with pytest.raises(StorageError, match=r"stopped: the disk is full; what is done stays\."):
             run_sweep(sweep, workers=1)
     assert [one.what[-6:] for one in sweep.failures] == ["seed 0"]  # no further job was begun

@@ -13,12 +13,7 @@ import termios
 import pytest
 from rich.console import Console
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, table
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LONG = f"{DIGEST} {'a sentence of many words ' * 20}{DIGEST}"

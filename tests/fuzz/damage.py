@@ -253,10 +253,7 @@ def seal_manifest(body: Any) -> Any:
     rest = Pairs(pair for pair in body if pair[0] != "digest")
     try:
         text = json.dumps(
-            json.loads(to_text(rest)),
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=False,
+            json.loads(to_text(rest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
         ).encode()
     except (ValueError, RecursionError):
         return body

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
+from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
 from tests.fuzz.damage import damaged as damaged_document
 
 Rng: TypeAlias = np.random.Generator

@@ -101,7 +101,7 @@ def _check_told(text: str, sample: Sample) -> None:
 
 
 def _read(one: Any, sample: Sample, folder: Path) -> None:
-    from orlog.datasets.interchange.episodes import Asked, write_episodes
+    from orlog.datasets.formats._shared.episodes import Asked, write_episodes
 
     sources = [path.name for path in sample.given]
     asked = Asked(files=sample.given, sources=sources, options=sample.options)

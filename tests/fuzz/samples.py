@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.interchange.episodes import Options
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
+    test_arrays,
     test_d4rl,
     test_imitation,
     test_lerobot,
@@ -70,7 +71,18 @@ def _minari(root: Path, data_format: str) -> None:
     shutil.rmtree(root / "minari")
 
 
+MAPPED = {"observation/state": "obs/state", "observation/image": "obs/image", "action": "actions"}
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+    (
+        "arrays",
+        lambda root: test_arrays.write_groups(root / "a.h5", [3, 5]),
+        Options(columns=MAPPED | {"reward": "r", "terminated": "done"}, episode="demo_*"),
+    ),
+    (
+        "arrays",
+        lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]),
+        Options(columns=MAPPED, episode="ends"),
+    ),
     ("d4rl", _d4rl, NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
@@ -104,11 +116,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_ogbench_tasks.walk(root / "antmaze-large-navigate-v0.npz"),
         Options(task="task1"),
     ),
-    (
-        "ogmarl",
-        lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()),
-        NO_OPTIONS,
-    ),
+    ("ogmarl", lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()), NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (

@@ -210,12 +210,7 @@ def test_what_is_no_state_is_refused(arrays: Arrays) -> None:
         orlog.transitions(arrays, SIZE, seed=0).load_state_dict(None)  # type: ignore[arg-type]
 
 
-PLACES = [
-    ("observations/arm", 5),
-    ("observations/wheel", 0),
-    ("actions", 2),
-    ("rewards", 4),
-]
+PLACES = [("observations/arm", 5), ("observations/wheel", 0), ("actions", 2), ("rewards", 4)]
 
 
 @pytest.mark.parametrize(("column", "step"), PLACES)

@@ -22,12 +22,7 @@ from hypothesis import strategies as st
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import SchemaError
-from orlog.loaders.d4rl import (
-    d4rl_arrays,
-    qlearning_dataset,
-    sequence_dataset,
-    transitions_dataset,
-)
+from orlog.loaders.d4rl import d4rl_arrays, qlearning_dataset, sequence_dataset, transitions_dataset
 from tests.datasets.formats.test_d4rl import read, write
 from tests.levels import scaled
 

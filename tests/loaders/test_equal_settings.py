@@ -118,11 +118,7 @@ def test_a_discount_that_decides_no_draw_is_not_compared(mini: Dataset, arrays: 
         lambda discount: orlog.sequences(arrays, 8, seed=0, length=3, discount=discount),
         lambda discount: of_preferences(arrays, label="none", discount=discount),
         lambda discount: orlog.goals(
-            arrays,
-            8,
-            seed=0,
-            value_goals=GoalMixture(random=1, geometric=True),
-            discount=discount,
+            arrays, 8, seed=0, value_goals=GoalMixture(random=1, geometric=True), discount=discount
         ),
     ):
         first, other = make(0.99), make(0.5)

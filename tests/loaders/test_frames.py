@@ -93,11 +93,9 @@ def test_every_stack_is_the_one_of_a_slow_loop(structure: list[int], stack: int)
                 assert found[item, :, 0, 0, 0].tolist() == expected.tolist()
             row = arrays.rows[first + step]
             assert batch.actions[item] == row[0]
-            assert [
-                batch.rewards[item],
-                batch.terminations[item],
-                batch.truncations[item],
-            ] == row[1:].tolist()
+            assert [batch.rewards[item], batch.terminations[item], batch.truncations[item]] == row[
+                1:
+            ].tolist()
             item += 1
         first += length + 1
     assert batch.observations.shape == batch.next_observations.shape == (item, stack, 2, 2, 1)

@@ -28,12 +28,7 @@ from tests.loaders.test_goals import (
 
 
 @settings(deadline=None, max_examples=scaled(60))
-@given(
-    lengths=LENGTHS,
-    actor_goals=MIXTURES,
-    steps=st.integers(1, 9),
-    seed=st.integers(0, 2**64),
-)
+@given(lengths=LENGTHS, actor_goals=MIXTURES, steps=st.integers(1, 9), seed=st.integers(0, 2**64))
 def test_every_item_is_what_a_slow_loop_finds(
     lengths: list[int], actor_goals: GoalMixture, steps: int, seed: int
 ) -> None:

@@ -55,10 +55,7 @@ def exact_probabilities(table: AliasTable) -> list[Fraction]:
 
 WEIGHTS = st.lists(
     st.one_of(
-        st.integers(0, 3).map(float),
-        st.floats(0, 1e3),
-        st.floats(0, 1.7e308),
-        st.floats(0, 1e-300),
+        st.integers(0, 3).map(float), st.floats(0, 1e3), st.floats(0, 1.7e308), st.floats(0, 1e-300)
     ),
     min_size=1,
     max_size=30,

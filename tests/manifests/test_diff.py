@@ -272,16 +272,8 @@ def test_equal_columns_do_not_make_two_changes_a_move() -> None:
 
 
 def test_values_are_seen_to_shift_between_episodes() -> None:
-    first = [
-        episode(notes=[["a"]]),
-        episode(notes=[["bc"]]),
-        episode(notes=[["de"]]),
-    ]
-    second = [
-        episode(notes=[["ab"]]),
-        episode(notes=[["cd"]]),
-        episode(notes=[["e"]]),
-    ]
+    first = [episode(notes=[["a"]]), episode(notes=[["bc"]]), episode(notes=[["de"]])]
+    second = [episode(notes=[["ab"]]), episode(notes=[["cd"]]), episode(notes=[["e"]])]
     result = diff_datasets(Stored(first), Stored(second))
     assert found(result) == {**NOTHING, "changed": ["0 to 2"]}
     assert result.changed_columns == {
@@ -314,11 +306,7 @@ def test_columns_that_only_one_has_or_that_changed_type() -> None:
         ),
         Difference(kind="column", name="infos/new", change="added", before=None, after="int8 ()"),
         Difference(
-            kind="column",
-            name="rewards",
-            change="changed",
-            before="float64 ()",
-            after="float32 ()",
+            kind="column", name="rewards", change="changed", before="float64 ()", after="float32 ()"
         ),
     ]
 
@@ -361,10 +349,7 @@ def test_a_result_becomes_json() -> None:
     result = diff_datasets(Stored(FIVE[:3]), Stored([FIVE[1], FIVE[0], *FIVE[2:]]))
     body = json.loads(json.dumps(result.to_json()))
     assert body["added"] == [{"start": 3, "stop": 5}]
-    assert body["moved"][0] == {
-        "before": {"start": 0, "stop": 1},
-        "after": {"start": 1, "stop": 2},
-    }
+    assert body["moved"][0] == {"before": {"start": 0, "stop": 1}, "after": {"start": 1, "stop": 2}}
     assert body["is_append"] is False
     assert body["before"].startswith("tests/diff-v0@1.0.0 (sha256:")
 

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from orlog.manifests.tables import read_table
-from orlog.normalize.aggregate import (
-    AGGREGATES,
-    interquartile_mean,
-    mean,
-    median,
-    optimality_gap,
-)
+from orlog.normalize.aggregate import AGGREGATES, interquartile_mean, mean, median, optimality_gap
 from tests.normalize.rliables import rliable_metrics
 
 SCORES = np.random.default_rng(0).normal(50, 40, (5, 7))

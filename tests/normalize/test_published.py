@@ -87,11 +87,7 @@ def test_nothing_else_is_found() -> None:
 
 
 def test_every_value_of_a_seed_is_found_with_its_mean() -> None:
-    names = {
-        "last": "last",
-        "best": "maximum",
-        "mean_last10": "mean of last",
-    }
+    names = {"last": "last", "best": "maximum", "mean_last10": "mean of last"}
     values = defaultdict(list)
     for row in rows("per_seed_scores"):
         kind = names[re.split(r"[, ]", row["protocol"])[0]]

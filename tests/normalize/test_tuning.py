@@ -7,11 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orlog.normalize.tuning import (
-    expected_online_performance,
-    method_digest,
-    tuning_curves,
-)
+from orlog.normalize.tuning import expected_online_performance, method_digest, tuning_curves
 
 
 def best_of(scores: np.ndarray, count: int) -> float:

@@ -144,11 +144,7 @@ def ifql(agent: Any, ours: Any) -> Any:
         "value": ("value", [ours.value]),
         "actor_flow": ("policy", [ours.policy]),
     }
-    changes = {
-        "lr": config.learning_rate,
-        "tau": config.target_rate,
-        "expectile": config.expectile,
-    }
+    changes = {"lr": config.learning_rate, "tau": config.target_rate, "expectile": config.expectile}
     generator = make_generator(record.SEED, 1)
 
     def draw() -> list[Tensor]:

@@ -79,9 +79,7 @@ def import_learner(path: Path) -> Any:
         folder = root.parent / name.replace(".", "/")
         stand_in(name, __path__=[str(folder)])
     distributions = types.SimpleNamespace(
-        TransformedDistribution=Squashed,
-        Distribution=object,
-        MultivariateNormalDiag=Gaussian,
+        TransformedDistribution=Squashed, Distribution=object, MultivariateNormalDiag=Gaussian
     )
     substrates = types.SimpleNamespace(
         jax=types.SimpleNamespace(

@@ -107,8 +107,7 @@ def make_folder(folder: Path) -> None:
 
     The entry of a new folder is made durable in the folder around it; one that is there costs a look.
 
-    Raises:
-        FileExistsError: a file is in the way.
+    Raises FileExistsError if a file is in the way.
     """
     missing = []
     while not folder.is_dir():
@@ -203,9 +202,7 @@ def take_lock(
         on_wait: Called once before waiting for another process.
         longest_wait: Seconds to wait; None for as long as it takes.
 
-    Raises:
-        BusyError: another process still holds it.
-        OSError: the folder cannot be written.
+    Raises BusyError if another process still holds it; OSError if the folder cannot be written.
     """
     make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -251,9 +248,8 @@ def sole_access(
 ) -> Iterator[None]:
     """Hold the lock of a file or folder, as `take_lock` takes it.
 
-    Raises:
-        BusyError: another process still holds it after `longest_wait` seconds.
-        StorageError: the folder around it cannot be written; the message ends with `advice`.
+    Raises BusyError if another process still holds it after `longest_wait` seconds; StorageError if the
+    folder around it cannot be written; the message ends with `advice`.
     """
     with storage_errors(path.parent, advice=advice):
         lock = take_lock(path, on_wait=on_wait, longest_wait=longest_wait)
@@ -286,9 +282,8 @@ def hold_folder(folder: Path, *, busy: str) -> Iterator[None]:
 
     Where the system or the disk cannot lock folders, nothing is locked.
 
-    Raises:
-        BusyError: another process holds it, with the message `busy`.
-        StorageError: the folder cannot be opened.
+    Raises BusyError if another process holds it, with the message `busy`; StorageError if the folder cannot
+    be opened.
     """
     if _fcntl is None:
         yield
@@ -321,8 +316,7 @@ def unfinished_folder(
     Waits while another process writes the same destination, after one call of `on_wait`. The
     folder is always removed at the end, unless `put_in_place` has renamed it.
 
-    Raises:
-        StorageError: the folder cannot be made.
+    Raises StorageError if the folder cannot be made.
     """
     with sole_access(destination, on_wait=on_wait):
         folder = destination.with_name(f".{destination.name}.unfinished")
@@ -346,8 +340,7 @@ def put_in_place(folder: Path, destination: Path) -> None:
     (all but Linux), the old one is first moved aside; if the process is killed right then, the
     next writer puts it back.
 
-    Raises:
-        StorageError: the folder cannot be renamed.
+    Raises StorageError if the folder cannot be renamed.
     """
     with storage_errors(destination):
         if destination.exists() and not _exchange(folder, destination):
@@ -362,8 +355,7 @@ def put_in_place(folder: Path, destination: Path) -> None:
 def put_new(folder: Path, destination: Path) -> None:
     """Put a finished folder in its place, in one step, if nothing is there.
 
-    Raises:
-        StorageError: something is there, or the folder cannot be renamed.
+    Raises StorageError if something is there, or the folder cannot be renamed.
     """
     with storage_errors(destination):
         folder.rename(destination)

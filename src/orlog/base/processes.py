@@ -55,8 +55,7 @@ def process_pool(
     The script that calls this needs `if __name__ == "__main__":`, as with any started process. Each process
     calls `prepare` first, which reaches it through a pipe.
 
-    Raises:
-        WorkerDiedError: a worker was killed.
+    Raises WorkerDiedError if a worker was killed.
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(

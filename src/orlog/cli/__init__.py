@@ -16,10 +16,7 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    errors,
-    printable,
-)
+from orlog.base.terminal import errors, printable
 from orlog.cli import (
     auditing,
     baselines,

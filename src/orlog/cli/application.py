@@ -31,8 +31,7 @@ Algorithm = Annotated[
     ),
 ]
 AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print a JSON document for scripts, and nothing else."),
+    bool, typer.Option("--json", help="Print a JSON document for scripts, and nothing else.")
 ]
 Workers = Annotated[
     int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")

@@ -9,31 +9,19 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title, known_as
-from orlog.base.terminal import (
-    console,
-    print_json,
-    printable,
-    table,
-)
+from orlog.base.terminal import console, print_json, printable, table
 from orlog.cli.application import AsJson, app
 
 if TYPE_CHECKING:
-    from orlog.normalize.published_scores import (
-        Disagreement,
-        PublishedScore,
-    )
+    from orlog.normalize.published_scores import Disagreement, PublishedScore
     from orlog.normalize.references import References
-    from orlog.scoring.baseline_scores import (
-        Section,
-        SectionKey,
-    )
+    from orlog.scoring.baseline_scores import Section, SectionKey
 
 
 @app.command(epilog="Example: orlog baselines d4rl/hopper-medium-v2 --algorithm iql")
 def baselines(
     name: Annotated[
-        str | None,
-        typer.Argument(help="Dataset: a name such as d4rl/hopper-medium-v2, or a path."),
+        str | None, typer.Argument(help="Dataset: a name such as d4rl/hopper-medium-v2, or a path.")
     ] = None,
     algorithm: Annotated[str | None, typer.Option(help="Show the scores of this one only.")] = None,
     benchmark: Annotated[
@@ -60,10 +48,7 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     from orlog.errors import NotFoundError
     from orlog.normalize.published_scores import disagreements_about
     from orlog.scoring.baseline_scores import baselines as find_scores
-    from orlog.scoring.baseline_scores import (
-        in_sections,
-        published_name,
-    )
+    from orlog.scoring.baseline_scores import in_sections, published_name
     from orlog.scoring.references import references
 
     title = published_name(name)

@@ -39,8 +39,7 @@ def train(
     every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the algorithm, as name=value."),
+        list[str] | None, typer.Option("--set", help="A setting of the algorithm, as name=value.")
     ] = None,
     _imports: Imports = None,
 ) -> None:

@@ -6,10 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.base.terminal import (
-    console,
-    progress_bar,
-)
+from orlog.base.terminal import console, progress_bar
 from orlog.cli.application import CORES, Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.errors import VersionExistsError

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, table
 from orlog.cli.application import AsJson, app
 from orlog.errors import StorageError
 
@@ -52,10 +46,7 @@ def list_versions(as_json: AsJson = False) -> None:
     from orlog.datasets.home.folders import datasets_folder
     from orlog.datasets.home.garbage import total_bytes
     from orlog.datasets.home.holdings import cached_versions
-    from orlog.experiments.result_folders import (
-        results_folder,
-        stored_space,
-    )
+    from orlog.experiments.result_folders import results_folder, stored_space
     from orlog.loaders.arrays.pack_cache import cached_packs, packs_folder
 
     results = stored_space()

@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    print_json,
-    printable,
-    progress_bar,
-    table,
-)
+from orlog.base.terminal import console, print_json, printable, progress_bar, table
 from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, TrustEnvironment, app
 
 if TYPE_CHECKING:
-    from orlog.scoring.off_policy import (
-        Estimate,
-        EvaluatedPolicy,
-    )
+    from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy
 
 _QUALITY = {
     "absolute_error": "absolute error",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from orlog.experiments.reproducing import Executor
+    from orlog.experiments.jobs import Executor
 
 ExecutorName = Annotated[
     str, typer.Option("--executor", help="Where jobs run: processes, ray or slurm.")
@@ -30,7 +30,7 @@ def chosen_executor(name: str, address: str | None, options: list[str] | None) -
     Raises:
         ValueError: there is no such executor, or it has no such option.
     """
-    from orlog.experiments.reproducing import find_executor
+    from orlog.experiments.jobs import find_executor
 
     given = {} if address is None else {"address": address}
     for option in options or []:

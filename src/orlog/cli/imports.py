@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    progress_bar,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
 from orlog.cli.application import AsJson, Imports, Name, app
 
 if TYPE_CHECKING:
-    from orlog.datasets.interchange.episodes import Found
+    from orlog.datasets.formats._shared.episodes import Found
 
 
 BOUND = "NUMBER[,..]"
@@ -56,12 +49,17 @@ def import_files(
         typer.Option(
             "--map",
             metavar="NAME=COLUMNS",
-            help="For tables: which columns are the observation, action, reward, terminated, "
-            "truncated or infos/NAME, such as observation=obs_*.",
+            help="For tables, HDF5 and npz files of any layout: which columns or arrays are the observation, "
+            "action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
     ] = None,
     episode: Annotated[
-        str, typer.Option(metavar="COLUMN", help="For tables: what tells episodes apart.")
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help="What an episode is: for tables the column that tells them apart; for arrays a pattern "
+            "of groups such as demo_*, file, or an array of numbers or ends.",
+        ),
     ] = "",
     step: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, table
 from orlog.cli.application import AsJson, app
 from orlog.manifests.names import counted
 

@@ -8,10 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    table,
-)
+from orlog.base.terminal import console, table
 from orlog.cli.application import SignExisting, Trust, check_signing
 from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted

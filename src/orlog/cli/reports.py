@@ -8,11 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    print_json,
-    printable,
-)
+from orlog.base.terminal import console, print_json, printable
 from orlog.cli.application import AsJson
 from orlog.manifests.names import counted
 

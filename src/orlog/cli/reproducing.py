@@ -27,10 +27,8 @@ from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
-    from orlog.experiments.reproducing import (
-        Executor,
-        Result,
-    )
+    from orlog.experiments.jobs import Executor
+    from orlog.experiments.reproducing import Result
 
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")
@@ -67,8 +65,7 @@ def reproduce(
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path."),
+        str | None, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")
     ] = None,
     suite: Annotated[
         str | None,
@@ -339,16 +336,9 @@ def _sweep(
 ) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
-    from orlog.experiments.sweeps import (
-        plan_sweep,
-        run_sweep,
-        suite_datasets,
-    )
+    from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
     from orlog.reports.plots import check_plots
-    from orlog.reports.sweep_report import (
-        evidence_of,
-        write_reports,
-    )
+    from orlog.reports.sweep_report import evidence_of, write_reports
 
     check_plots()
     names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
@@ -372,11 +362,7 @@ def _sweep(
     try:
         with progress_bar("jobs", lines=True) as update_jobs:
             run_sweep(
-                sweep,
-                workers=workers,
-                executor=executor,
-                progress=update_jobs,
-                note=damaged.append,
+                sweep, workers=workers, executor=executor, progress=update_jobs, note=damaged.append
             )
     finally:
         for line in damaged:
@@ -422,12 +408,7 @@ def _names(text: str) -> list[str]:
 
 
 def _print_results(results: list[Result]) -> None:
-    from orlog.reports.dataset_page import (
-        HEADINGS,
-        reading_notes,
-        result_cells,
-        verdict_lines,
-    )
+    from orlog.reports.dataset_page import HEADINGS, reading_notes, result_cells, verdict_lines
 
     headings: tuple[str, ...] = HEADINGS
     rows, shift = [result_cells(one) for one in results], 0

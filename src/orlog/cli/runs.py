@@ -10,13 +10,7 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, table
 from orlog.cli.application import AsJson
 
 if TYPE_CHECKING:
@@ -43,10 +37,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
     share of episodes that succeeded stands beside it. A folder that cannot be read is
     listed with the reason. Stopped runs go on with the command that trained them and --resume.
     """
-    from orlog.experiments.run_folders import (
-        find_run_folders,
-        varied_settings,
-    )
+    from orlog.experiments.run_folders import find_run_folders, varied_settings
 
     found = find_run_folders(folder)
     varied = varied_settings(found)
@@ -159,10 +150,7 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
     as copies, the newest that has a score counts. The intervals are Student's t over seeds;
     for aggregates over several datasets, and tests, see orlog compare.
     """
-    from orlog.experiments.run_folders import (
-        find_run_folders,
-        group_runs,
-    )
+    from orlog.experiments.run_folders import find_run_folders, group_runs
 
     found = find_run_folders(folder)
     groups = group_runs(found)
@@ -226,15 +214,9 @@ def plot_runs(
 
     With --success it is the share of successful episodes, where the environment tells.
     """
-    from orlog.experiments.run_folders import (
-        find_run_folders,
-        group_runs,
-    )
+    from orlog.experiments.run_folders import find_run_folders, group_runs
     from orlog.reports.run_plots import curves_plot
-    from orlog.reports.statistics_plots import (
-        check_format,
-        save_plot,
-    )
+    from orlog.reports.statistics_plots import check_format, save_plot
 
     check_format(out)
     found = find_run_folders(folder)

@@ -11,14 +11,7 @@ import typer
 from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    progress_bar,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
 from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
 
@@ -158,15 +151,8 @@ def references(
     """
     from orlog.datasets.loading import load_dataset
     from orlog.errors import ManifestError
-    from orlog.scoring.measuring import (
-        EPISODES,
-        keep_references,
-        measure_references,
-    )
-    from orlog.scoring.references import (
-        described,
-        references_of,
-    )
+    from orlog.scoring.measuring import EPISODES, keep_references, measure_references
+    from orlog.scoring.references import described, references_of
     from orlog.scoring.references import references as find_references
 
     measured = {"--source": source, "--episodes": episodes, "--record": record}

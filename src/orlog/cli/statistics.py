@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, printable, table
 from orlog.cli.application import AsJson, app
 
 if TYPE_CHECKING:
@@ -61,10 +55,7 @@ def compare(
     from orlog.normalize.method_scores import run_means
     from orlog.normalize.sequential import compare_sequentially
     from orlog.reports.statistics_plots import check_format
-    from orlog.scoring.evaluated_runs import (
-        find_runs,
-        method_results,
-    )
+    from orlog.scoring.evaluated_runs import find_runs, method_results
 
     if plots is not None:
         check_format(plots / f"aggregates.{picture}")
@@ -239,11 +230,7 @@ def _draw_comparison(
     is_normalized: bool,
 ) -> None:
     from orlog.reports.plots import line_colors
-    from orlog.reports.statistics_plots import (
-        COMPARISON_PLOTS,
-        save_plot,
-        sequential_plot,
-    )
+    from orlog.reports.statistics_plots import COMPARISON_PLOTS, save_plot, sequential_plot
 
     lacking = set() if len(comparison.methods) > 1 else {"improvement", "ranks"}
     if not any(one for by_task in comparison.variances.values() for one in by_task.values()):
@@ -282,11 +269,7 @@ def tune_curve(
 
     Runs of one method that differ in their settings are its range; docs/scores.md explains both curves.
     """
-    from orlog.reports.statistics_plots import (
-        check_format,
-        save_plot,
-        tune_plot,
-    )
+    from orlog.reports.statistics_plots import check_format, save_plot, tune_plot
     from orlog.scoring.evaluated_runs import find_runs
     from orlog.scoring.tuning_curves import tune_curves
 

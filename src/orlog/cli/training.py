@@ -12,21 +12,8 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import (
-    console,
-    errors,
-    printable,
-    table,
-)
-from orlog.cli.application import (
-    CORES,
-    Algorithm,
-    Device,
-    Imports,
-    Log,
-    TrustEnvironment,
-    app,
-)
+from orlog.base.terminal import console, errors, printable, table
+from orlog.cli.application import CORES, Algorithm, Device, Imports, Log, TrustEnvironment, app
 from orlog.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -41,8 +28,7 @@ def train(
     context: typer.Context,
     algorithm: Algorithm,
     name: Annotated[
-        str | None,
-        typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path."),
+        str | None, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0,
     seeds: Annotated[
@@ -297,14 +283,8 @@ def watched_run(
         typer.Exit: a signal stopped the run.
     """
     from orlog.algos.training.options import Hooks
-    from orlog.experiments.logs import (
-        in_turn,
-        log_to,
-    )
-    from orlog.experiments.progress import (
-        Watcher,
-        status_lines,
-    )
+    from orlog.experiments.logs import in_turn, log_to
+    from orlog.experiments.progress import Watcher, status_lines
 
     request, has_begun = StopRequest(), False
     with contextlib.ExitStack() as stack:
@@ -389,10 +369,7 @@ def _train_several(
     resume: bool,
     again: str,
 ) -> None:
-    from orlog.experiments.progress import (
-        Status,
-        status_lines,
-    )
+    from orlog.experiments.progress import Status, status_lines
     from orlog.experiments.seeds import train_seeds
 
     request = StopRequest()

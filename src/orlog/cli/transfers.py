@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    printable,
-    transfer_bar,
-)
+from orlog.base.terminal import console, errors, printable, transfer_bar
 from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
 
 if TYPE_CHECKING:
-    from orlog.datasets.download.transfer import Limiter
+    from orlog.datasets.download.mirrors import Limiter
 
 Mirrors = Annotated[
     list[str] | None,
@@ -216,7 +211,7 @@ def _limiter(rate: str | None) -> Limiter | None:
     """Return what bounds the rate, from text such as 500k or 20M."""
     if rate is None:
         return None
-    from orlog.datasets.download.transfer import Limiter
+    from orlog.datasets.download.mirrors import Limiter
 
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG]?)", rate)
     number = (

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    progress_bar,
-    progress_bars,
-)
+from orlog.base.terminal import console, errors, print_json, printable, progress_bar, progress_bars
 from orlog.cli.application import AsJson, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
@@ -31,8 +24,7 @@ if TYPE_CHECKING:
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
 def verify(
     name: Annotated[
-        str | None,
-        typer.Argument(help="Name, path or URL of a dataset.", show_default=False),
+        str | None, typer.Argument(help="Name, path or URL of a dataset.", show_default=False)
     ] = None,
     packs: Annotated[
         bool,
@@ -44,8 +36,7 @@ def verify(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick",
-            help="Skip files verified before whose size, times and inode are unchanged.",
+            "--quick", help="Skip files verified before whose size, times and inode are unchanged."
         ),
     ] = False,
     values: Annotated[

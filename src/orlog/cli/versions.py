@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    table,
-)
+from orlog.base.terminal import console, errors, print_json, table
 from orlog.cli.application import AsJson, app
 from orlog.errors import LockError, NotFoundError
 

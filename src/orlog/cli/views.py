@@ -7,10 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from orlog.base.terminal import (
-    console,
-    progress_bar,
-)
+from orlog.base.terminal import console, progress_bar
 from orlog.cli.application import Name, app
 from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
 from orlog.manifests.names import counted

@@ -10,10 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from orlog.base.processes import (
-    cores,
-    process_pool,
-)
+from orlog.base.processes import cores, process_pool
 from orlog.datasets.download.credentials import given_queries, take_queries
 from orlog.errors import WorkerDiedError
 
@@ -63,10 +60,7 @@ def execute(
 
 
 def _submit(
-    function: Callable[[Item], Output],
-    job: Item,
-    idle: list[Executor],
-    stack: contextlib.ExitStack,
+    function: Callable[[Item], Output], job: Item, idle: list[Executor], stack: contextlib.ExitStack
 ) -> tuple[Future[Output], Executor]:
     """Begin a job in an idle process, or in a new one; return its future and its pool."""
     while True:

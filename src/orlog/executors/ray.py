@@ -38,9 +38,7 @@ def execute(
         running: As for every executor.
         address: `HOST:PORT` of the cluster, or `auto` for one that runs on this machine.
 
-    Raises:
-        MissingExtraError: ray is not installed.
-        WorkerDiedError: the cluster cannot be reached.
+    Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
     """
     ray = _connected(address)
     try:
@@ -90,9 +88,7 @@ def _result(ray: Any, future: Any) -> Any:
 def _connected(address: str) -> Any:
     """Return the module ray, connected to a cluster.
 
-    Raises:
-        MissingExtraError: ray is not installed.
-        WorkerDiedError: the cluster cannot be reached.
+    Raises MissingExtraError if ray is not installed; WorkerDiedError if the cluster cannot be reached.
     """
     try:
         import ray

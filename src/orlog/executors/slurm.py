@@ -46,11 +46,8 @@ def execute(
         memory: Gigabytes of memory of a job.
         cluster: `slurm`, or `local` for processes on this machine.
 
-    Raises:
-        MissingExtraError: submitit is not installed.
-        NotFoundError: this machine cannot queue jobs.
-        ValueError: an option has a value that it cannot have.
-        WorkerDiedError: SLURM refuses to queue a job.
+    Raises MissingExtraError if submitit is not installed; NotFoundError if this machine cannot queue jobs;
+    ValueError if an option has a value that it cannot have; WorkerDiedError if SLURM refuses to queue a job.
     """
     queue = _queue(cluster, partition, _minutes(time), _gigabytes(memory))
     waiting = enumerate(jobs)
@@ -138,8 +135,7 @@ def _queue(cluster: str, partition: str, minutes: int, gigabytes: float) -> Any:
 def _submit(queue: Any, call: Callable[[], Any]) -> Any:
     """Queue a job.
 
-    Raises:
-        WorkerDiedError: SLURM refuses it.
+    Raises WorkerDiedError if SLURM refuses it.
     """
     import submitit
 

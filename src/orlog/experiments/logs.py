@@ -37,9 +37,7 @@ class _Sink(Protocol):
 def check_log(kind: str) -> None:
     """Check that a log can be written.
 
-    Raises:
-        ValueError: there is no such kind of log.
-        MissingExtraError: its package is not installed.
+    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
     """
     if kind not in LOGS:
         hint = did_you_mean(kind, LOGS) or "."
@@ -81,8 +79,7 @@ class Log:
     def begin(self) -> None:
         """Open what is written to, once the folder has the run's record.
 
-        Raises:
-            NotFoundError: it cannot be opened, such as without an account.
+        Raises NotFoundError if it cannot be opened, such as without an account.
         """
         if self._kind != "none" and self._sink is None:
             kind = _TensorBoard if self._kind == "tensorboard" else _WeightsAndBiases
@@ -115,9 +112,7 @@ class Log:
 
 @contextlib.contextmanager
 def log_to(
-    kind: str,
-    folder: Path,
-    normalize: Callable[[np.ndarray], np.ndarray] | None = None,
+    kind: str, folder: Path, normalize: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> Iterator[Log]:
     """Yield what takes each line of a run's log, as `train_run` gives them, and copies it.
 
@@ -126,9 +121,7 @@ def log_to(
         folder: Folder of the run.
         normalize: Turns returns into scores; None where no references are known.
 
-    Raises:
-        ValueError: there is no such kind of log.
-        MissingExtraError: its package is not installed.
+    Raises ValueError if there is no such kind of log; MissingExtraError if its package is not installed.
     """
     check_log(kind)
     log = Log(kind, folder, normalize)

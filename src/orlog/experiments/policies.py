@@ -92,9 +92,8 @@ class RunPolicy:
 
         The actions have the dtype, shape and unit of the action space, and lie within its bounds.
 
-        Raises:
-            SchemaError: the observations do not fit the space, or the number of environments has
-                changed without a call of `begin`.
+        Raises SchemaError if the observations do not fit the space, or the number of environments has changed
+        without a call of `begin`.
         """
         count = self._count(observations)
         environments = 1 if count is None else count

@@ -16,10 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orlog.base import terminal
-from orlog.base.terminal import (
-    errors,
-    printable,
-)
+from orlog.base.terminal import errors, printable
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.scoring.references import references
@@ -82,11 +79,7 @@ def normalizer(dataset: Dataset) -> Callable[[np.ndarray], np.ndarray] | None:
 class Watcher:
     """Turns what training tells (`progress` and `log` of `train_run`) into a `Status` each time."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        show: Callable[[Status], None],
-    ) -> None:
+    def __init__(self, dataset: Dataset, show: Callable[[Status], None]) -> None:
         """Begin to watch a run.
 
         Args:

@@ -197,8 +197,7 @@ class RunGroup:
 def find_run_folders(place: PathLike) -> list[RunSummary]:
     """Return what is known of the runs in a folder or below, in the order of their names.
 
-    Raises:
-        NotFoundError: there is none.
+    Raises NotFoundError if there is none.
     """
     return [_summary(folder) for folder in run_places(place)]
 
@@ -206,8 +205,7 @@ def find_run_folders(place: PathLike) -> list[RunSummary]:
 def run_places(place: PathLike) -> list[Path]:
     """Return the folders of the runs in a folder or below, in the order of their names.
 
-    Raises:
-        NotFoundError: there is none.
+    Raises NotFoundError if there is none.
     """
     root = as_path(place)
     folders = {path.parent for name in (RUN_FILE, CHECKPOINT_FILE) for path in root.rglob(name)}

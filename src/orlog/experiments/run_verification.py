@@ -20,17 +20,11 @@ from orlog.algos.training.runs import (
     read_run,
     read_sealed_evaluation,
 )
-from orlog.base.files import (
-    hash_file,
-    is_held,
-)
+from orlog.base.files import hash_file, is_held
 from orlog.errors import OrlogError, clause
 from orlog.experiments.result_folders import RESULT_FILE
 from orlog.experiments.run_folders import run_places
-from orlog.experiments.stored_results import (
-    is_sealed,
-    read_result,
-)
+from orlog.experiments.stored_results import is_sealed, read_result
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +49,7 @@ def verify_runs(place: PathLike) -> list[VerifiedRun]:
     digests of themselves, of `run.json`, of the checkpoint, and of the log up to their step. Nothing is
     signed: who edits a file and computes all digests again is not found.
 
-    Raises:
-        NotFoundError: there is no run.
+    Raises NotFoundError if there is no run.
     """
     return [_verify(folder) for folder in run_places(place)]
 

@@ -24,19 +24,9 @@ from orlog.algos.training.train import check_folder, train_run
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import OrlogError, StoppedError
-from orlog.experiments.logs import (
-    check_log,
-    in_turn,
-    log_to,
-)
-from orlog.experiments.progress import (
-    Status,
-    Watcher,
-)
-from orlog.experiments.reproducing import (
-    Executor,
-    find_executor,
-)
+from orlog.experiments.jobs import Executor, find_executor
+from orlog.experiments.logs import check_log, in_turn, log_to
+from orlog.experiments.progress import Status, Watcher
 from orlog.loaders.arrays.places import load_arrays
 
 _LOOK_SECONDS = 0.2
@@ -83,8 +73,7 @@ class _Job:
 def parse_seeds(text: str) -> list[int]:
     """Return the seeds that a text names: `3` for so many from 0; or `0-3`, `0,2,5`, or `0-3,7`.
 
-    Raises:
-        ValueError: it is no such text, or names a seed twice or none.
+    Raises ValueError if it is no such text, or names a seed twice or none.
     """
     if text.strip().isascii() and text.strip().isdecimal():
         if int(text) == 0:
@@ -137,10 +126,8 @@ def train_seeds(
         show: Called about twice a second with each running seed and what it does.
         stop: Called about twice a second; if it returns true, all save their state and stop.
 
-    Raises:
-        FileExistsError: a folder holds a run already, and `resume` is not set.
-        SchemaError: the dataset's spaces do not fit the algorithm.
-        ValueError: no such algorithm or executor.
+    Raises FileExistsError if a folder holds a run already, and `resume` is not set; SchemaError if the
+    dataset's spaces do not fit the algorithm; ValueError for no such algorithm or executor.
     """
     check_log(options.log)
     dataset = load_dataset(dataset)

@@ -31,16 +31,9 @@ from orlog.algos.training.runs import (
     read_run,
 )
 from orlog.algos.training.seals import read_sealed, write_sealed
-from orlog.base.files import (
-    hash_file,
-    storage_errors,
-)
+from orlog.base.files import hash_file, storage_errors
 from orlog.errors import ManifestError
-from orlog.experiments.result_folders import (
-    RESULT_FILE,
-    result_folder,
-    results_folder,
-)
+from orlog.experiments.result_folders import RESULT_FILE, result_folder, results_folder
 from orlog.manifests.documents import canonical_json
 from orlog.normalize.references import Protocol
 

@@ -11,40 +11,21 @@ and the sweep writes them. Nothing of a job that is done stays in the memory of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-
-import msgspec
 
 from orlog.algos.algorithms import algorithm_name, known_as
-from orlog.algos.presets import recipe_for
 from orlog.algos.settings import make_config
 from orlog.algos.training.commands import is_at_home
-from orlog.algos.training.evaluating import scoring_protocol
 from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
-from orlog.algos.training.policy import check_goal_to_act_for, fitting_form
-from orlog.algos.training.runs import code_versions, read_sealed_evaluation
-from orlog.algos.training.train import run_config
-from orlog.base.code_version import run_sources
-from orlog.base.files import (
-    BusyError,
-    make_folder,
-    replace_file,
-    sole_access,
-    storage_errors,
-)
+from orlog.algos.training.policy import fitting_form
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import pinned
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.catalogue import catalogue
 from orlog.errors import (
-    FormatVersionError,
     IntegrityError,
     NotFoundError,
     OrlogError,
@@ -52,25 +33,17 @@ from orlog.errors import (
     StorageError,
     clause,
 )
-from orlog.experiments.reproducing import (
-    Executor,
-    Job,
-    find_executor,
-    run_job,
-    steps_to_reproduce,
-)
-from orlog.experiments.result_folders import (
-    DAMAGED_FOLDER,
-    RESULT_FILE,
-    result_folder,
-    results_folder,
-)
-from orlog.experiments.stored_results import (
-    JobIdentity,
-    StoredResult,
-    key_of,
-    read_result,
-    write_result,
+from orlog.experiments.jobs import Executor, find_executor, steps_to_reproduce
+from orlog.experiments.stored_results import StoredResult, key_of
+from orlog.experiments.sweep_jobs import (
+    Ended,
+    Group,
+    KeyedJob,
+    identify,
+    keep,
+    mark_home,
+    read_whole,
+    run_keyed,
 )
 from orlog.manifests.names import did_you_mean, parse_name
 from orlog.manifests.rebuilds import is_rebuild
@@ -78,32 +51,6 @@ from orlog.manifests.rebuilds import is_rebuild
 EVALUATIONS = TrainOptions().evaluations
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """One algorithm on one dataset, trained with several seeds.
-
-    Attributes:
-        algorithm: The algorithm, as it was given.
-        dataset: What a worker loads: name and digest, or the path of a view.
-        name: Name of the dataset.
-        first: Identity of the job of the first seed.
-        options: What is asked for with the first seed.
-    """
-
-    algorithm: str
-    dataset: str
-    name: str
-    first: JobIdentity
-    options: TrainOptions
-
-    def identity(self, seed: int) -> JobIdentity:
-        """Return the identity of the job of a seed."""
-        config = self.first.config
-        if "seed" in config:  # algorithms that draw inside have it among their settings
-            config = {**config, "seed": seed}
-        return msgspec.structs.replace(self.first, seed=seed, config=config)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,29 +89,8 @@ class Sweep:
 
         `run_sweep` makes those anew, or their jobs are among the failures.
         """
-        found = (_read_whole(key_of(group.identity(seed))) for seed in self.seeds)
+        found = (read_whole(key_of(group.identity(seed))) for seed in self.seeds)
         return [one for one in found if one is not None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _KeyedJob:
-    """One job for a worker: what to do, the home of the sweep, and whether to wait for others."""
-
-    group: Group
-    identity: JobIdentity
-    home: str
-    waits: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.group.algorithm} on {self.group.name}, seed {self.identity.seed}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
-    """How a job ended: another sweep is at it, or it is done; then the files for another home."""
-
-    is_busy: bool = False
-    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def suite_datasets(suite: str) -> list[str]:
@@ -308,43 +234,6 @@ def _reference(dataset: Dataset) -> str:
     return f"{dataset.name}@{pin}"
 
 
-def identify(
-    algorithm: str, dataset: Dataset, options: TrainOptions, *, episodes: int
-) -> JobIdentity:
-    """Return all that decides the numbers of a run by the dataset's recipe, with `options.steps`.
-
-    Raises:
-        ValueError: no such algorithm.
-        SchemaError: the dataset's spaces do not fit the algorithm.
-        NotFoundError: the dataset names no environment to score in, or no goals for the algorithm.
-        SimulatorError: the environment needs consent, or cannot be made.
-    """
-    kind = fitting_form(algorithm, dataset)
-    check_goal_to_act_for(kind, dataset)
-    recipe = recipe_for(algorithm, dataset)
-    seed, steps = options.seed, options.steps
-    assert steps is not None
-    config = run_config(kind, recipe.settings, steps=steps, seed=seed)
-    protocol = scoring_protocol(dataset, episodes, trust_environment=options.trust_environment)
-    versions = code_versions()
-    return JobIdentity(
-        digest=dataset.digest,
-        algorithm=algorithm_name(algorithm),
-        config=msgspec.json.decode(msgspec.json.encode(config)),
-        reward_scale=recipe.rewards.scale,
-        reward_shift=recipe.rewards.shift,
-        return_range=recipe.rewards.return_range,
-        standardize_observations=recipe.standardize_observations,
-        seed=seed,
-        steps=steps,
-        evaluations=options.evaluations,
-        curve_episodes=options.curve_episodes,
-        protocol=protocol,
-        code=run_sources(kind, config, protocol.environment_id),
-        versions={name: versions[name] for name in ("numpy", "torch")},
-    )
-
-
 def run_sweep(
     sweep: Sweep,
     *,
@@ -371,18 +260,18 @@ def run_sweep(
         ValueError: there is no such executor.
     """
     execute = find_executor(executor) if isinstance(executor, str) else executor
-    home = _mark_home()
+    home = mark_home()
     total, done = len(sweep.groups) * len(sweep.seeds), 0
     full: StorageError | None = None
-    taken: dict[int, _KeyedJob] = {}
+    taken: dict[int, KeyedJob] = {}
 
-    def waiting(jobs: Iterable[_KeyedJob]) -> Iterator[_KeyedJob]:
+    def waiting(jobs: Iterable[KeyedJob]) -> Iterator[KeyedJob]:
         """Yield the jobs whose results are not there, until the disk is full."""
         index = 0
         for job in jobs:
             if full is not None:
                 return
-            if _read_whole(key_of(job.identity), note) is not None:
+            if read_whole(key_of(job.identity), note) is not None:
                 tell_done()
                 continue
             taken[index] = job
@@ -394,13 +283,13 @@ def run_sweep(
         done += 1
         progress(done, total)
 
-    def end(job: _KeyedJob, found: _Ended | Exception) -> None:
+    def end(job: KeyedJob, found: Ended | Exception) -> None:
         """Keep what a job gave, or note why it failed."""
         nonlocal full
         error = found if isinstance(found, Exception) else None
-        if isinstance(found, _Ended):
+        if isinstance(found, Ended):
             try:
-                _keep(key_of(job.identity), found.files)
+                keep(key_of(job.identity), found.files)
             except (NotFoundError, StorageError) as failed:
                 error = failed
         if error is not None:
@@ -410,12 +299,12 @@ def run_sweep(
                 full = error
         tell_done()
 
-    def run(jobs: Iterable[_KeyedJob]) -> Iterator[_KeyedJob]:
+    def run(jobs: Iterable[KeyedJob]) -> Iterator[KeyedJob]:
         """Run jobs, and yield those that another sweep is at."""
         ended = execute(run_keyed, waiting(jobs), workers=workers, running=lambda _job: None)
         for index, found in ended:
             job = taken.pop(index)
-            if isinstance(found, _Ended) and found.is_busy:
+            if isinstance(found, Ended) and found.is_busy:
                 yield job
             else:
                 end(job, found)
@@ -436,162 +325,7 @@ def _failure(what: str, error: Exception) -> Failure:
     return Failure(what=what, message=message, is_damage=isinstance(error, IntegrityError))
 
 
-def _jobs(sweep: Sweep, home: str) -> Iterator[_KeyedJob]:
+def _jobs(sweep: Sweep, home: str) -> Iterator[KeyedJob]:
     for group in sweep.groups:
         for seed in sweep.seeds:
-            yield _KeyedJob(group=group, identity=group.identity(seed), home=home)
-
-
-def _read_whole(key: str, note: Callable[[str], None] = lambda _text: None) -> StoredResult | None:
-    """Return a result; None if there is none or, after a note, if it is damaged: then it is made again."""
-    try:
-        return read_result(key, with_checkpoint=True)
-    except OrlogError as error:
-        note(f"{clause(error)}; its job is run again.")
-        return None
-
-
-def _mark_home() -> str:
-    """Write what tells this home from all others, and from copies that were made of it; return it.
-
-    Each sweep writes its own. A worker that reads the one of another sweep sends its results to the
-    home where they are already, which does no harm.
-    """
-    mark = uuid.uuid4().hex
-    path = _mark_file()
-    with sole_access(path), storage_errors(path):
-        replace_file(path, mark.encode())
-    return mark
-
-
-def _mark_file() -> Path:
-    return results_folder() / ".id"
-
-
-def _is_home(mark: str) -> bool:
-    """Whether the home of this process is the one with a mark."""
-    with contextlib.suppress(OSError):
-        return _mark_file().read_text("utf-8") == mark
-    return False
-
-
-def run_keyed(job: _KeyedJob) -> _Ended:
-    """Do one job in a worker, unless its result is there or another worker is at it.
-
-    Raises:
-        IntegrityError: the data or the code are not those that the job's key says.
-        OrlogError: training or evaluating failed.
-    """
-    key = key_of(job.identity)
-    folder = result_folder(key)
-    try:
-        with sole_access(folder, longest_wait=None if job.waits else 0):
-            if not _is_done(key):
-                _train(job, folder)
-    except BusyError:
-        if job.waits:
-            raise
-        return _Ended(is_busy=True)
-    if _is_home(job.home):
-        return _Ended()
-    return _Ended(files={path.name: path.read_bytes() for path in folder.iterdir()})
-
-
-def _is_done(key: str) -> bool:
-    """Whether a result is there. A damaged one is set aside, unless only its `result.json` is damaged."""
-    folder = result_folder(key)
-    try:
-        return read_result(key, with_checkpoint=True) is not None
-    except FormatVersionError:
-        raise  # it is whole, and of a newer orlog
-    except OrlogError:
-        pass
-    try:
-        is_whole = read_sealed_evaluation(folder)[1] is not None
-    except OrlogError:
-        is_whole = False
-    if is_whole:  # what it was made from is what it was, so it is written again
-        with storage_errors(folder):
-            (folder / RESULT_FILE).unlink()
-    else:
-        _set_aside(folder)
-    return False
-
-
-def _set_aside(folder: Path) -> None:
-    """Move a damaged folder to `results/.damaged`, in place of one that was moved there before."""
-    place = results_folder() / DAMAGED_FOLDER / folder.name
-    with storage_errors(folder):
-        make_folder(place.parent)
-        shutil.rmtree(place, ignore_errors=True)
-        folder.rename(place)
-
-
-def _train(job: _KeyedJob, folder: Path) -> None:
-    """Train and evaluate a job in the folder of its result."""
-    group, identity = job.group, job.identity
-    dataset = load_dataset(group.dataset, build=True, download=True)
-    options = msgspec.structs.replace(group.options, seed=identity.seed)
-    episodes = identity.protocol.episodes
-    here = identify(group.algorithm, dataset, options, episodes=episodes)
-    if here != identity:
-        raise IntegrityError(
-            f"{job}: this worker has another {_difference(identity, here)} than where the sweep was "
-            "started; install the same orlog and the same packages on all machines."
-        )
-    one = Job(
-        algorithm=group.algorithm,
-        dataset=dataset.folder,
-        folder=folder,
-        options=options,
-        episodes=episodes,
-        resume=True,
-        where="mmap",
-    )
-    try:
-        run_job(one)
-        write_result(identity)
-    except (FileExistsError, IntegrityError, NotFoundError) as error:
-        if not folder.is_dir() or str(folder) not in str(error):
-            raise
-        _set_aside(folder)  # a file that a run had begun there is damaged or missing
-        run_job(one)
-        write_result(identity)
-
-
-def _difference(wanted: JobIdentity, here: JobIdentity) -> str:
-    """Return in words what differs between two identities."""
-    for field in JobIdentity.__struct_fields__:
-        ours, theirs = getattr(wanted, field), getattr(here, field)
-        if ours != theirs and isinstance(ours, dict):
-            names = [key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)]
-            return f"{field} ({', '.join(names[:3])})"
-        if ours != theirs:
-            return field
-    raise AssertionError("the identities are equal")
-
-
-def _keep(key: str, files: dict[str, bytes]) -> None:
-    """Write the files of a result that was made in another home, `result.json` last.
-
-    Raises:
-        NotFoundError: no files came from a worker that shares this home, and the result is not here.
-        StorageError: they cannot be written.
-    """
-    folder = result_folder(key)
-    if files:
-        with sole_access(folder), storage_errors(folder):
-            if _read_whole(key) is None:
-                if (folder / RESULT_FILE).exists():
-                    _set_aside(folder)
-                make_folder(folder)
-                for name in sorted(files, key=RESULT_FILE.__eq__):
-                    replace_file(folder / name, files[name])
-        return
-    with storage_errors(folder):
-        make_folder(folder)  # this asks a shared disk anew, which may remember its absence
-    if _read_whole(key) is None:
-        raise NotFoundError(
-            f"its worker says that it shares this home, but there is no result in {folder}; if the "
-            f"home of the worker is a copy of this one, delete the file results/.id there."
-        )
+            yield KeyedJob(group=group, identity=group.identity(seed), home=home)

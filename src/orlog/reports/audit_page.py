@@ -8,24 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orlog.base.files import (
-    make_folder,
-    storage_errors,
-)
+from orlog.base.files import make_folder, storage_errors
 from orlog.datasets.audit.findings import SEVERITIES, Audit, Finding, place_text
 from orlog.datasets.audit.thresholds import THRESHOLDS
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import MissingExtraError, OrlogError
 from orlog.manifests.names import counted
-from orlog.reports.pages import (
-    html_table,
-    page,
-)
-from orlog.reports.plots import (
-    check_plots,
-    new_figure,
-    to_svg,
-)
+from orlog.reports.pages import html_table, page
+from orlog.reports.plots import check_plots, new_figure, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +28,7 @@ HEADINGS = ("check", "column", "finding", "first at", "count")
 def write_audit_page(audit: Audit, path: Path, dataset: Dataset | None = None) -> None:
     """Write the page about an audit, with a plot of each of the first places if the dataset is given.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
     name = f"{audit.name}@{audit.version}" if audit.version else audit.name
     title = f"Audit of {name}"

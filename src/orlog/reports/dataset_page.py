@@ -16,17 +16,8 @@ from orlog.experiments.reproducing import Result
 from orlog.manifests.names import counted
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
-from orlog.reports.pages import (
-    html_table,
-    page,
-)
-from orlog.reports.plots import (
-    dataset_picture,
-    learning_curves,
-    line_colors,
-    score_picture,
-    to_svg,
-)
+from orlog.reports.pages import html_table, page
+from orlog.reports.plots import dataset_picture, learning_curves, line_colors, score_picture, to_svg
 
 HEADINGS = ("algorithm", "return", "score", "95 % interval", "recorded", "verdict", "updates/s")
 
@@ -83,8 +74,7 @@ def write_report(
 ) -> None:
     """Write the page.
 
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    Raises MissingExtraError if matplotlib is not installed.
     """
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += [f'<p class="note">{html.escape(remark)}</p>' for remark in remarks]

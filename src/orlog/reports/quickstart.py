@@ -9,24 +9,15 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
-from orlog.base.terminal import (
-    console,
-    progress_bar,
-    progress_bars,
-    table,
-)
+from orlog.base.terminal import console, progress_bar, progress_bars, table
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
 from orlog.datasets.recipes.rebuilds import compare_with_recorded
 from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
-from orlog.experiments.reproducing import (
-    Result,
-    make_jobs,
-    run_jobs,
-    summarize,
-)
+from orlog.experiments.jobs import make_jobs, run_jobs
+from orlog.experiments.reproducing import Result, summarize
 from orlog.manifests.names import counted
 from orlog.reports.dataset_page import (
     HEADINGS,
@@ -55,9 +46,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
             works, but its scores mean nothing.
         workers: Processes.
 
-    Raises:
-        FileExistsError: the folder holds runs already.
-        OrlogError: a step failed.
+    Raises FileExistsError if the folder holds runs already; OrlogError if a step failed.
     """
     name = SMOKE_DATASET if smoke else DATASET
     seeds = SEEDS[:1] if smoke else SEEDS
@@ -126,8 +115,7 @@ SMOKE_REMARK = "A smoke run: it shows that everything works. Its scores mean not
 def build_and_verify(name: str, workers: int) -> Dataset:
     """Build a dataset if it is not here, check every byte, and return it.
 
-    Raises:
-        IntegrityError: a byte is not what the manifest says.
+    Raises IntegrityError if a byte is not what the manifest says.
     """
     with progress_bar("steps") as update:
         folder = build_dataset(

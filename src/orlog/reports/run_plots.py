@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orlog.experiments.run_folders import RunGroup
-from orlog.reports.plots import (
-    line_colors,
-    new_figure,
-)
+from orlog.reports.plots import line_colors, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,9 +20,7 @@ def curves_plot(groups: Sequence[RunGroup], *, success: bool = False) -> Figure:
     A line is the mean over seeds, its band the interval of that mean at 95 %, where there are seeds
     enough; groups without a learning curve are left out.
 
-    Raises:
-        ValueError: none has one.
-        MissingExtraError: matplotlib is not installed.
+    Raises ValueError if none has one; MissingExtraError if matplotlib is not installed.
     """
     drawn = [group for group in groups if len(group.curve(success=success)[0])]
     if not drawn and success:

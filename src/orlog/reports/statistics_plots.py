@@ -13,11 +13,7 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.errors import StorageError
 from orlog.normalize.comparison import Comparison, Estimate
 from orlog.normalize.sequential import SequentialComparison
-from orlog.reports.plots import (
-    check_plots,
-    line_colors,
-    new_figure,
-)
+from orlog.reports.plots import check_plots, line_colors, new_figure
 from orlog.scoring.tuning_curves import TuneCurve
 
 if TYPE_CHECKING:
@@ -212,9 +208,8 @@ def tune_plot(curves: Sequence[TuneCurve]) -> Figure:
 def check_format(path: Path) -> None:
     """Refuse a file whose name ends in no format of pictures.
 
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        ValueError: the end of the file's name is another.
+    Raises MissingExtraError if matplotlib is not installed; ValueError if the end of the file's name is
+    another.
     """
     check_plots()
     if path.suffix.lower() not in FORMATS:
@@ -227,8 +222,7 @@ def check_format(path: Path) -> None:
 def save_plot(figure: Figure, path: Path) -> None:
     """Write a picture; the end of the file's name decides its format.
 
-    Raises:
-        StorageError: the file cannot be written.
+    Raises StorageError if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

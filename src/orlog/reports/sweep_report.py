@@ -14,28 +14,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from orlog.algos.algorithms import algorithm_title
-from orlog.base.files import (
-    make_folder,
-    replace_file,
-    storage_errors,
-)
+from orlog.base.files import make_folder, replace_file, storage_errors
 from orlog.datasets.loading import load_dataset
 from orlog.errors import FormatVersionError, ManifestError, NotFoundError, OrlogError, clause
-from orlog.experiments.reproducing import (
-    Result,
-    judge,
-    recorded_baseline,
-)
+from orlog.experiments.reproducing import Result, recorded_baseline
 from orlog.experiments.result_folders import result_folder
 from orlog.experiments.stored_results import (
     JobIdentity,
@@ -47,106 +37,17 @@ from orlog.experiments.stored_results import (
 from orlog.experiments.sweeps import Sweep
 from orlog.manifests.documents import canonical_json, convert_json, parse_json
 from orlog.manifests.manifest import EnvironmentRecord
-from orlog.manifests.names import counted, is_name
+from orlog.manifests.names import is_name
 from orlog.normalize.aggregate import AGGREGATES
-from orlog.normalize.baselines import Baseline
 from orlog.normalize.comparison import Comparison, compare_methods
 from orlog.normalize.references import PublishedReferences, References, references_from_json
-from orlog.reports.dataset_page import (
-    reading_notes,
-    settings_table,
-    verdict_lines,
-)
-from orlog.reports.page_pictures import (
-    compare_pictures,
-    split_at_pictures,
-)
-from orlog.reports.pages import (
-    html_table,
-    page,
-)
-from orlog.reports.plots import (
-    learning_curves,
-    line_colors,
-    own_style,
-    score_picture,
-    to_svg,
-)
-from orlog.reports.statistics_plots import COMPARISON_PLOTS
-from orlog.scoring.references import (
-    references,
-    references_of_dataset,
-)
-from orlog.scoring.stored_references import (
-    recorded_references,
-    stored_references,
-)
+from orlog.reports.page_pictures import compare_pictures, split_at_pictures
+from orlog.reports.sweep_page import render
+from orlog.reports.sweep_record import REPORT_FILE, REPORT_PAGE, Evidence, Report
+from orlog.scoring.references import references, references_of_dataset
+from orlog.scoring.stored_references import recorded_references, stored_references
 
-REPORT_FILE = "report.json"
-REPORT_PAGE = "report.html"
 LARGEST_REPORT = 2**30
-
-
-class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the numbers of one algorithm on one dataset come from.
-
-    Attributes:
-        results: The result of each seed.
-        references: Reference returns that anchor scores, as JSON; None if none are known.
-        baseline: The recorded baseline; None if there is none.
-    """
-
-    results: list[StoredResult]
-    references: dict[str, Any] | None
-    baseline: Baseline | None
-
-    @property
-    def title(self) -> str:
-        """What errors call it."""
-        record = self.results[0].record
-        return f"{record.algorithm} on {record.dataset}"
-
-    def result(self) -> Result:
-        """Return the result that follows from it.
-
-        Raises:
-            ValueError: the reference returns are malformed.
-            SchemaError: a return is not a number, or seeds have different numbers of episodes.
-        """
-        references = None if self.references is None else references_from_json(self.references)
-        seeds = {one.job.seed: one for one in self.results}
-        return judge(
-            self.results[0].record,
-            {seed: one.evaluation for seed, one in seeds.items()},
-            references=references,
-            baseline=self.baseline,
-            updates_per_second={seed: one.updates_per_second for seed, one in seeds.items()},
-            folders={seed: result_folder(one.key) for seed, one in seeds.items()},
-            curves={
-                seed: [(point.step, float(np.mean(point.returns))) for point in one.curve]
-                for seed, one in seeds.items()
-            },
-        )
-
-
-class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `report.json` holds.
-
-    Attributes:
-        report_version: Version of this layout.
-        title: Heading of the page.
-        evidence: What the numbers come from.
-        left_out: Lines on algorithms that do not apply to a dataset.
-        failures: Lines on jobs and datasets that failed.
-        numbers: What follows from the evidence.
-    """
-
-    report_version: int
-    title: str
-    evidence: list[Evidence]
-    left_out: list[str]
-    failures: list[str]
-    numbers: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +97,8 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
         folder: Where they are written.
         title: Heading of the page.
 
-    Raises:
-        NotFoundError: no job is done.
-        MissingExtraError: matplotlib is not installed.
-        StorageError: they cannot be written.
+    Raises NotFoundError if no job is done; MissingExtraError if matplotlib is not installed; StorageError if
+    they cannot be written.
     """
     if not evidence:
         raise NotFoundError("no job of the sweep is done, so there is nothing to report.")
@@ -217,7 +116,7 @@ def write_reports(sweep: Sweep, evidence: list[Evidence], folder: Path, *, title
     # The page is drawn from what a reader of the file has: its settings have another order.
     report = convert_json(parse_json(data), Report)
     results = [one.result() for one in report.evidence]
-    text = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
+    text = render(report, results, comparisons, hashlib.sha256(data).hexdigest())
     with storage_errors(folder):
         make_folder(folder)
         replace_file(folder / REPORT_FILE, data)
@@ -231,10 +130,8 @@ def verify_report(path: Path) -> Verification:
     Args:
         path: `report.json`, `report.html` beside it, or their folder.
 
-    Raises:
-        NotFoundError: there is no such file.
-        ManifestError: it is no report, or malformed.
-        MissingExtraError: a page was given, and matplotlib is not installed.
+    Raises NotFoundError if there is no such file; ManifestError if it is no report, or malformed;
+    MissingExtraError if a page was given, and matplotlib is not installed.
     """
     path = path / REPORT_FILE if path.is_dir() else path
     source = path.with_name(REPORT_FILE) if path.suffix == ".html" else path
@@ -274,7 +171,7 @@ def verify_report(path: Path) -> Verification:
         )
     if path.suffix == ".html":
         said = _read_page(path)
-        again = _render(report, results, comparisons, hashlib.sha256(data).hexdigest())
+        again = render(report, results, comparisons, hashlib.sha256(data).hexdigest())
         if split_at_pictures(said) != split_at_pictures(again):
             problems.append(
                 f"{path.name}: its text, or the number of its pictures, is not what {source.name} gives."
@@ -472,126 +369,3 @@ def _is_equal(said: Any, found: Any) -> bool:
     if isinstance(said, numbers) and isinstance(found, numbers) and type(said) is type(found):
         return math.isclose(said, found, rel_tol=1e-9, abs_tol=1e-9)
     return type(said) is type(found) and bool(said == found)
-
-
-def _render(
-    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
-) -> str:
-    """Return the page.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    with own_style():
-        return page(report.title, _parts(report, results, comparisons, sha256))
-
-
-def _parts(
-    report: Report, results: Sequence[Result], comparisons: Sequence[Comparison], sha256: str
-) -> list[str]:
-    """Return the parts of the page."""
-    stored = [one for evidence in report.evidence for one in evidence.results]
-    parts = [f"<h1>{html.escape(report.title)}</h1>", f"<p>{html.escape(_summary(stored))}</p>"]
-    parts += [_note(f"failed: {line}") for line in report.failures]
-    parts += [_note(line) for line in report.left_out]
-    parts += ["<h2>Scores</h2>", _score_table(results)]
-    parts += [f"<p>{html.escape(note)}</p>" for note in reading_notes(results)]
-    colors = line_colors(result.record.algorithm for result in results)
-    for one in comparisons:
-        parts += _comparison_parts(one, colors)
-    for dataset in dict.fromkeys(result.record.dataset for result in results):
-        there = [result for result in results if result.record.dataset == dataset]
-        parts += _dataset_parts(dataset, there, stored, colors)
-    parts.append(
-        f"<p>All numbers follow from <code>{REPORT_FILE}</code> (SHA-256 <code>{sha256}</code>); "
-        f"compute them again with: <code>orlog report verify {REPORT_PAGE}</code></p>"
-    )
-    return parts
-
-
-def _note(text: str) -> str:
-    return f'<p class="note">{html.escape(text)}</p>'
-
-
-def _summary(stored: Sequence[StoredResult]) -> str:
-    """Return one paragraph on how much was run, on what, and with which versions."""
-    datasets = {one.record.dataset for one in stored}
-    algorithms = {one.record.algorithm for one in stored}
-    processors = sorted({one.evaluation.processor or "an unknown processor" for one in stored})
-    versions = sorted(
-        {f"{name} {version}" for one in stored for name, version in one.record.versions.items()}
-    )
-    hours = sum(one.seconds for one in stored) / 3600
-    return (
-        f"{counted(len(stored), 'run')} of {counted(len(algorithms), 'algorithm')} on {counted(len(datasets), 'dataset')}; "
-        f"{hours:.2f} hours of training on {', '.join(processors)}, with {', '.join(versions)}."
-    )
-
-
-def _score_table(results: Sequence[Result]) -> str:
-    """Return a table with a row for each dataset and a column for each algorithm."""
-    algorithms = list(dict.fromkeys(result.record.algorithm for result in results))
-    cells: dict[str, dict[str, str]] = {}
-    for result in results:
-        record = result.record
-        cells.setdefault(record.dataset, {})[record.algorithm] = _score_cell(result)
-    rows = [[name, *(row.get(one, "") for one in algorithms)] for name, row in cells.items()]
-    headings = ("dataset", *(algorithm_title(one) for one in algorithms))
-    return html_table(headings, rows, range(1, len(headings)))
-
-
-def _score_cell(result: Result) -> str:
-    scores, interval = result.scores, result.score_interval()
-    if scores is None:
-        return f"return {result.returns.mean():.1f}"
-    between = "" if interval is None else f" ({interval[0]:.1f} to {interval[1]:.1f})"
-    return f"{scores.mean():.1f}{between}"
-
-
-def _comparison_parts(comparison: Comparison, colors: Mapping[str, str]) -> list[str]:
-    """Return the aggregates, ranks and pictures over the datasets that algorithms have in common."""
-    ranks = comparison.ranks
-    names = list(next(iter(comparison.aggregates.values())))
-    rows = [
-        [
-            algorithm_title(method),
-            str(len(comparison.runs[method])),
-            *(str(comparison.aggregates[method][name]) for name in names),
-            *([str(ranks[method])] if ranks else []),
-        ]
-        for method in comparison.ranking()
-    ]
-    headings = ["algorithm", "seeds", *names, *(["mean rank"] if ranks else [])]
-    parts = [
-        f"<h2>Over {counted(len(comparison.tasks), 'dataset')}</h2>",
-        f"<p>{html.escape(', '.join(comparison.tasks))}</p>",
-        html_table(headings, rows, range(1, len(headings))),
-    ]
-    wanted = ("aggregates", "profiles", "ranks", "improvement")
-    return parts + [
-        to_svg(draw(comparison, True, colors))
-        for name, draw in COMPARISON_PLOTS.items()
-        if name in wanted
-    ]
-
-
-def _dataset_parts(
-    dataset: str,
-    results: Sequence[Result],
-    stored: Sequence[StoredResult],
-    colors: Mapping[str, str],
-) -> list[str]:
-    """Return what there is to see of one dataset."""
-    there = [one for one in stored if one.record.dataset == dataset]
-    protocol = there[0].job.protocol
-    versions = ", ".join(f"{name} {version}" for name, version in protocol.versions.items())
-    facts = (
-        f"{there[0].record.version}, {there[0].job.digest}. {counted(protocol.episodes, 'episode')} of each seed "
-        f"in {protocol.environment_id} with {versions}."
-    )
-    parts = [f"<h2>{html.escape(dataset)}</h2>", f"<p>{html.escape(facts)}</p>"]
-    parts += [f"<p>{html.escape(line)}</p>" for line in verdict_lines(results)]
-    notes = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
-    parts += [_note(note) for note in notes]
-    parts += [to_svg(score_picture(results, colors)), to_svg(learning_curves(results, colors))]
-    return [*parts, settings_table(results)]

@@ -30,11 +30,7 @@ from orlog.normalize.published_scores import (
     scores_on,
 )
 from orlog.normalize.references import simulator_of
-from orlog.scoring.references import (
-    Described,
-    described,
-    references_of,
-)
+from orlog.scoring.references import Described, described, references_of
 
 
 def baselines(dataset: Given, *, algorithm: str | None = None) -> list[PublishedScore]:
@@ -74,8 +70,7 @@ def published_name(dataset: Given) -> str:
 
     It is the dataset's own name if no benchmark has it.
 
-    Raises:
-        NotFoundError: nothing has this name.
+    Raises NotFoundError if nothing has this name.
     """
     if _is_group(dataset):
         return scores_on(str(dataset))[0].dataset
@@ -202,8 +197,7 @@ class Section:
 def benchmark_sections(key: str, *, algorithm: str | None = None) -> list[Section]:
     """Return all published scores of a benchmark, in sections that may be compared.
 
-    Raises:
-        NotFoundError: there is no such benchmark, it has no scores, or none of the algorithm.
+    Raises NotFoundError if there is no such benchmark, it has no scores, or none of the algorithm.
     """
     scores: Sequence[PublishedScore] = published_scores(key)
     if not scores:
@@ -282,10 +276,7 @@ _HANDS = ("pen", "door", "hammer", "relocate")
 # Sets of D4RL's datasets that papers average over: environments, and kinds of data.
 _D4RL_SETS = {
     "locomotion": (_LOCOMOTION, ("medium", "medium-replay", "medium-expert")),
-    "locomotion with random": (
-        _LOCOMOTION,
-        ("random", "medium", "medium-replay", "medium-expert"),
-    ),
+    "locomotion with random": (_LOCOMOTION, ("random", "medium", "medium-replay", "medium-expert")),
     "locomotion, all qualities": (
         _LOCOMOTION,
         ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay"),

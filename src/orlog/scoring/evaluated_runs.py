@@ -16,25 +16,13 @@ from orlog.algos.training.metrics import METRICS_FILE, read_metrics
 from orlog.algos.training.runs import EVALUATION_FILE, RUN_FILE, read_evaluation, read_run
 from orlog.errors import ManifestError, NotFoundError
 from orlog.manifests.benchmarks import BenchmarkDataset
-from orlog.manifests.documents import (
-    canonical_json,
-    convert_json,
-    parse_json,
-    read_small_file,
-)
+from orlog.manifests.documents import canonical_json, convert_json, parse_json, read_small_file
 from orlog.manifests.manifest import EnvironmentRecord
 from orlog.manifests.names import is_name
 from orlog.normalize.references import Protocol, References, score_caveats
 from orlog.scoring.normalized_scores import normalized_score
-from orlog.scoring.references import (
-    described,
-    holds_in,
-    references,
-)
-from orlog.scoring.stored_references import (
-    recorded_references,
-    stored_references,
-)
+from orlog.scoring.references import described, holds_in, references
+from orlog.scoring.stored_references import recorded_references, stored_references
 
 CHECKPOINTS = 3
 """Points at the end of a learning curve whose variance counts as that of checkpoints."""
@@ -104,9 +92,8 @@ def find_runs(
     `orlog evaluate --json` or `orlog reproduce --json` printed. `NAME=PLACE` gives its runs the name
     of a method.
 
-    Raises:
-        NotFoundError: there is no run in a place, or none of all was evaluated.
-        ManifestError: a file is malformed.
+    Raises NotFoundError if there is no run in a place, or none of all was evaluated; ManifestError if a file
+    is malformed.
     """
     found: dict[Path, list[EvaluatedRun]] = {}
     for given in places:
@@ -239,10 +226,9 @@ def settings_text(settings: dict[str, Any]) -> str:
 def method_results(runs: Iterable[EvaluatedRun]) -> MethodResults:
     """Return the scores of runs by method, task (the dataset) and seed, in the order of seeds.
 
-    Raises:
-        ValueError: two runs of a method on a task have the same seed, or other settings, data or
-            numbers of episodes; a task was measured in two environments; or there are several tasks and
-            one has no reference returns.
+    Raises ValueError if two runs of a method on a task have the same seed, or other settings, data or numbers
+    of episodes; a task was measured in two environments; or there are several tasks and one has no reference
+    returns.
     """
     by_method: dict[str, dict[str, list[EvaluatedRun]]] = {}
     for run in runs:
@@ -320,8 +306,7 @@ def _first(by_method: dict[str, dict[str, list[EvaluatedRun]]], task: str) -> Ev
 def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
     """Refuse runs on a task whose returns were measured in different ways; return notes.
 
-    Raises:
-        ValueError: environment or time limit differ.
+    Raises ValueError if environment or time limit differ.
     """
     notes = []
     first = runs[0]
@@ -350,8 +335,7 @@ def _check_task(task: str, runs: Sequence[EvaluatedRun]) -> list[str]:
 def _check_method(method: str, task: str, runs: Sequence[EvaluatedRun]) -> None:
     """Refuse runs that are not seeds of one method on one task.
 
-    Raises:
-        ValueError: they are not.
+    Raises ValueError if they are not.
     """
     first = runs[0]
     for before, run in itertools.pairwise(runs):
@@ -384,8 +368,7 @@ def check_alike(where: str, first: EvaluatedRun, run: EvaluatedRun, *, apart: st
         run: The other run.
         apart: What to do with runs that do not belong together.
 
-    Raises:
-        ValueError: they are not alike.
+    Raises ValueError if they are not alike.
     """
     if run.digest != first.digest:
         raise ValueError(

@@ -32,14 +32,8 @@ from orlog.normalize.references import (
     simulator_of,
 )
 from orlog.normalize.rollouts import Policy
-from orlog.scoring.references import (
-    TRAINED_POLICY,
-    benchmark_of,
-)
-from orlog.scoring.stored_references import (
-    record_references,
-    store_references,
-)
+from orlog.scoring.references import TRAINED_POLICY, benchmark_of
+from orlog.scoring.stored_references import record_references, store_references
 
 Anchor: TypeAlias = str | os.PathLike[str] | float
 """An expert: a run or its folder, `recipe` for the controller of the dataset's recipe, or a number."""
@@ -120,10 +114,8 @@ def measure_references(
 def keep_references(dataset: Given, references: References, *, shipped: bool = False) -> Path:
     """Store reference returns beside the data, or record them among those that ship with orlog.
 
-    Raises:
-        NotFoundError: the dataset names no environment.
-        SchemaError: the dataset's benchmark publishes references.
-        StorageError: they cannot be written; older ones stay.
+    Raises NotFoundError if the dataset names no environment; SchemaError if the dataset's benchmark publishes
+    references; StorageError if they cannot be written; older ones stay.
     """
     dataset = load_dataset(dataset)
     _check_benchmark(dataset)

@@ -21,10 +21,7 @@ from orlog.normalize.formulas import (
     normalized_cost,
     task_scores,
 )
-from orlog.scoring.references import (
-    described,
-    references_to,
-)
+from orlog.scoring.references import described, references_to
 
 
 @overload

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from orlog.algos.algorithms import Algorithm, AlgorithmLike, action_kind, takes_goals
@@ -31,14 +29,16 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.given import Given
 from orlog.errors import MissingExtraError, NotFoundError, SchemaError
 from orlog.normalize import value_estimates
-from orlog.normalize.intervals import percentile_interval
 from orlog.normalize.references import Protocol
 from orlog.normalize.value_estimates import Terms
-from orlog.scoring.policy_values import (
-    PolicyValues,
-    fit_policy,
-    read_logged,
+from orlog.scoring.off_policy_notes import (
+    estimator_quality,
+    notes_on_ends,
+    notes_on_estimates,
+    why_no_number,
 )
+from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy, OffPolicyResult, estimate_of
+from orlog.scoring.policy_values import PolicyValues, fit_policy, read_logged
 
 EPISODES = 20
 RESAMPLES = 1000
@@ -52,90 +52,6 @@ ESTIMATORS = {
     "wdr": "weighted doubly robust",
 }
 """The estimators, in the order in which they are shown."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A number with its 95 % interval: a bootstrap over episodes, for `fqe` also the spread of its fits.
-
-    Attributes:
-        value: The number.
-        interval: None where resamples show no spread, or some of them have no such number.
-    """
-
-    value: float
-    interval: tuple[float, float] | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedPolicy:
-    """A checkpoint with its estimated values and the measured one.
-
-    Attributes:
-        run: Folder of the run.
-        algorithm: Its algorithm.
-        seed: Its seed.
-        step: Gradient steps that the policy had taken.
-        estimates: By estimator; without those that are left out.
-        value: Measured mean discounted return; None if nothing was measured.
-        mean_return: Measured mean undiscounted return of the same episodes.
-        effective_episodes: How many equally weighted episodes the weights are worth; None without
-            importance sampling.
-        beyond_truncations: How much of `fqe`, `dr` and `wdr` at most stands for steps after
-            truncations, which nothing recorded can correct: the mean over episodes of
-            discount^H V(s_H), with H the length of a truncated episode.
-    """
-
-    run: Path
-    algorithm: str
-    seed: int
-    step: int
-    estimates: dict[str, Estimate]
-    value: Estimate | None
-    mean_return: float | None
-    effective_episodes: float | None
-    beyond_truncations: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OffPolicyResult:
-    """What `evaluate_off_policy` found.
-
-    Attributes:
-        dataset: Name of the dataset that the runs were trained on.
-        digest: Its digest.
-        on: Name of the other dataset that values were taken from; None if it is the same.
-        on_digest: Its digest.
-        discount: Weight of the next step in all values.
-        settings: Settings of fitted Q evaluation.
-        policies: The checkpoints.
-        quality: By estimator, of those that all checkpoints have: `absolute_error`,
-            `rank_correlation` and `regret_at_1`, over checkpoints. Empty if nothing was measured; with
-            one checkpoint it holds the error only.
-        left_out: By estimator the reason why it is left out.
-        notes: What to know before the numbers are read, a sentence each.
-        protocol: How returns were measured; None if they were not.
-    """
-
-    dataset: str
-    digest: str
-    on: str | None
-    on_digest: str | None
-    discount: float
-    settings: FQESettings
-    policies: list[EvaluatedPolicy]
-    quality: dict[str, dict[str, Estimate]]
-    left_out: dict[str, str]
-    notes: list[str]
-    protocol: Protocol | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        body: dict[str, Any] = msgspec.to_builtins(
-            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            enc_hook=str,
-        )
-        return body
 
 
 def evaluate_off_policy(
@@ -207,7 +123,7 @@ def evaluate_off_policy(
     notes = [what]
     protocol = _protocol(data, episodes, trust_environment, notes)
     if protocol is not None:
-        notes += _notes_on_ends(protocol, gamma)
+        notes += notes_on_ends(protocol, gamma)
     left_out: dict[str, str] = {}
     judged = read_logged(judged_on, left_out)
     fitted = judged if other is None else read_logged(data, {})
@@ -264,7 +180,7 @@ def evaluate_off_policy(
         policies=evaluated,
         quality=quality,
         left_out=left_out,
-        notes=[*notes, *_notes_on_estimates(evaluated, settings, other)],
+        notes=[*notes, *notes_on_estimates(evaluated, settings, other)],
         protocol=protocol,
     )
 
@@ -272,8 +188,7 @@ def evaluate_off_policy(
 def _check_named_once(folders: Sequence[Path]) -> None:
     """Refuse a run that is given twice.
 
-    Raises:
-        ValueError: it is; its checkpoints would count twice in the quality of estimators.
+    Raises ValueError if it is; its checkpoints would count twice in the quality of estimators.
     """
     seen: dict[Path, Path] = {}
     for folder in folders:
@@ -288,8 +203,7 @@ def _same_dataset(
 ) -> Dataset:
     """Return the dataset of all runs.
 
-    Raises:
-        ValueError: there are several.
+    Raises ValueError if there are several.
     """
     first = found[0][1]
     for folder, (_, data, _) in zip(folders, found, strict=True):
@@ -304,9 +218,8 @@ def _same_dataset(
 def _other_dataset(other: Dataset, trained_on: Dataset) -> Dataset:
     """Return the dataset to take values from.
 
-    Raises:
-        ValueError: it has episodes of the one that runs were trained on.
-        SchemaError: it has other spaces.
+    Raises ValueError if it has episodes of the one that runs were trained on; SchemaError if it has other
+    spaces.
     """
     for what in ("observation_space", "action_space"):
         expected, found = getattr(trained_on, what), getattr(other, what)
@@ -336,8 +249,7 @@ def _stored_episodes(dataset: Dataset) -> set[tuple[str, int]]:
 def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: float | None) -> float:
     """Return the discount to evaluate with.
 
-    Raises:
-        ValueError: it is out of range, or not given where runs have several.
+    Raises ValueError if it is out of range, or not given where runs have several.
     """
     if given is not None:
         if not 0 < given <= 1:
@@ -360,8 +272,7 @@ def _discount(folders: Sequence[Path], records: Sequence[RunRecord], given: floa
 def _check_policy(folder: Path, algorithm: Algorithm, dataset: Dataset) -> None:
     """Refuse policies that are no function of the observation.
 
-    Raises:
-        SchemaError: it is such a policy, or actions of such a space cannot be judged.
+    Raises SchemaError if it is such a policy, or actions of such a space cannot be judged.
     """
     reason = ""
     if takes_goals(type(algorithm)):
@@ -391,43 +302,6 @@ def _protocol(
     except (MissingExtraError, NotFoundError) as error:
         notes.append(f"no returns were measured: {str(error).removesuffix('.')}.")
         return None
-
-
-def _notes_on_ends(protocol: Protocol, discount: float) -> list[str]:
-    limit = protocol.max_episode_steps
-    if limit is None:
-        return []
-    note = (
-        f"measured returns end with the episode, after {limit:,} steps at most; fqe, critic, dr and wdr "
-        f"go on after a truncation, where rewards weigh {discount**limit:.2g} of the first one at most."
-    )
-    return [note]
-
-
-def _notes_on_estimates(
-    policies: Sequence[EvaluatedPolicy], settings: FQESettings, other: Dataset | None
-) -> list[str]:
-    """Return what intervals hold and what they leave out."""
-    spread = "the spread of the fits, each to a resample of the episodes"
-    if settings.fits == 1:
-        spread = "nothing of how else Q could have been fitted, since there is one fit"
-    notes = [
-        f"intervals are at 95 %, from a bootstrap over episodes; that of fqe has {spread}.",
-        "no interval shows an error that all fits share, nor how else a critic could have been trained.",
-    ]
-    if any("dr" in one.estimates for one in policies) and other is None:
-        notes.append(
-            "dr and wdr correct fqe's Q with the episodes that it was fitted to, so their intervals are "
-            "too narrow; name other episodes with --on (on= in Python)."
-        )
-    beyond = [one.beyond_truncations for one in policies]
-    if any(beyond):
-        notes.append(
-            "of fqe, dr and wdr, discount^H times the final value of truncated episodes (H steps), "
-            f"{min(beyond):.3g} to {max(beyond):.3g} on average over episodes, stands for steps that were "
-            "not recorded: no reward corrects it."
-        )
-    return notes
 
 
 def _compared(
@@ -465,10 +339,10 @@ def _compared(
             if name in terms[index]:
                 value = terms[index][name].value
                 if np.isfinite(value):
-                    estimates[name] = _estimate(value, draws[index, name])
+                    estimates[name] = estimate_of(value, draws[index, name])
                 else:
-                    left_out[name] = _why_no_number(name, terms[index][name], policy.step)
-        truth = None if measured is None else _estimate(truths[index].value, measured[index])
+                    left_out[name] = why_no_number(name, terms[index][name], policy.step)
+        truth = None if measured is None else estimate_of(truths[index].value, measured[index])
         evaluated.append(dataclasses.replace(policy, estimates=estimates, value=truth))
     quality = {}
     if measured is not None:
@@ -477,46 +351,5 @@ def _compared(
             if all(name in one.estimates for one in evaluated):
                 found = np.array([one.estimates[name].value for one in evaluated])
                 of_name = np.stack([draws[index, name] for index in range(len(evaluated))])
-                quality[name] = _quality(found, of_name, true_values, measured)
+                quality[name] = estimator_quality(found, of_name, true_values, measured)
     return evaluated, quality
-
-
-def _why_no_number(name: str, terms: Terms, step: int) -> str:
-    """Return why an estimate is not finite."""
-    if not terms.denominators.sum(0).all():
-        return f"no episode has any weight under the policy of step {step:,}."
-    if name == "dr":
-        return (
-            f"the weights under the policy of step {step:,} are too large for a number: each is a product "
-            "of ratios over a long episode; wdr, which divides by their sum, has no such limit."
-        )
-    return f"it is no finite number under the policy of step {step:,}."
-
-
-def _quality(
-    estimates: np.ndarray, draws: np.ndarray, values: np.ndarray, measured: np.ndarray
-) -> dict[str, Estimate]:
-    """Return the measures of an estimator; draws are [policies, resamples]."""
-    functions: dict[str, Callable[[Any, Any], Any]] = {
-        "absolute_error": value_estimates.absolute_error,
-        "rank_correlation": value_estimates.rank_correlation,
-        "regret_at_1": value_estimates.regret,
-    }
-    found = {}
-    for name, function in functions.items():
-        if len(estimates) > 1 or name == "absolute_error":
-            value = float(function(estimates, values))
-            resampled = np.full(1, np.nan)
-            if np.isfinite(draws).all():
-                pairs = zip(draws.T, measured.T, strict=True)
-                resampled = np.array([float(function(one, other)) for one, other in pairs])
-            if np.isfinite(value):
-                found[name] = _estimate(value, resampled)
-    return found
-
-
-def _estimate(value: float, draws: np.ndarray) -> Estimate:
-    if not np.isfinite(draws).all() or np.ptp(draws) == 0:
-        return Estimate(value=value, interval=None)
-    low, high = percentile_interval(draws, 0.95)
-    return Estimate(value=value, interval=(float(low), float(high)))

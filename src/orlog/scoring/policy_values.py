@@ -69,8 +69,7 @@ class PolicyValues:
 def read_logged(dataset: Dataset, left_out: dict[str, str]) -> Logged:
     """Return the steps of a dataset; `left_out` is told why estimators lack log-probabilities.
 
-    Raises:
-        SchemaError: log-probabilities are not one number for each step, or none.
+    Raises SchemaError if log-probabilities are not one number for each step, or none.
     """
     log_probs = _recorded_log_probs(dataset, left_out)
     arrays = load_arrays(dataset)
@@ -112,8 +111,7 @@ def fit_policy(
         left_out: Is told which estimators there are not, and why.
         progress: Called with steps of fitted Q evaluation done.
 
-    Raises:
-        DivergedError: fitted Q evaluation has diverged.
+    Raises DivergedError if fitted Q evaluation has diverged.
     """
     scaling: Scaling = algorithm.scaling
     is_discrete = isinstance(scaling.action_space, spaces.Discrete)
@@ -195,10 +193,7 @@ def fit_policy(
         found["wdr"] = value_estimates.weighted_doubly_robust(*valued)
         effective = value_estimates.effective_sample_size(ratios)
     return PolicyValues(
-        terms=found,
-        fits=by_fit.mean(1),
-        beyond_truncations=beyond,
-        effective_episodes=effective,
+        terms=found, fits=by_fit.mean(1), beyond_truncations=beyond, effective_episodes=effective
     )
 
 
@@ -297,8 +292,7 @@ def _critic_values(algorithm: Any, observations: Any, actions: Tensor) -> Tensor
 def _recorded_log_probs(dataset: Dataset, left_out: dict[str, str]) -> np.ndarray | None:
     """Return the log-probabilities of the actions, `[steps]`; None if they were not recorded.
 
-    Raises:
-        SchemaError: they are not one number for each step, or no log-probabilities.
+    Raises SchemaError if they are not one number for each step, or no log-probabilities.
     """
     if LOG_PROBS not in dataset.columns:
         for name in _WEIGHTED:

@@ -14,11 +14,7 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.finding import as_folder
 from orlog.datasets.reading.given import Given
 from orlog.errors import NotFoundError
-from orlog.manifests.benchmarks import (
-    BenchmarkDataset,
-    benchmark_dataset,
-    find_benchmark_dataset,
-)
+from orlog.manifests.benchmarks import BenchmarkDataset, benchmark_dataset, find_benchmark_dataset
 from orlog.manifests.counterparts import benchmark_environment
 from orlog.manifests.manifest import EnvironmentRecord, Manifest
 from orlog.manifests.names import is_name, is_url, parse_name
@@ -30,10 +26,7 @@ from orlog.normalize.references import (
     References,
     benchmark_references,
 )
-from orlog.scoring.stored_references import (
-    recorded_references,
-    stored_references,
-)
+from orlog.scoring.stored_references import recorded_references, stored_references
 
 TRAINED_POLICY = "last checkpoint, deterministic actions"
 
@@ -60,7 +53,7 @@ def references_of(manifest: Manifest) -> References | None:
 
 def _minari_references(manifest: Manifest) -> PublishedReferences | None:
     """Return the reference returns that a dataset of Minari has in its metadata, or None."""
-    from orlog.datasets.interchange.minari_metadata import references_in
+    from orlog.datasets.formats.minari.metadata import references_in
 
     returns, environment = references_in(manifest.description), manifest.environment
     if returns is None or environment is None:

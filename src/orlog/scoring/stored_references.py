@@ -25,8 +25,7 @@ from orlog.normalize.references import References, read_references
 def stored_references(environment: EnvironmentRecord) -> References | None:
     """Return the reference returns of an environment that this machine's homes hold, or None.
 
-    Raises:
-        ManifestError: the file is damaged, or of another environment.
+    Raises ManifestError if the file is damaged, or of another environment.
     """
     for folder in dataset_folders():
         path = folder.parent / "references" / _file_name(environment)
@@ -52,8 +51,7 @@ def recorded_references(environment: EnvironmentRecord) -> References | None:
 def store_references(environment: EnvironmentRecord, references: References) -> Path:
     """Keep reference returns in the home, in place of older ones; return the file.
 
-    Raises:
-        StorageError: the home cannot be written; the older ones stay.
+    Raises StorageError if the home cannot be written; the older ones stay.
     """
     path = datasets_folder().parent / "references" / _file_name(environment)
     with sole_writer(path):
@@ -69,8 +67,7 @@ def record_references(name: str, environment: EnvironmentRecord, references: Ref
         environment: What they were measured in.
         references: The returns.
 
-    Raises:
-        StorageError: orlog's folder cannot be written; use a checkout.
+    Raises StorageError if orlog's folder cannot be written; use a checkout.
     """
     # The lock is in the home: it would stay among the files that ship.
     with sole_writer(datasets_folder().parent / "references" / "recorded"):

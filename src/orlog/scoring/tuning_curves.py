@@ -16,12 +16,7 @@ from orlog.normalize.tuning import (
     method_digest,
     tuning_curves,
 )
-from orlog.scoring.evaluated_runs import (
-    EvaluatedRun,
-    check_alike,
-    method_results,
-    settings_text,
-)
+from orlog.scoring.evaluated_runs import EvaluatedRun, check_alike, method_results, settings_text
 
 MIDDLE = 0.8
 """Share of the trials whose scores lie within the printed range."""
@@ -97,9 +92,8 @@ def tune_curves(
         exploration: Weight of the bandit's exploration.
         seed: Seed of the trials.
 
-    Raises:
-        ValueError: a run's settings are not known, a setting has a seed twice, runs on a dataset were
-            trained or measured in different ways, or they have different numbers of episodes.
+    Raises ValueError if a run's settings are not known, a setting has a seed twice, runs on a dataset were
+    trained or measured in different ways, or they have different numbers of episodes.
     """
     groups: dict[tuple[str, str], list[EvaluatedRun]] = {}
     for run in runs:

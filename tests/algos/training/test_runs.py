@@ -47,7 +47,7 @@ from orlog.errors import (
     StoppedError,
     StorageError,
 )
-from orlog.experiments.reproducing import make_jobs
+from orlog.experiments.jobs import make_jobs
 from orlog.loaders.batch import Batch
 from orlog.manifests.documents import write_json
 from tests.algos import plain

@@ -160,3 +160,19 @@ def test_the_page_plots_the_place(
     page = (tmp_path / "audit.html").read_text("utf-8")
     assert page.count("<svg") == 2
     assert f"episode {BAD}" in page
+
+
+@pytest.mark.parametrize(("way_back", "copies"), [(1, 0), (2, 0), (3, 24), (20, 24)])
+def test_a_way_there_and_back_is_no_copy_but_a_repeated_piece_is(
+    pendulum: tuple[gymnasium.Env[Any, Any], list[Draft]], way_back: int, copies: int
+) -> None:
+    """As where an agent between two walls pushes back and forth with all its force."""
+    env, drafts = pendulum
+    drafts = copy.deepcopy(drafts)
+    for draft in drafts[:24]:
+        period = 2 * way_back
+        for name in ("observations", "actions", "rewards"):
+            draft[name][100 + period] = draft[name][100]
+        draft["observations"][101 + period] = draft["observations"][101]
+    found = [one for one in findings(env, drafts) if one.check == "duplicates"]
+    assert [(one.column, one.count) for one in found] == ([("steps", copies)] if copies else [])

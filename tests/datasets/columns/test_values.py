@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.columns.blocks import concatenate_blocks, slice_block
-from orlog.datasets.columns.values import flatten, space_columns, unflatten
+from orlog.datasets.columns.restored_values import unflatten
+from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.columns.values import flatten
 from orlog.errors import SchemaError
 from orlog.manifests.columns import ColumnSpec, axis_of, offsets_of
 from tests.levels import scaled

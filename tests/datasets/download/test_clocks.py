@@ -11,7 +11,8 @@ import pytest
 
 import orlog
 from orlog.datasets.download.http import Patience
-from orlog.datasets.download.transfer import Mirror, fetch_object
+from orlog.datasets.download.mirrors import Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.home.registries import add_registry, check_serial, read_registries
 from orlog.errors import SignatureError, TransferError
 from orlog.manifests.manifest import read_manifest

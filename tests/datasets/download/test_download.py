@@ -20,9 +20,9 @@ from orlog.datasets.download.download import (
     repair_version,
 )
 from orlog.datasets.download.http import Patience, read_small
+from orlog.datasets.download.mirrors import Limiter
 from orlog.datasets.download.objects import TransferOptions
 from orlog.datasets.download.sources import find_source, source_of_url
-from orlog.datasets.download.transfer import Limiter
 from orlog.datasets.home.folders import datasets_folder, installed_versions
 from orlog.datasets.home.origin import Source
 from orlog.datasets.home.registries import add_registry, remove_registry
@@ -179,9 +179,7 @@ def test_other_bytes_under_the_same_version_are_refused(
 
 
 @pytest.fixture
-def mini_folder_there(
-    built_mini: Path,
-) -> Path:
+def mini_folder_there(built_mini: Path) -> Path:
     """Return a copy of the small dataset in this test's home, beside a served one."""
     folder = datasets_folder() / MINI / "1.0.0"
     shutil.copytree(built_mini, folder)

@@ -121,10 +121,7 @@ def test_too_little_room_is_said_before_the_first_byte(
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["at once", "midway", "at the end"])
 def test_room_that_vanishes_ends_a_download_which_goes_on_once_there_is_some(
-    server: FileServer,
-    mount: Mount,
-    share: float,
-    monkeypatch: pytest.MonkeyPatch,
+    server: FileServer, mount: Mount, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = mount("size=8m")
     put_home_on(disk, monkeypatch)

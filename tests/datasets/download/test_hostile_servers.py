@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from orlog.datasets.download import sources
 from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.transfer import Mirror, fetch_object
+from orlog.datasets.download.mirrors import Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.home.registries import add_registry, remove_registry, seen_file
 from orlog.errors import NotFoundError, OrlogError, TransferError
 from orlog.manifests.manifest import StoredObject

@@ -24,7 +24,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.transfer import Limiter, Mirror, fetch_object
+from orlog.datasets.download.mirrors import Limiter, Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.errors import MissingExtraError, NotFoundError, StorageError, TransferError
 from orlog.manifests.manifest import StoredObject
 from tests.levels import scaled

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orlog.datasets.download.http import Patience, read_small
-from orlog.datasets.download.transfer import Mirror, fetch_object
+from orlog.datasets.download.mirrors import Mirror
+from orlog.datasets.download.transfer import fetch_object
 from orlog.datasets.download.watchdog import ends_within
 from orlog.errors import TransferError
 from orlog.manifests.manifest import StoredObject

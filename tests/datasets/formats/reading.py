@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from orlog.datasets.formats.formats import Format, read_version
-from orlog.datasets.interchange.episodes import Found, Options
+from orlog.datasets.formats._shared.episodes import Asked, Found, Options
+from orlog.datasets.formats.formats import Format, Wanted, read_version
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
@@ -16,23 +16,14 @@ from orlog.manifests.manifest import MANIFEST_FILE
 
 
 def read_files(
-    file_format: Format,
-    files: Path | Sequence[Path],
-    folder: Path,
-    options: Options | None = None,
+    file_format: Format, files: Path | Sequence[Path], folder: Path, options: Options | None = None
 ) -> tuple[Dataset, Found]:
     """Return the dataset that files hold, stored in a new folder, and what was found in them."""
     paths = [files] if isinstance(files, Path) else list(files)
-    manifest, found = read_version(
-        file_format,
-        paths,
-        folder,
-        name="lab/test-v0",
-        version="1.0.0",
-        sources=[path.name for path in paths],
-        lineage=[],
-        options=options or Options(),
-    )
+    sources = [path.name for path in paths]
+    asked = Asked(files=paths, sources=sources, options=options or Options())
+    wanted = Wanted(name="lab/test-v0", version="1.0.0")
+    manifest, found = read_version(file_format, asked, folder, wanted)
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
     return load_dataset(folder), found
 

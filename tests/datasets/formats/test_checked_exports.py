@@ -20,8 +20,8 @@ import orlog
 from orlog.cli import imports
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats import npz, robomimic, table
-from orlog.datasets.interchange.episodes import Found, Options
-from orlog.datasets.interchange.flags import flags_of
+from orlog.datasets.formats._shared.episodes import Found, Options
+from orlog.datasets.formats._shared.flags import flags_of
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import read_files
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orlog.datasets.formats import d4rl as d4rl_reader
-from orlog.datasets.formats.formats import read_version
-from orlog.datasets.interchange import flat_rows
-from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.formats._shared import flat_rows
+from orlog.datasets.formats._shared.episodes import Asked, Options
+from orlog.datasets.formats.formats import Wanted, read_version
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, OrlogError, SchemaError
@@ -64,16 +64,9 @@ def write(path: Path, body: Mapping[str, Any], **options: Any) -> Path:
 
 
 def read(path: Path, folder: Path, horizon: int | None = None) -> tuple[Dataset, str]:
-    manifest, found = read_version(
-        d4rl_reader.FORMAT,
-        [path],
-        folder,
-        name="lab/test-v0",
-        version="1.0.0",
-        sources=["test.hdf5"],
-        lineage=[],
-        options=Options(horizon=horizon),
-    )
+    asked = Asked(files=[path], sources=["test.hdf5"], options=Options(horizon=horizon))
+    wanted = Wanted(name="lab/test-v0", version="1.0.0")
+    manifest, found = read_version(d4rl_reader.FORMAT, asked, folder, wanted)
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), "utf-8")
     return load_dataset(folder), " ".join(found.doubts)
 

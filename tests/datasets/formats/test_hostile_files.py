@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from orlog.datasets.formats import npz, table
+from orlog.datasets.formats._shared.episodes import Asked, Options
 from orlog.datasets.formats.formats import formats
-from orlog.datasets.interchange.episodes import Asked, Options
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 from tests.datasets.formats.reading import read_files
 from tests.datasets.formats.test_npz import flat

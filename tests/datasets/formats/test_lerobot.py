@@ -18,11 +18,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from orlog.datasets.formats import lerobot
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.interchange import lerobot_metadata
-from orlog.datasets.interchange.episodes import Options
-from orlog.datasets.interchange.video_frames import open_video
+from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import metadata as lerobot_metadata
+from orlog.datasets.formats.lerobot.video_frames import open_video
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled

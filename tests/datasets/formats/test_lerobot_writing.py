@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 import orlog
 from orlog.datasets.exporting import export_dataset
-from orlog.datasets.formats import lerobot
-from orlog.datasets.interchange import lerobot_writing
+from orlog.datasets.formats.lerobot import format as lerobot
+from orlog.datasets.formats.lerobot import writing as lerobot_writing
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled

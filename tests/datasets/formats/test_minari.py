@@ -17,8 +17,8 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 
 import orlog
-from orlog.datasets.formats import minari as minari_format
 from orlog.datasets.formats.formats import choose_format
+from orlog.datasets.formats.minari import format as minari_format
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads

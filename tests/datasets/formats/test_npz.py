@@ -13,8 +13,8 @@ import pytest
 
 import orlog
 from orlog.datasets.formats import dsrl, npz
+from orlog.datasets.formats._shared.episodes import Found, Options
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.interchange.episodes import Found, Options
 from orlog.errors import SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads
 from tests.levels import scaled

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import orlog
-from orlog.datasets.formats import ogbench
-from orlog.datasets.interchange.episodes import Options
-from orlog.datasets.interchange.ogbench_tasks import find_task
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.datasets.formats.ogbench import format as ogbench
+from orlog.datasets.formats.ogbench.tasks import find_task
 from orlog.errors import SchemaError
 from orlog.manifests.shipped import records_folder
 from tests.datasets.formats.reading import read_files
@@ -144,10 +144,7 @@ def test_rewards_are_those_of_the_package(tmp_path: Path) -> None:
         if "drawer" in goal:
             qpos[:, 23:25] += [goal["drawer"], goal["window"]]
         flipped = rng.random((4000, len(buttons))) < 0.1
-        states[name] = {
-            "qpos": qpos.astype("f4"),
-            "button_states": np.array(buttons) ^ flipped,
-        }
+        states[name] = {"qpos": qpos.astype("f4"), "button_states": np.array(buttons) ^ flipped}
         np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **states[name])
     python = tool_python("ogbench==1.2.2", "dm_control>=1.0.20")
     run_tool(python, SCORE, tmp_path, *SOME, folder=tmp_path)

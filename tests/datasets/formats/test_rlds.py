@@ -15,11 +15,12 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import d4rl, rlds, robomimic
+from orlog.datasets.formats import d4rl, robomimic
+from orlog.datasets.formats._shared.episodes import Asked, Found
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.interchange.episodes import Asked, Found
-from orlog.datasets.interchange.tf_examples import Values, example_bytes, read_example
-from orlog.datasets.interchange.tfrecord_files import record_spans, write_record
+from orlog.datasets.formats.rlds import format as rlds
+from orlog.datasets.formats.rlds.tf_examples import Values, example_bytes, read_example
+from orlog.datasets.formats.rlds.tfrecord_files import record_spans, write_record
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats import test_d4rl, test_robomimic

@@ -23,7 +23,9 @@ LENGTHS = {"demo_0": 4, "demo_2": 3, "demo_10": 5}  # with a gap, and not in the
 MASKS = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"], "20_percent": ["demo_10"]}
 
 
-def write(path: Path, **change: Any) -> dict[str, dict[str, np.ndarray]]:
+def write(
+    path: Path, *, everywhere: bool = False, **change: Any
+) -> dict[str, dict[str, np.ndarray]]:
     """Write a file of robomimic's layout; return its arrays by demonstration."""
     rng = np.random.default_rng(0)
     written = {}
@@ -40,7 +42,7 @@ def write(path: Path, **change: Any) -> dict[str, dict[str, np.ndarray]]:
                 "next_obs/eef_pos": eef[1:],
                 "obs/image": frames[:-1],
                 "next_obs/image": frames[1:],
-            } | (change if name == "demo_2" else {})
+            } | (change if name == "demo_2" or everywhere else {})
             for key, values in arrays.items():
                 if values is not None:
                     file.create_dataset(f"data/{name}/{key}", data=np.asarray(values))
@@ -75,6 +77,54 @@ def test_demonstrations_are_read_by_their_numbers(
         assert bool(episode.metadata["mask/20_percent"]) == (name == "demo_10")
 
 
+NO_NEXT = {"next_obs/eef_pos": None, "next_obs/image": None}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2**24])
+def test_without_next_observations_the_last_step_of_what_was_cut_off_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    """As LIBERO writes them."""
+    monkeypatch.setattr(robomimic, "BLOCK_BYTES", block_bytes)
+    path = tmp_path / "libero.hdf5"
+    written = write(path, everywhere=True, **NO_NEXT)
+    assert choose_format([path], None, "lab/x").name == "robomimic-hdf5"
+    dataset, found = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    assert (found.terminated, found.truncated) == (2, 1)
+    assert [len(episode) for episode in dataset] == [4, 2, 5]
+    for episode, (name, steps) in zip(dataset, LENGTHS.items(), strict=True):
+        arrays, is_cut = written[name], name == "demo_2"
+        for part, values in episode.observations.items():
+            expected = arrays[f"obs/{part}"]
+            final = expected[-1:] if is_cut else np.zeros_like(expected[:1])
+            body = expected[:-1] if is_cut else expected
+            np.testing.assert_array_equal(values, np.concatenate((body, final)))
+        np.testing.assert_array_equal(episode.actions, arrays["actions"][: steps - is_cut])
+        np.testing.assert_array_equal(episode.infos["done"], arrays["dones"][: steps - is_cut])
+        assert bool(episode.metadata["final_observation_missing"]) != is_cut
+    said = " ".join(found.doubts)
+    assert "1 last rows of episodes were left out" in said
+    assert "2 episodes that ended have no final observation" in said
+
+
+def test_without_rewards_and_flags_demonstrations_are_cut_off_and_have_zeros(
+    tmp_path: Path,
+) -> None:
+    """As Isaac Lab writes them."""
+    path = tmp_path / "isaac.hdf5"
+    write(path, everywhere=True, rewards=None, dones=None, states=None)
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/states/robot/root"] = np.zeros((4, 7))
+    dataset, found = read_files(robomimic.FORMAT, path, tmp_path / "store")
+    assert (found.terminated, found.truncated, found.steps) == (0, 3, sum(LENGTHS.values()))
+    assert not dataset.column("rewards").any()
+    assert found.doubts == [
+        "No dones: all demonstrations were taken to be cut off where they end.",
+        "No rewards: they are zeros.",
+        "Left out, not in all steps alike: states.",
+    ]
+
+
 def test_what_is_exported_comes_back(tmp_path: Path) -> None:
     write(tmp_path / "lift.hdf5")
     orlog.import_dataset(tmp_path / "lift.hdf5", "lab/lift-v1")
@@ -99,6 +149,12 @@ def test_what_does_not_agree_is_refused(tmp_path: Path) -> None:
     ):
         write(path, **change)
         with pytest.raises(SchemaError, match=message):
+            read_files(robomimic.FORMAT, path, tmp_path / "store")
+    for key in ("next_obs", "rewards", "dones", "states"):
+        write(path)
+        with h5py.File(path, "a") as file:
+            del file[f"data/demo_0/{key}"]
+        with pytest.raises(SchemaError, match=f"demo_2: has {key}, and demo_0 has not"):
             read_files(robomimic.FORMAT, path, tmp_path / "store")
     write(path)
     with h5py.File(path, "a") as file:

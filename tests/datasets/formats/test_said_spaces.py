@@ -20,7 +20,7 @@ OWN_FORMAT = """
 import contextlib, gymnasium, numpy as np
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats.formats import Format
-from orlog.datasets.interchange.episodes import Opened, Steps
+from orlog.datasets.formats.formats import Opened, Steps
 
 BOX = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)

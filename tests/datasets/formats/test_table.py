@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import orlog
 from orlog.datasets.formats import table
-from orlog.datasets.interchange.episodes import Options
+from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import OrlogError, SchemaError
 from tests.command_line import orlog as run
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads

@@ -11,9 +11,9 @@ import pytest
 from gymnasium import spaces
 
 import orlog
-from orlog.datasets.formats import torchrl
 from orlog.datasets.formats.formats import choose_format
-from orlog.datasets.interchange.tensordict_files import write_documents
+from orlog.datasets.formats.torchrl import format as torchrl
+from orlog.datasets.formats.torchrl.tensordict_files import write_documents
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import IntegrityError, SchemaError
 from tests.datasets.formats.reading import damaged, read_files, refuses_or_reads

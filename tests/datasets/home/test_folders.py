@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orlog.base.files import (
-    put_in_place,
-    put_new,
-    unfinished_folder,
-)
+from orlog.base.files import put_in_place, put_new, unfinished_folder
 from orlog.datasets.home.folders import (
     datasets_folder,
     installed_names,

@@ -65,9 +65,7 @@ def removed_names() -> set[str]:
 
 
 @pytest.mark.usefixtures("served")
-def test_versions_are_listed_with_where_they_came_from(
-    template: Path,
-) -> None:
+def test_versions_are_listed_with_where_they_came_from(template: Path) -> None:
     downloaded = orlog.load_dataset(MINI, download=True)
     place(template, ARM, "1.0.0", downloaded=False, days=3)
     part = place(template, LEG, "2.0.0", partial=True, days=400)
@@ -217,9 +215,7 @@ def origin_size(folder: Path) -> int:
     return origin_file(folder).stat().st_size
 
 
-def test_a_version_that_was_set_aside_when_a_process_was_killed_is_put_back(
-    template: Path,
-) -> None:
+def test_a_version_that_was_set_aside_when_a_process_was_killed_is_put_back(template: Path) -> None:
     folder = place(template, ARM, "1.0.0", downloaded=False)
     folder.rename(beside(folder, "replaced"))
     report = collect_garbage(unused_days=0)
@@ -384,9 +380,7 @@ def test_days_and_bytes_are_not_negative() -> None:
 # --- delete
 
 
-def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(
-    template: Path,
-) -> None:
+def test_a_deleted_version_takes_along_what_lies_beside_it_but_a_recording(template: Path) -> None:
     folder = place(template, ARM, "1.0.0", downloaded=False)
     place(template, ARM, "1.0.0", partial=True)
     for kind in ("download", "strange", "unfinished", "deleted"):

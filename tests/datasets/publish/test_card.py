@@ -33,10 +33,7 @@ def recorded(name: str = "lab/arm-v1", **texts: Any) -> orlog.Dataset:
     """Return a small dataset: two episodes, of which one is cut."""
     rng = np.random.default_rng(0)
     with orlog.DatasetWriter(
-        name,
-        observation_space=spaces.Box(-1, 1, (2,)),
-        action_space=spaces.Discrete(4),
-        **texts,
+        name, observation_space=spaces.Box(-1, 1, (2,)), action_space=spaces.Discrete(4), **texts
     ) as writer:
         for steps, terminated in ((3, True), (5, False)):
             writer.add_episode(

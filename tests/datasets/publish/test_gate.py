@@ -16,9 +16,7 @@ from tests.publishing import index_of
 def bad() -> Path:
     """Return a version with a reward that is not a number."""
     with orlog.DatasetWriter(
-        "lab/bad-v1",
-        observation_space=Box(-1, 1, (2,)),
-        action_space=Box(-1, 1, (1,)),
+        "lab/bad-v1", observation_space=Box(-1, 1, (2,)), action_space=Box(-1, 1, (1,))
     ) as writer:
         writer.add_episode(
             orlog.Episode(

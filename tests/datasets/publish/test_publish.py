@@ -256,11 +256,7 @@ def test_it_says_once_that_it_waits(built_mini: Path, registry: Path) -> None:
 
 @pytest.mark.scaled
 def test_killed_at_any_instant_it_goes_on_and_nobody_sees_a_half(
-    built_mini: Path,
-    tmp_path: Path,
-    registry: Path,
-    sign: Sign,
-    monkeypatch: pytest.MonkeyPatch,
+    built_mini: Path, tmp_path: Path, registry: Path, sign: Sign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work() -> str:
         return publish_dataset(built_mini, str(registry), sign=sign, jobs=1)

@@ -90,12 +90,7 @@ def test_an_empty_index_is_signed(built_mini: Path, registry: Path, sign: Sign) 
 
 @pytest.mark.parametrize("signature", ["old", "other key", "none", "malformed"])
 def test_an_entry_that_somebody_slipped_in_is_not_signed(
-    signature: str,
-    built_mini: Path,
-    next_one: Path,
-    registry: Path,
-    sign: Sign,
-    other_key: Path,
+    signature: str, built_mini: Path, next_one: Path, registry: Path, sign: Sign, other_key: Path
 ) -> None:
     publish_dataset(built_mini, str(registry), sign=sign)
     index = index_of(registry)
@@ -251,11 +246,7 @@ def test_ended_after_each_write_the_first_version_is_there(
         shutil.rmtree(registry)
         shutil.copytree(first, registry)
     place = PLACE.replace("1.0.0", "1.1.0")
-    assert written == [
-        f"{place}/manifest.json.sig",
-        f"{place}/manifest.json",
-        "index.json.sig",
-    ]
+    assert written == [f"{place}/manifest.json.sig", f"{place}/manifest.json", "index.json.sig"]
 
 
 @pytest.mark.slow

@@ -550,10 +550,7 @@ def test_opening_refuses_a_column_whose_metadata_the_manifest_does_not_list(
     ids=["huge", "negative", "zero", "codec", "no sum", "deep", "deeper"],
 )
 def test_opening_refuses_hostile_metadata_that_the_manifest_lists(
-    mini_folder: Path,
-    replace_object: Callable[[Path, str, bytes], None],
-    old: bytes,
-    new: bytes,
+    mini_folder: Path, replace_object: Callable[[Path, str, bytes], None], old: bytes, new: bytes
 ) -> None:
     data = (mini_folder / "rewards/zarr.json").read_bytes()
     assert old in data

@@ -127,10 +127,7 @@ def test_a_url_is_taken_only_where_datasets_are_downloaded(use: Callable[[], Any
             lambda ds: ANY.goals(ds, seed=0, actor_goals=0.5),
             "actor_goals are each a GoalMixture, found 0.5.",
         ),
-        (
-            lambda ds: ANY.split_dataset(ds, 0.9),
-            r"sizes must be a sequence .* found float 0\.9\.",
-        ),
+        (lambda ds: ANY.split_dataset(ds, 0.9), r"sizes must be a sequence .* found float 0\.9\."),
         (lambda ds: ANY.split_dataset(ds, ["a"]), "sizes must be numbers, found str 'a'."),
         (lambda ds: ANY.combine_datasets(ds), "datasets must be a sequence .* found Dataset"),
         (lambda ds: ds.filter_episodes(5), "condition must be .* found int 5."),

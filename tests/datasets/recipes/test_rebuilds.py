@@ -20,11 +20,8 @@ from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.classic import DATASETS
 from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
 from orlog.errors import IntegrityError, LockError, NotFoundError, VersionExistsError
-from orlog.experiments.reproducing import (
-    make_jobs,
-    run_job,
-    summarize,
-)
+from orlog.experiments.jobs import make_jobs, run_job
+from orlog.experiments.reproducing import summarize
 from orlog.manifests.lock import LockedDataset, read_lock, write_lock
 from orlog.manifests.manifest import Manifest
 from orlog.manifests.names import newest_first

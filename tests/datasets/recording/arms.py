@@ -55,11 +55,36 @@ def start(name: str = NAME, **arguments: Any) -> DatasetWriter:
     return DatasetWriter(name, observation_space=OBSERVATIONS, action_space=ACTIONS, **arguments)
 
 
-def record(episodes: Iterable[Episode], name: str = NAME, **arguments: Any) -> orlog.Dataset:
-    with start(name, **arguments) as writer:
-        for episode in episodes:
-            writer.add_episode(episode)
+def add(writer: DatasetWriter, episodes: Iterable[Episode]) -> DatasetWriter:
+    for episode in episodes:
+        writer.add_episode(episode)
+    return writer
+
+
+def finished(writer: DatasetWriter, episodes: Iterable[Episode] = ()) -> orlog.Dataset:
+    """Add episodes, and return what was recorded, every byte of it checked."""
+    with writer:
+        add(writer, episodes)
     return opened(writer)
+
+
+def record(episodes: Iterable[Episode], name: str = NAME, **arguments: Any) -> orlog.Dataset:
+    return finished(start(name, **arguments), episodes)
+
+
+def interrupted(episodes: Iterable[Episode], **arguments: Any) -> DatasetWriter:
+    """Acknowledge episodes and stop."""
+    writer = add(start(**arguments), episodes)
+    writer.checkpoint()
+    writer.close()
+    return writer
+
+
+def resumed(before: int, episodes: Iterable[Episode] = (), **arguments: Any) -> orlog.Dataset:
+    """Go on with a recording that has this many episodes, and finish it with more."""
+    writer = start(resume=True, **arguments)
+    assert writer.total_episodes == before
+    return finished(writer, episodes)
 
 
 @functools.cache
@@ -78,20 +103,17 @@ def opened(writer: DatasetWriter) -> orlog.Dataset:
     return dataset
 
 
-def pieces_of(episode: Episode, edges: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of `add_steps` for the steps between edges."""
-    infos: dict[str, Any] = dict(episode.infos)
+def pieces_of(episode: Any, edges: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of `add_steps` for the steps of an episode between edges."""
     first = 0
     for last in [*edges, len(episode)]:
-        assert isinstance(episode.observations, np.ndarray)
-        assert isinstance(episode.actions, np.ndarray)
         yield {
             "observations": episode.observations[first + 1 if first else 0 : last + 1],
             "actions": episode.actions[first:last],
             "rewards": episode.rewards[first:last],
             "terminations": episode.terminations[first:last],
             "truncations": episode.truncations[first:last],
-            "infos": {name: values[first:last] for name, values in infos.items()},
+            "infos": {name: values[first:last] for name, values in episode.infos.items()},
         }
         first = last
 
@@ -151,7 +173,4 @@ def steps_of(number: int, steps: int = 8) -> dict[str, Any]:
 
 
 def append(dataset: orlog.Dataset, episodes: Iterable[Episode], **arguments: Any) -> orlog.Dataset:
-    with DatasetWriter.append(dataset, **arguments) as writer:
-        for episode in episodes:
-            writer.add_episode(episode)
-    return opened(writer)
+    return finished(DatasetWriter.append(dataset, **arguments), episodes)

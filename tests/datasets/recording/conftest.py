@@ -12,6 +12,16 @@ from orlog.datasets.store import encoding
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few steps fill a shard; no disk loses power here, so none is waited for."""
-    monkeypatch.setattr(encoding, "CHUNK_BYTES", 128)
-    monkeypatch.setattr(encoding, "SHARD_BYTES", 512)
+    fill_shards(monkeypatch, 128, 512)
+
+
+@pytest.fixture
+def tiny_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a step or two fill a shard."""
+    fill_shards(monkeypatch, 64, 128)
+
+
+def fill_shards(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, shard_bytes: int) -> None:
+    monkeypatch.setattr(encoding, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(encoding, "SHARD_BYTES", shard_bytes)
     monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -13,25 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import gymnasium
-import numpy as np
 import pytest
 from gymnasium import spaces
 
 import orlog
 from orlog.base.files import unfinished_folder
 from orlog.base.processes import process_pool
-from orlog.datasets.columns.episode import Episode
-from orlog.datasets.columns.schema import Schema
 from orlog.datasets.home.folders import datasets_folder, installed_names, installed_versions
-from orlog.datasets.recording.episodes import EpisodeWriter
-from orlog.errors import (
-    IntegrityError,
-    ManifestError,
-    NotFoundError,
-    SchemaError,
-    WorkerDiedError,
-)
+from orlog.errors import IntegrityError, ManifestError, NotFoundError, SchemaError, WorkerDiedError
 from orlog.manifests.environments import make_environment
 from orlog.manifests.manifest import read_manifest
 from orlog.manifests.spaces import space_from_json, space_to_json
@@ -39,14 +28,6 @@ from orlog.manifests.spaces import space_from_json, space_to_json
 MINI = "pointmaze/umaze-mini-v1"
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
-
-
-def replace_text(folder: Path, old: str, new: str) -> Path:
-    path = folder / "manifest.json"
-    text = path.read_text("utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), "utf-8")
-    return path
 
 
 # --- home.publish: a kill between its two renames loses the dataset that was there
@@ -83,17 +64,12 @@ def kill_while_replacing(destination: Path) -> None:
     assert done.returncode in (0, -signal.SIGKILL)
 
 
-def test_a_kill_while_replacing_leaves_the_old_or_the_new(home: Path) -> None:
-    destination = home / "datasets/b/x-v1/1.0.0"
-    kill_while_replacing(destination)
-    assert (destination / "manifest.json").read_text() in ("old", "new")
-
-
-def test_what_a_kill_while_replacing_moved_away_is_not_deleted_by_the_next_writer(
+def test_a_kill_while_replacing_leaves_the_old_or_the_new_also_for_the_next_writer(
     home: Path,
 ) -> None:
     destination = home / "datasets/b/x-v1/1.0.0"
     kill_while_replacing(destination)
+    assert (destination / "manifest.json").read_text() in ("old", "new")
     with unfinished_folder(destination):
         pass
     assert (destination / "manifest.json").is_file()
@@ -191,36 +167,59 @@ def test_the_first_manifest_may_be_read_by_several_threads(built_mini: Path) -> 
         assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- manifest.read_manifest: what is malformed raises something else than ManifestError
+# --- manifests and spaces: what is malformed raises something else than it should, or is bent until it fits
 
 
-def test_a_number_that_overflows_to_infinity_is_a_manifest_error(mini_folder: Path) -> None:
-    path = replace_text(mini_folder, '"noise": 0.5', '"noise": 1e999')
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"noise": 0.5', '"noise": 1e999'),
+        ('"description": "', '"description": "\\ud800'),
+        ('"low": -1.0', '"low": ' + "[" * 900 + "]" * 900),
+    ],
+    ids=["a number that overflows to infinity", "half of a surrogate pair", "deep bounds"],
+)
+def test_a_text_that_no_manifest_can_hold_is_a_manifest_error(
+    mini_folder: Path, old: str, new: str
+) -> None:
+    path = mini_folder / "manifest.json"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
     with pytest.raises(ManifestError):
         read_manifest(path)
-
-
-def test_half_of_a_surrogate_pair_is_a_manifest_error(mini_folder: Path) -> None:
-    path = replace_text(mini_folder, '"description": "', '"description": "\\ud800')
-    with pytest.raises(ManifestError):
-        read_manifest(path)
-
-
-def test_bounds_nested_too_deeply_are_a_manifest_error(mini_folder: Path) -> None:
-    path = replace_text(mini_folder, '"low": -1.0', '"low": ' + "[" * 900 + "]" * 900)
-    with pytest.raises(ManifestError):
-        read_manifest(path)
-
-
-def test_a_dict_space_that_is_a_list_is_a_schema_error() -> None:
-    with pytest.raises(SchemaError):
-        space_from_json({"type": "Dict", "spaces": []})
 
 
 def test_a_folder_in_place_of_the_manifest_is_a_manifest_error(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(ManifestError):
         orlog.verify_store(tmp_path)
+
+
+BOX = {"type": "Box", "dtype": "float32", "low": 0, "high": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"type": "Dict", "spaces": []}, None),
+        ({"type": "Discrete", "n": 1.5, "start": 0}, None),
+        ({"type": "Discrete", "n": "5", "start": 0}, None),
+        ({"type": "MultiDiscrete", "nvec": [2.5], "start": [0], "dtype": "int64"}, None),
+        ({**BOX, "shape": "12"}, None),
+        ({**BOX, "shape": [1.5]}, None),
+        ({**BOX, "shape": [2**13, 2**13]}, "a space is too large"),
+    ],
+    ids=str,
+)
+def test_json_that_is_no_space_is_refused(data: dict[str, Any], said: str | None) -> None:
+    with pytest.raises(SchemaError, match=said):
+        space_from_json(data)
+
+
+def test_a_key_that_would_not_come_back_is_refused() -> None:
+    with pytest.raises(SchemaError):
+        space_to_json(spaces.Dict({1: spaces.Discrete(2)}))  # type: ignore[dict-item] # what a user may do
 
 
 @pytest.mark.parametrize("column", ["infos/extra", "episodes/extra"])
@@ -255,37 +254,6 @@ def test_a_checksum_with_a_line_break_behind_it_is_refused(
         read_manifest(reseal(mini_folder, change))
 
 
-# --- spaces: values that are not what the JSON should hold are bent until they fit
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"type": "Discrete", "n": 1.5, "start": 0},
-        {"type": "Discrete", "n": "5", "start": 0},
-        {"type": "MultiDiscrete", "nvec": [2.5], "start": [0], "dtype": "int64"},
-        {"type": "Box", "shape": "12", "dtype": "float32", "low": 0, "high": 1},
-        {"type": "Box", "shape": [1.5], "dtype": "float32", "low": 0, "high": 1},
-    ],
-    ids=str,
-)
-def test_a_space_with_values_of_the_wrong_type_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(SchemaError):
-        space_from_json(data)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Dict({1: spaces.Discrete(2)}),  # type: ignore[dict-item] # what a user may do
-        spaces.Dict({"half \ud800": spaces.Discrete(2)}),
-    ],
-)
-def test_keys_that_would_not_come_back_are_refused(space: gymnasium.Space[Any]) -> None:
-    with pytest.raises(SchemaError):
-        space_to_json(space)
-
-
 # --- home.installed_versions: a stray folder breaks every load by name
 
 
@@ -296,9 +264,7 @@ def test_a_stray_folder_does_not_hide_the_versions_beside_it(mini_folder: Path, 
     assert orlog.load_dataset(MINI).folder == mini_folder
 
 
-def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(
-    mini_folder: Path,
-) -> None:
+def test_a_stray_manifest_in_the_root_does_not_hide_the_names_below_it(mini_folder: Path) -> None:
     shutil.copy(mini_folder / "manifest.json", datasets_folder())
     assert installed_names() == [MINI]
 
@@ -324,34 +290,7 @@ def test_a_path_too_long_for_a_file_is_not_found() -> None:
         orlog.load_dataset("/" + "x" * 5000)
 
 
-# --- what a store cannot hold, and processes that die
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_that_a_column_cannot_hold_is_refused(tmp_path: Path, seed: int) -> None:
-    box = spaces.Box(-1, 1, (1,), np.float32)
-    zeros = np.zeros((3, 1), np.float32)
-    episode = Episode(
-        observations=zeros,
-        actions=zeros[:2],
-        rewards=np.zeros(2),
-        terminations=np.zeros(2, np.bool_),
-        truncations=np.zeros(2, np.bool_),
-        infos={},
-        seed=seed,
-    )
-    writer = EpisodeWriter(
-        tmp_path, Schema(observation_space=box, action_space=box), "tests/seed-v1@1.0.0"
-    )
-    with pytest.raises(SchemaError, match=f"episode 0: a seed .* found {seed}"):
-        writer.add_episode(episode)
-    writer.close()
-
-
-def test_a_space_too_large_for_any_row_is_refused_before_it_is_made() -> None:
-    data = {"type": "Box", "shape": [2**13, 2**13], "dtype": "float32", "low": 0, "high": 1}
-    with pytest.raises(SchemaError, match="a space is too large"):
-        space_from_json(data)
+# --- processes that die
 
 
 def test_a_killed_worker_is_a_clear_error() -> None:

@@ -24,8 +24,14 @@ from hypothesis import strategies as st
 import orlog
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recording.writer import DatasetWriter
-from orlog.datasets.store import encoding
+from tests.datasets.recording.arms import add_in_pieces, finished
 from tests.levels import scaled
+
+pytestmark = [
+    pytest.mark.usefixtures("tiny_shards"),
+    pytest.mark.filterwarnings("ignore:.*Casting input x"),  # of Gymnasium on scalars in a stack
+    pytest.mark.filterwarnings("ignore:.*encountered in"),  # of NumPy on random bits
+]
 
 Space = gymnasium.Space[Any]
 NAME = "lab/any-v1"
@@ -218,21 +224,9 @@ def record(
     dataset = None
     for first, last in itertools.pairwise(edges):
         writer = start(case, container) if dataset is None else DatasetWriter.append(dataset)
-        with writer:
-            for episode in episodes[first:last]:
-                writer.add_episode(episode)
-        assert orlog.verify_store(writer.folder)[1] == []
-        dataset = orlog.load_dataset(writer.folder)
+        dataset = finished(writer, episodes[first:last])
     assert dataset is not None
     return dataset
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few steps fill a shard; no disk loses power here, so none is waited for."""
-    monkeypatch.setattr(encoding, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(encoding, "SHARD_BYTES", 128)
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def in_a_home_of_its_own() -> tempfile.TemporaryDirectory[str]:
@@ -251,8 +245,6 @@ quick = settings(
 )
 
 
-@pytest.mark.filterwarnings("ignore:.*Casting input x")  # of Gymnasium on scalars in a stack
-@pytest.mark.filterwarnings("ignore:.*encountered in")  # of NumPy on random bits
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @quick
 @given(case=CASES, data=st.data())
@@ -297,8 +289,6 @@ def check_columns_of_one_part(case: Case, episodes: list[Episode], parts: orlog.
         assert_same(parts.column(name), whole.column(name))
 
 
-@pytest.mark.filterwarnings("ignore:.*Casting input x")
-@pytest.mark.filterwarnings("ignore:.*encountered in")
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 @settings(quick, max_examples=scaled(15, 3))
 @given(case=CASES, data=st.data())
@@ -321,24 +311,6 @@ def test_equal_data_have_equal_digests_in_any_pieces(
         assert found.digest == expected
 
 
-def add_in_pieces(writer: DatasetWriter, episode: Episode, edges: Sequence[int]) -> None:
-    def cut(values: Any, first: int, last: int) -> Any:
-        return values[first:last]
-
-    for first, last in itertools.pairwise([0, *edges, len(episode)]):
-        writer.add_steps(
-            observations=cut(episode.observations, first + 1 if first else 0, last + 1),
-            actions=cut(episode.actions, first, last),
-            rewards=episode.rewards[first:last],
-            terminations=episode.terminations[first:last],
-            truncations=episode.truncations[first:last],
-            infos={name: cut(values, first, last) for name, values in episode.infos.items()},
-        )
-    writer.end_episode(seed=episode.seed, metadata=episode.metadata)
-
-
-@pytest.mark.filterwarnings("ignore:.*Casting input x")
-@pytest.mark.filterwarnings("ignore:.*encountered in")
 @settings(quick, max_examples=scaled(8, 3))
 @given(case=CASES, data=st.data())
 def test_the_order_of_keys_does_not_matter_and_any_value_does(

@@ -8,49 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import orlog
-from orlog.datasets.columns.episode import Episode
 from orlog.datasets.recording import log
+from tests.datasets.recording import arms
+from tests.datasets.recording.arms import NAME, add, assert_same_episode, make_episode, pieces_of
 
-NAME = "lab/log-v1"
+EPISODES = [make_episode(number, 5, seed=number) for number in range(5)]
 
 
 def start(**options: Any) -> orlog.DatasetWriter:
-    return orlog.DatasetWriter(
-        NAME,
-        observation_space=spaces.Box(-9, 9, (2,), np.float32),
-        action_space=spaces.Discrete(4),
-        keep_every_episode=True,
-        checkpoint_seconds=1e9,
-        **options,
-    )
-
-
-def make_episode(number: int, steps: int = 5) -> Episode:
-    return Episode(
-        observations=np.full((steps + 1, 2), number, np.float32),
-        actions=np.full(steps, number % 4),
-        rewards=np.full(steps, float(number)),
-        terminations=np.zeros(steps, np.bool_),
-        truncations=np.zeros(steps, np.bool_),
-        infos={"note": ["é" * number] * steps},
-        seed=number,
-        metadata={"task": f"push {number}"},
-    )
-
-
-def add_some_steps(writer: orlog.DatasetWriter, number: int, *, first: bool) -> None:
-    episode = make_episode(number, 3)
-    writer.add_steps(
-        observations=episode.observations[0 if first else 1 :],
-        actions=episode.actions,
-        rewards=episode.rewards,
-        terminations=episode.terminations,
-        truncations=episode.truncations,
-        infos=episode.infos,
-    )
+    return arms.start(keep_every_episode=True, checkpoint_seconds=1e9, **options)
 
 
 def seeds_after_a_kill() -> list[int]:
@@ -60,45 +28,40 @@ def seeds_after_a_kill() -> list[int]:
     return [episode.seed or 0 for episode in orlog.load_dataset(NAME)]
 
 
+def add_some_steps(writer: orlog.DatasetWriter, number: int, *, first: bool) -> None:
+    pieces = [*pieces_of(EPISODES[number], [3])]
+    writer.add_steps(**pieces[0 if first else 1])
+
+
 def test_episodes_without_a_checkpoint_are_kept() -> None:
-    writer = start()
-    for number in range(4):
-        writer.add_episode(make_episode(number))
-    writer.close()  # acknowledges nothing
+    add(start(), EPISODES[:4]).close()  # acknowledges nothing
     with start(resume=True) as again:
         assert again.total_episodes == 4
-        again.add_episode(make_episode(4))
-    ds = orlog.load_dataset(NAME)
-    for number, episode in enumerate(ds):
-        expected = make_episode(number)
-        np.testing.assert_array_equal(episode.observations, expected.observations)
-        assert episode.infos == expected.infos
-        assert episode.metadata == expected.metadata
+        again.add_episode(EPISODES[4])
+    for found, expected in zip(orlog.load_dataset(NAME), EPISODES, strict=True):
+        assert_same_episode(found, expected)
 
 
 def test_steps_in_pieces_and_dropped_ones() -> None:
-    writer = start()
-    writer.add_episode(make_episode(0))
+    writer = add(start(), EPISODES[:1])
     add_some_steps(writer, 1, first=True)
     writer.discard_episode()
     add_some_steps(writer, 2, first=True)
     add_some_steps(writer, 2, first=False)
-    writer.end_episode(seed=2, metadata={"task": "two"})
+    writer.end_episode(seed=2, metadata=EPISODES[2].metadata)
     add_some_steps(writer, 3, first=True)  # not ended
     writer.close()
     assert seeds_after_a_kill() == [0, 2]
-    assert orlog.load_dataset(NAME).column("episodes/lengths").tolist() == [5, 6]
+    assert orlog.load_dataset(NAME).column("episodes/lengths").tolist() == [5, 5]
 
 
 def test_a_checkpoint_inside_an_episode_leaves_it_whole() -> None:
-    writer = start()
-    writer.add_episode(make_episode(0))
+    writer = add(start(), EPISODES[:1])
     add_some_steps(writer, 1, first=True)
     writer.checkpoint()
     add_some_steps(writer, 1, first=False)
-    writer.end_episode(seed=1, metadata={"task": "one"})
-    writer.add_episode(make_episode(2))
-    writer.close()
+    writer.end_episode(seed=1, metadata=EPISODES[1].metadata)
+    add(writer, EPISODES[2:3]).close()
     assert seeds_after_a_kill() == [0, 1, 2]
 
 
@@ -111,7 +74,7 @@ def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(
     writer = start()
     ends = []
     for number in range(3):
-        writer.add_episode(make_episode(number))
+        writer.add_episode(EPISODES[number])
         ends.append(path.stat().st_size)
     writer.close()
     whole, kept = path.read_bytes(), home.with_name("kept")
@@ -126,12 +89,9 @@ def test_a_log_that_is_cut_anywhere_keeps_the_episodes_before(
 
 def test_a_damaged_block_and_those_after_it_are_left_out(home: Path) -> None:
     path = home / "datasets" / NAME / ".1.0.0.recording" / "episodes-1"
-    writer = start()
-    for number in range(3):
-        writer.add_episode(make_episode(number))
+    writer = add(start(), EPISODES[:3])
     flipped = path.stat().st_size - 9
-    writer.add_episode(make_episode(3))
-    writer.close()
+    add(writer, EPISODES[3:4]).close()
     data = bytearray(path.read_bytes())
     data[flipped] ^= 1
     path.write_bytes(data)

@@ -52,16 +52,16 @@ class Leaving(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined] # no 
         return seen, rewards, terminations, truncations, infos
 
 
+def actions_of(env: Any) -> dict[str, Any]:
+    half = np.array([0.5], np.float32)
+    return {agent: 3 if agent == "agent_0" else half for agent in env.agents}
+
+
 def run(env: Any, episodes: int, first: int = 0) -> None:
     for seed in range(first, first + episodes):
         env.reset(seed=seed)
         while env.agents:
-            env.step(
-                {
-                    agent: 3 if agent == "agent_0" else np.array([0.5], np.float32)
-                    for agent in env.agents
-                }
-            )
+            env.step(actions_of(env))
 
 
 def test_agents_that_leave_early_are_recorded_and_read_again() -> None:
@@ -105,6 +105,16 @@ def test_what_is_refused() -> None:
             env.step({})
 
 
+def test_a_space_without_a_blank_value_is_refused_and_the_name_stays_free() -> None:
+    class Speaking(Leaving):
+        def observation_space(self, _: str) -> spaces.Space[Any]:
+            return spaces.Text(3)
+
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="a Text space of an agent cannot be recorded"):
+            orlog.record_parallel(Speaking(), NAME)
+
+
 def test_infos_and_log_probabilities_of_each_agent() -> None:
     class Telling(Leaving):
         def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
@@ -115,10 +125,7 @@ def test_infos_and_log_probabilities_of_each_agent() -> None:
     with orlog.record_parallel(Telling(), NAME, **options) as env:
         env.reset(seed=0)
         while env.agents:
-            actions = {
-                agent: 3 if agent == "agent_0" else np.array([0.5], np.float32)
-                for agent in env.agents
-            }
+            actions = actions_of(env)
             with pytest.raises(SchemaError, match="step needs action_log_prob"):
                 env.step(actions)
             with pytest.raises(SchemaError, match="action_log_probs lacks agent 'agent_2'"):

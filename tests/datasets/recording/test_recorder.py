@@ -72,12 +72,25 @@ def test_the_lines_of_a_user() -> None:
     assert orlog.verify_store(ds.folder)[1] == []
 
 
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 @pytest.mark.parametrize("steps", [1, 7, 1024])
-def test_blocks_of_steps_give_the_same_version(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_steps_give_the_same_version(
+    steps: int, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recorder, "BLOCK_STEPS", steps)
-    with orlog.record(gymnasium.make("Pendulum-v1", max_episode_steps=21), "lab/a-v1") as env:
+    held = []
+
+    def add_steps(self: orlog.DatasetWriter, **columns: Any) -> None:
+        held.append(len(columns["rewards"]))
+        write(self, **columns)
+
+    write = orlog.DatasetWriter.add_steps
+    monkeypatch.setattr(orlog.DatasetWriter, "add_steps", add_steps)
+    with orlog.record(gymnasium.make(environment, max_episode_steps=21), "lab/a-v1") as env:
         given = run(env, 2)
     check(orlog.load_dataset("lab/a-v1"), given)
+    blocks = (len(given[0]["actions"]) - 1) // steps
+    assert held[:blocks] == [steps] * blocks
 
 
 class Toy(gymnasium.Env[Any, Any]):
@@ -383,44 +396,39 @@ def orlog_has(name: str) -> bool:
     return (datasets_folder() / name / "1.0.0" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
-def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str) -> None:
-    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
-        steps = 0
+class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives something else than its environment in the fourth step; infos have `heat` before it."""
 
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            flag: Any = np.nan if self.steps == 3 else terminated
-            return observation, reward, flag, truncated, info
+    def __init__(self, environment: str, **wrong: Any) -> None:
+        super().__init__(gymnasium.make(environment, max_episode_steps=9))
+        self.wrong, self.steps = wrong, 0
 
-    made = gymnasium.make(environment, max_episode_steps=9)
-    env = orlog.record(Broken(made), "lab/broken-v1")
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        names = "observation", "reward", "terminated", "truncated", "info"
+        result = dict(zip(names, self.env.step(action), strict=True))
+        result["info"] = {"heat": 1.0}
+        return tuple((result | self.wrong if self.steps == 4 else result).values())
+
+
+def record_broken(said: str, environment: str, wrong: dict[str, Any], **options: Any) -> None:
+    """Check that the fourth step is refused, and that those before it are recorded without an end."""
+    env = orlog.record(Broken(environment, **wrong), "lab/broken-v1", **options)
     env.reset(seed=0)
-    for _ in range(2):
+    for _ in range(3):
         env.step(env.action_space.sample())
-    with pytest.raises(SchemaError, match="episode 0, step 2: terminated is nan"):
+    with pytest.raises(SchemaError, match=f"episode 0, step 3: {said}"):
         env.step(env.action_space.sample())
     env.close()
-    recorded = orlog.load_dataset("lab/broken-v1")
-    assert recorded.total_steps in (2, 3)
-    assert not recorded[0].terminations.any()
+    (episode,) = orlog.load_dataset("lab/broken-v1")
+    assert len(episode) in (3, 4)
+    assert not episode.terminations.any()
 
 
-def giving(environment: str, **wrong: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment whose fourth step gives another reward, or info, and ends the task."""
-
-    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
-        steps = 0
-
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            if self.steps == 4:
-                return observation, wrong.get("reward", reward), True, truncated, wrong["info"]
-            return observation, reward, terminated, truncated, {**info, "heat": 1.0}
-
-    return Broken(gymnasium.make(environment, max_episode_steps=9))
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_a_flag_that_is_nan_is_no_end_and_names_its_step(environment: str, flag: str) -> None:
+    record_broken(f".*{flag} is nan", environment, {flag: np.nan})
 
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
@@ -438,35 +446,55 @@ def giving(environment: str, **wrong: Any) -> gymnasium.Env[Any, Any]:
 def test_a_reward_that_is_no_number_names_its_step(
     environment: str, reward: Any, said: str
 ) -> None:
-    env = orlog.record(giving(environment, reward=reward, info={}), "lab/broken-v1")
-    env.reset(seed=0)
-    for _ in range(3):
-        env.step(env.action_space.sample())
-    with pytest.raises(SchemaError, match=f"episode 0, step 3: the reward is {said}; expected one"):
-        env.step(env.action_space.sample())
-    env.close()
+    wrong = {"reward": reward, "terminated": True}
+    record_broken(f"the reward is {said}; expected one", environment, wrong)
     (episode,) = orlog.load_dataset("lab/broken-v1")
     assert len(episode) == 3
-    assert not episode.terminations.any()
 
 
 def test_a_reward_without_dimensions_is_one_number() -> None:
-    env = orlog.record(giving("Pendulum-v1", reward=np.array(7.0), info={}), "lab/scalar-v1")
-    env.reset(seed=0)
-    for _ in range(4):
-        env.step(env.action_space.sample())
-    env.close()
-    assert orlog.load_dataset("lab/scalar-v1")[0].rewards[-1] == 7.0
+    with orlog.record(Broken("Pendulum-v1", reward=np.array(7.0)), NAME) as env:
+        env.reset(seed=0)
+        for _ in range(4):
+            env.step(env.action_space.sample())
+    assert orlog.load_dataset(NAME)[0].rewards[-1] == 7.0
 
 
-def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:
-    env = orlog.record(giving("Pendulum-v1", info={}), "lab/broken-v1", infos=["heat"])
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="no wider numbers are here")
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+def test_a_reward_that_float64_cannot_hold_exactly_is_refused(environment: str) -> None:
+    env = orlog.record(Broken(environment, reward=np.longdouble(1) / 3, terminated=True), NAME)
     env.reset(seed=0)
     for _ in range(3):
         env.step(env.action_space.sample())
-    with pytest.raises(SchemaError, match="the info of this step has no 'heat'"):
+    with pytest.raises(SchemaError, match=r"float128 .*which float64 cannot hold exactly"):
         env.step(env.action_space.sample())
     env.close()
-    (episode,) = orlog.load_dataset("lab/broken-v1")
-    assert len(episode) == 3
-    assert not episode.terminations.any()
+
+
+def test_a_step_that_is_refused_does_not_end_the_task_for_the_one_before() -> None:
+    wrong = {"info": {}, "terminated": True}
+    said = "the info of this step has no 'heat'"
+    record_broken(said, "Pendulum-v1", wrong, infos=["heat"])
+
+
+def test_options_are_refused_where_the_version_to_append_to_has_none() -> None:
+    space = Plain.observation_space
+    with orlog.DatasetWriter(
+        NAME, observation_space=space, action_space=Plain.action_space
+    ) as writer:
+        writer.add_episode(
+            orlog.Episode(
+                observations=np.zeros((2, 3)),
+                actions=np.zeros((1, 2), np.float32),
+                rewards=np.zeros(1),
+                terminations=np.zeros(1, np.bool_),
+                truncations=np.zeros(1, np.bool_),
+            )
+        )
+    with orlog.record(Plain(), NAME, append=True) as env:
+        with pytest.raises(SchemaError, match="has no column episodes/options"):
+            env.reset(options={"mode": "easy"})
+        env.reset()
+        env.step(np.zeros(2, np.float32))
+    assert orlog.load_dataset(NAME).total_episodes == 2

@@ -30,6 +30,7 @@ from orlog.errors import (
     VersionExistsError,
 )
 from orlog.manifests.manifest import Container, Parent
+from tests.datasets.recording.arms import finished
 
 Reseal: TypeAlias = Callable[[Path, Callable[[dict[str, Any]], object]], Path]
 
@@ -43,6 +44,7 @@ OBSERVATION = spaces.Dict(
         "task": spaces.Text(20),
     }
 )
+OTHER: dict[Container, Container] = {"zarr": "hdf5", "hdf5": "zarr"}
 ACTION = spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)])
 
 
@@ -65,27 +67,17 @@ def an_episode(steps: int, seed: int) -> Episode:
     )
 
 
-def record(
-    name: str,
-    lengths: list[int],
-    *,
-    first_seed: int = 0,
-    container: Container = "zarr",
-    **facts: Any,
-) -> Dataset:
-    with DatasetWriter(
-        name, observation_space=OBSERVATION, action_space=ACTION, container=container, **facts
-    ) as writer:
-        for number, steps in enumerate(lengths):
-            writer.add_episode(an_episode(steps, first_seed + number))
-    return Dataset(writer.folder)
+def some_episodes(lengths: list[int], first_seed: int) -> list[Episode]:
+    return [an_episode(steps, first_seed + number) for number, steps in enumerate(lengths)]
+
+
+def record(name: str, lengths: list[int], *, first_seed: int = 0, **facts: Any) -> Dataset:
+    writer = DatasetWriter(name, observation_space=OBSERVATION, action_space=ACTION, **facts)
+    return finished(writer, some_episodes(lengths, first_seed))
 
 
 def append(base: Dataset, lengths: list[int], first_seed: int) -> Dataset:
-    with DatasetWriter.append(base) as writer:
-        for number, steps in enumerate(lengths):
-            writer.add_episode(an_episode(steps, first_seed + number))
-    return Dataset(writer.folder)
+    return finished(DatasetWriter.append(base), some_episodes(lengths, first_seed))
 
 
 def same_rows(first: Dataset, second: Dataset) -> None:
@@ -129,13 +121,12 @@ def run_backwards_and_twice(
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
 def test_pieces_that_others_write_give_the_same_bytes(tmp_path: Path, container: Container) -> None:
     dataset = append(record("lab/arm-v1", [3, 1], container=container), [4], 2)
-    other: Container = "zarr" if container == "hdf5" else "hdf5"
-    here = convert_dataset(dataset, tmp_path / "here", container=other)
+    here = convert_dataset(dataset, tmp_path / "here", container=OTHER[container])
     progress: list[tuple[int, int]] = []
     there = convert_dataset(
         dataset,
         tmp_path / "there",
-        container=other,
+        container=OTHER[container],
         execute=run_backwards_and_twice,
         progress=lambda done, total: progress.append((done, total)),
     )
@@ -164,11 +155,21 @@ def test_a_machine_that_does_not_share_the_disk_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_parts_stay_parts(tmp_path: Path, container: Container) -> None:
+def test_parts_stay_parts_and_progress_ends_at_all_bytes(
+    tmp_path: Path, container: Container
+) -> None:
     base = record("lab/arm-v1", [3, 1], container=container)
     dataset = append(append(base, [4], 2), [2, 2], 3)
-    other: Container = "zarr" if container == "hdf5" else "hdf5"
-    folder = convert_dataset(dataset, tmp_path / "other", container=other)
+    seen: list[tuple[int, int]] = []
+    folder = convert_dataset(
+        dataset,
+        tmp_path / "other",
+        container=OTHER[container],
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    total = sum(dataset.column(name).nbytes for name in dataset.columns)
+    assert (seen[0], seen[-1]) == ((0, total), (total, total))
+    assert seen == sorted(seen)
     converted = Dataset(folder)
     assert converted.manifest.parts == dataset.manifest.parts
     assert len(converted.manifest.parts) == 3
@@ -177,22 +178,6 @@ def test_parts_stay_parts(tmp_path: Path, container: Container) -> None:
     assert verify_folder(folder)[1] == []
     for number in range(dataset.total_episodes):
         assert converted[number].infos["note"] == dataset[number].infos["note"]
-
-
-@pytest.mark.parametrize("container", ["zarr", "hdf5"])
-def test_progress_of_a_conversion_ends_at_all_bytes(tmp_path: Path, container: Container) -> None:
-    dataset = append(record("lab/arm-v1", [3, 1], container=container), [4], 2)
-    other: Container = "zarr" if container == "hdf5" else "hdf5"
-    seen: list[tuple[int, int]] = []
-    convert_dataset(
-        dataset,
-        tmp_path / "other",
-        container=other,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    total = sum(dataset.column(name).nbytes for name in dataset.columns)
-    assert (seen[0], seen[-1]) == ((0, total), (total, total))
-    assert seen == sorted(seen)
 
 
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "dangling link"])
@@ -231,9 +216,8 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path, container: Container) -
     data = bytearray(path.read_bytes())
     data[len(data) // (2 if container == "hdf5" else 20)] ^= 0xFF
     path.write_bytes(data)
-    other: Container = "zarr" if container == "hdf5" else "hdf5"
     with pytest.raises(IntegrityError, match="observations/camera"):
-        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=other)
+        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=OTHER[container])
     assert not (tmp_path / "target").exists()
     assert not (tmp_path / ".target.unfinished").exists()
 
@@ -249,9 +233,8 @@ def test_rows_of_another_sum_are_not_kept(
         rewards["blake3"] = "0" * 64
 
     reseal(dataset.folder, promise_other_rewards)
-    other: Container = "zarr" if container == "hdf5" else "hdf5"
     with pytest.raises(IntegrityError, match="column rewards: blake3 expected 0000"):
-        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=other)
+        convert_dataset(Dataset(dataset.folder), tmp_path / "target", container=OTHER[container])
     assert not (tmp_path / "target").exists()
 
 

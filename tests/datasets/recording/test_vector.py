@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -155,12 +154,12 @@ def test_what_is_refused() -> None:
 
 
 class Broken(SyncVectorEnv):
-    """Changes what its third step returns."""
+    """Gives another value in place of one of those that its third step returns."""
 
     steps = 0
 
-    def __init__(self, change: Callable[[list[Any]], None], mode: AutoresetMode) -> None:
-        self.change = change
+    def __init__(self, place: int, value: Any, mode: AutoresetMode) -> None:
+        self.place, self.value = place, value
         makers = [functools.partial(Counting, number) for number in (3, 4)]
         super().__init__(makers, autoreset_mode=mode)
 
@@ -168,8 +167,22 @@ class Broken(SyncVectorEnv):
         self.steps += 1
         result = [*super().step(actions)]
         if self.steps == 3:
-            self.change(result)
+            result[self.place] = self.value
         return tuple(result)
+
+
+def record_broken(place: int, value: Any, mode: AutoresetMode, said: str) -> None:
+    """Check that the third step is refused, and that those before it are recorded without an end."""
+    envs = orlog.record_vector(Broken(place, value, mode), NAME)
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(SchemaError, match=said):
+        envs.step(np.zeros((2, 1), np.float32))
+    envs.close()
+    episodes = [*orlog.load_dataset(NAME)]
+    assert [len(episode) for episode in episodes] == [2, 2]
+    assert not any(np.any([one.terminations, one.truncations]) for one in episodes)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -177,19 +190,8 @@ class Broken(SyncVectorEnv):
 def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
     mode: AutoresetMode, place: int
 ) -> None:
-    def change(result: list[Any]) -> None:
-        result[place] = np.array([0.0, np.nan])
-
-    envs = orlog.record_vector(Broken(change, mode), NAME)
-    envs.reset(seed=0)
-    for _ in range(2):
-        envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(SchemaError, match=r"environment 1, step 2 of its episode: .* is nan"):
-        envs.step(np.zeros((2, 1), np.float32))
-    envs.close()
-    for episode in orlog.load_dataset(NAME):
-        assert len(episode) == 2
-        assert not np.any([episode.terminations, episode.truncations])
+    said = r"environment 1, step 2 of its episode: .* is nan"
+    record_broken(place, np.array([0.0, np.nan]), mode, said)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +204,4 @@ def test_a_flag_that_is_nan_is_no_end_and_names_environment_and_step(
     ],
 )
 def test_a_reward_of_a_wrong_shape_names_environment_and_step(rewards: Any, said: str) -> None:
-    def change(result: list[Any]) -> None:
-        result[1] = rewards
-
-    envs = orlog.record_vector(Broken(change, AutoresetMode.NEXT_STEP), NAME)
-    envs.reset(seed=0)
-    for _ in range(2):
-        envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(SchemaError, match=said):
-        envs.step(np.zeros((2, 1), np.float32))
-    envs.close()
-    assert [len(episode) for episode in orlog.load_dataset(NAME)] == [2, 2]
+    record_broken(1, rewards, AutoresetMode.NEXT_STEP, said)

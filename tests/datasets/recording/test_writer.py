@@ -20,24 +20,25 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.recording import finishing
 from orlog.datasets.recording.writer import DatasetWriter
 from orlog.datasets.store import zarr_writer
-from orlog.errors import (
-    InvalidNameError,
-    SchemaError,
-    StorageError,
-)
+from orlog.errors import InvalidNameError, SchemaError, StorageError
 from tests.datasets.recording.arms import (
     ACTIONS,
     EPISODES,
     NAME,
     OBSERVATIONS,
+    add,
     add_in_pieces,
+    append,
     assert_same_episode,
     digest_of,
+    finished,
+    interrupted,
     leftovers,
     make_episode,
     opened,
     pieces_of,
     record,
+    resumed,
     start,
     steps_of,
 )
@@ -233,47 +234,39 @@ def test_numbers_that_are_not_finite_are_kept_and_counted() -> None:
     assert dataset.manifest.non_finite == expected
     assert_same_episode(dataset[0], spoiled(0))
 
-    writer = DatasetWriter.append(dataset)
-    writer.add_episode(spoiled(2))
+    writer = add(DatasetWriter.append(dataset), [spoiled(2)])
     writer.checkpoint()
     writer.close()
-    with DatasetWriter.append(dataset, resume=True) as writer:
-        writer.add_episode(EPISODES[3])
     twice = {name: 2 * count for name, count in expected.items()}
-    assert opened(writer).manifest.non_finite == twice
+    newer = append(dataset, EPISODES[3:4], resume=True)
+    assert newer.manifest.non_finite == twice
 
 
 def test_a_dataset_is_recorded_in_a_real_environment() -> None:
     env = gymnasium.make("CartPole-v1", max_episode_steps=40, sutton_barto_reward=True)
     policy = np.random.default_rng(0)
 
-    def record_episode(writer: DatasetWriter, seed: int) -> None:
-        observation, _ = env.reset(seed=seed)
-        rows: dict[str, list[Any]] = {name: [] for name in ("o", "a", "r", "t", "u")}
-        rows["o"].append(observation)
-        while not rows["a"] or not (rows["t"][-1] or rows["u"][-1]):
-            action = int(policy.integers(2))
-            observation, reward, terminated, truncated, _ = env.step(action)
-            for key, value in zip(
-                "oartu", (observation, action, reward, terminated, truncated), strict=True
-            ):
-                rows[key].append(value)
-        writer.add_episode(
-            Episode(
-                observations=rows["o"],
-                actions=rows["a"],
-                rewards=np.array(rows["r"], np.float64),
-                terminations=np.array(rows["t"]),
-                truncations=np.array(rows["u"]),
-                seed=seed,
-            )
+    def play(seed: int) -> Episode:
+        seen, actions = [env.reset(seed=seed)[0]], []
+        results: list[list[Any]] = []
+        while not results or not any(results[-1][1:]):
+            actions.append(int(policy.integers(2)))
+            observation, *result, _ = env.step(actions[-1])
+            seen.append(observation)
+            results.append(result)
+        rewards, terminations, truncations = map(np.array, zip(*results, strict=True))
+        return Episode(
+            observations=seen,
+            actions=actions,
+            rewards=rewards.astype(np.float64),
+            terminations=terminations,
+            truncations=truncations,
+            seed=seed,
         )
 
-    with DatasetWriter("lab/cartpole-v1", environment=env) as writer:
-        for seed in range(5):
-            record_episode(writer, seed)
-        writer.checkpoint()
-    dataset = opened(writer)
+    dataset = finished(
+        DatasetWriter("lab/cartpole-v1", environment=env), [play(seed) for seed in range(5)]
+    )
     assert dataset.observation_space == env.observation_space
     assert dataset.action_space == env.action_space
     record_ = dataset.environment
@@ -289,14 +282,7 @@ def test_a_dataset_is_recorded_in_a_real_environment() -> None:
         for action, expected in zip(episode.actions, episode.observations[1:], strict=True):
             np.testing.assert_array_equal(again.step(action)[0], expected)
     again.close()
-
-    writer = DatasetWriter.append(dataset)
-    record_episode(writer, 5)
-    writer.checkpoint()
-    writer.close()
-    with DatasetWriter.append(dataset, resume=True) as writer:
-        record_episode(writer, 6)
-    assert opened(writer).environment == dataset.environment
+    assert append(dataset, [play(5)]).environment == dataset.environment
     env.close()
 
 
@@ -333,8 +319,8 @@ def test_no_episode_makes_no_dataset() -> None:
 
 
 def test_a_closed_writer_takes_nothing_more() -> None:
-    with start() as writer:
-        writer.add_episode(EPISODES[0])
+    writer = start()
+    finished(writer, EPISODES[:1])
     writer.close()
     for work in (
         lambda: writer.add_episode(EPISODES[0]),
@@ -410,21 +396,13 @@ def test_a_finish_that_fails_keeps_what_was_never_acknowledged(
 
     with monkeypatch.context() as patch:
         patch.setattr(finishing, "put_new", full)
-        with pytest.raises(StorageError), start() as writer:  # noqa: PT012
-            for episode in EPISODES[:7]:
-                writer.add_episode(episode)
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 7
-        for episode in EPISODES[7:]:
-            writer.add_episode(episode)
-    assert opened(writer).digest == digest_of(12)
+        with pytest.raises(StorageError):
+            record(EPISODES[:7])
+    assert resumed(7, EPISODES[7:]).digest == digest_of(12)
 
 
 def test_other_encodings_are_not_gone_on_with() -> None:
-    writer = start()
-    writer.add_episode(EPISODES[0])
-    writer.checkpoint()
-    writer.close()
+    interrupted(EPISODES[:1])
     given = orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=16, compression="lz4")
     with pytest.raises(SchemaError, match=r"rewards was recorded with .*; give the same encodings"):
         start(encodings={"rewards": given}, resume=True)

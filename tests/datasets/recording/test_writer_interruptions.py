@@ -24,27 +24,25 @@ from orlog.datasets.home.folders import datasets_folder
 from orlog.datasets.home.garbage import delete_version
 from orlog.datasets.recording import finishing, journal
 from orlog.datasets.store import zarr_writer
-from orlog.errors import (
-    NotFoundError,
-    OrlogError,
-    StorageError,
-    VersionExistsError,
-)
+from orlog.errors import NotFoundError, OrlogError, StorageError, VersionExistsError
 from orlog.manifests.manifest import StoredObject
 from tests.datasets.recording.arms import (
     EPISODES,
     NAME,
     OPTIONS,
+    add,
     append,
     assert_same_episode,
     die,
     digest_of,
+    finished,
     in_child,
     leftovers,
     make_episode,
     opened,
     pieces_of,
     record,
+    resumed,
     start,
     steps_of,
     tell,
@@ -64,17 +62,13 @@ def test_a_killed_recording_goes_on_to_the_same_bytes() -> None:
         writer = start(resume=True)
         begun = writer.total_episodes
         tell(begun)
-        for episode in EPISODES[begun : begun + 3]:
-            writer.add_episode(episode)
-        writer.checkpoint()
+        add(writer, EPISODES[begun : begun + 3]).checkpoint()
         writer.add_episode(EPISODES[0])  # never acknowledged, so not there afterwards
         die()
 
     for begun in (0, 3, 6, 9):
         assert in_child(work) == (-signal.SIGKILL, f"{begun}\n")
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 12
-    assert opened(writer).digest == expected
+    assert resumed(12).digest == expected
     assert leftovers() == set()
 
 
@@ -96,9 +90,7 @@ def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(
     long = make_episode(77, 200)
 
     def work() -> None:
-        writer = start()
-        for episode in EPISODES[:whole]:
-            writer.add_episode(episode)
+        writer = add(start(), EPISODES[:whole])
         first, second, _ = pieces_of(long, [open_steps, open_steps + more_steps + 1])
         writer.add_steps(**first)
         tell(writer.checkpoint())
@@ -107,11 +99,7 @@ def test_a_checkpoint_inside_an_episode_acknowledges_the_ones_before_it(
         die()
 
     assert in_child(work) == (-signal.SIGKILL, f"{whole}\n")
-    with start(resume=True) as writer:
-        assert writer.total_episodes == whole
-        for episode in EPISODES[whole:]:
-            writer.add_episode(episode)
-    assert opened(writer).digest == expected
+    assert resumed(whole, EPISODES[whole:]).digest == expected
 
 
 def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_kill() -> None:
@@ -132,40 +120,36 @@ def test_acknowledged_rows_beside_those_of_a_dropped_episode_survive_a_second_ki
                 die()
 
         before_writes(pytest.MonkeyPatch(), tear)  # in this fork only
-        writer = start(resume=True)
-        for episode in EPISODES[1:]:
-            writer.add_episode(episode)
-        writer.checkpoint()
+        add(start(resume=True), EPISODES[1:]).checkpoint()
 
     assert in_child(first)[0] == -signal.SIGKILL
     assert in_child(second)[0] == -signal.SIGKILL
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 1
-        writer.add_episode(EPISODES[1])
-    dataset = opened(writer)
-    assert_same_episode(dataset[0], EPISODES[0])
-    assert_same_episode(dataset[1], EPISODES[1])
+    for found, expected in zip(resumed(1, EPISODES[1:2]), EPISODES[:2], strict=True):
+        assert_same_episode(found, expected)
 
 
 def test_recordings_acknowledge_by_themselves() -> None:
     def work() -> None:
-        writer = start(checkpoint_seconds=0)
-        for episode in EPISODES[:4]:
-            writer.add_episode(episode)
+        add(start(checkpoint_seconds=0), EPISODES[:4])
         die()
 
     assert in_child(work)[0] == -signal.SIGKILL
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 4
+    resumed(4)
+
+
+def die_once_published() -> None:
+    """Let this fork end when a version was put in place."""
+
+    def publish_and_die(folder: Path, destination: Path) -> None:
+        put_new(folder, destination)
+        die()
+
+    setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
 
 
 def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
     def work() -> None:
-        def publish_and_die(folder: Path, destination: Path) -> None:
-            put_new(folder, destination)
-            die()
-
-        setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
+        die_once_published()
         record(EPISODES[:3])
 
     assert in_child(work)[0] == -signal.SIGKILL
@@ -178,23 +162,14 @@ def test_a_version_killed_right_after_it_was_put_in_place_is_there() -> None:
 
 def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it() -> None:
     def work() -> None:
-        def publish_and_die(folder: Path, destination: Path) -> None:
-            put_new(folder, destination)
-            die()
-
-        setattr(finishing, "put_new", publish_and_die)  # noqa: B010 (in this fork only)
-        with start(checkpoint_seconds=0) as writer:
-            for episode in EPISODES[:3]:
-                writer.add_episode(episode)
+        die_once_published()
+        record(EPISODES[:3], checkpoint_seconds=0)
 
     assert in_child(work)[0] == -signal.SIGKILL
     newer = append(orlog.load_dataset(NAME), EPISODES[3:4])  # links to what was recorded
     delete_version(NAME, "1.0.0")
-    with start(resume=True) as writer:
-        for episode in EPISODES[4:6]:
-            writer.add_episode(episode)
+    record(EPISODES[4:6], resume=True)
     assert orlog.verify_store(newer.folder)[1] == []
-    assert orlog.verify_store(opened(writer).folder)[1] == []
 
 
 # --- interruptions and full disks
@@ -203,15 +178,11 @@ def test_a_recording_that_goes_on_changes_no_file_of_a_version_made_of_it() -> N
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
 def test_an_error_inside_the_with_block_keeps_whole_episodes(stop: type[BaseException]) -> None:
     with pytest.raises(stop), start() as writer:  # noqa: PT012 (the block is what is tested)
-        for episode in EPISODES[:4]:
-            writer.add_episode(episode)
-        writer.add_steps(**steps_of(77, 100))
+        add(writer, EPISODES[:4]).add_steps(**steps_of(77, 100))
         raise stop
     with pytest.raises(NotFoundError):
         orlog.load_dataset(NAME)
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 4
-    for found, expected in zip(opened(writer), EPISODES[:4], strict=True):
+    for found, expected in zip(resumed(4), EPISODES[:4], strict=True):
         assert_same_episode(found, expected)
 
 
@@ -233,14 +204,9 @@ def test_an_interruption_inside_an_episode_leaves_whole_ones(
     for at in range(5 * columns + 1, 6 * columns + 1):
         shutil.rmtree(datasets_folder())
         calls, stop = 0, at
-        with pytest.raises(KeyboardInterrupt), start() as writer:  # noqa: PT012
-            for episode in EPISODES:
-                writer.add_episode(episode)
-        with start(resume=True) as writer:
-            assert writer.total_episodes == 5
-            for episode in EPISODES[5:]:
-                writer.add_episode(episode)
-        assert opened(writer).digest == digest_of(12)
+        with pytest.raises(KeyboardInterrupt):
+            record(EPISODES)
+        assert resumed(5, EPISODES[5:]).digest == digest_of(12)
 
 
 def before_writes(patch: pytest.MonkeyPatch, call: Callable[[Path], None]) -> None:
@@ -319,8 +285,7 @@ def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None
 
     full = pytest.MonkeyPatch()
     before_writes(full, count)
-    writer = start()
-    writer.add_episode(EPISODES[0])
+    writer = add(start(), EPISODES[:1])
     writer.checkpoint()
     position = 1
     try:
@@ -339,9 +304,8 @@ def test_after_a_full_disk_the_same_writer_goes_on_right_or_not_at_all() -> None
         full.undo()
         writer.close()
     if not writer.folder.exists():
-        with start(resume=True) as writer:
-            for episode in EPISODES[writer.total_episodes :]:
-                writer.add_episode(episode)
+        writer = start(resume=True)
+        finished(writer, EPISODES[writer.total_episodes :])
     assert opened(writer).digest == expected
 
 
@@ -350,24 +314,19 @@ def test_a_limit_on_the_size_of_files_is_met_as_a_full_disk() -> None:
 
     def work() -> None:
         with start() as writer:
-            for episode in EPISODES[:4]:
-                writer.add_episode(episode)
-            tell(writer.checkpoint())
+            tell(add(writer, EPISODES[:4]).checkpoint())
             # Writing beyond this size fails as a full disk does, with an OSError.
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-            for episode in EPISODES[4:]:
-                writer.add_episode(episode)
+            add(writer, EPISODES[4:])
 
     code, told = in_child(work)
     assert (code, told.splitlines()[0]) == (1, "4"), told
     assert told.splitlines()[1].startswith("StorageError: ")
     assert "cannot write: File too large; free some space" in told
-    with start(resume=True) as writer:
-        assert writer.total_episodes >= 4
-        for episode in EPISODES[writer.total_episodes :]:
-            writer.add_episode(episode)
-    assert opened(writer).digest == expected
+    writer = start(resume=True)
+    assert writer.total_episodes >= 4
+    assert finished(writer, EPISODES[writer.total_episodes :]).digest == expected
 
 
 SMALL_DISK = """

@@ -6,7 +6,6 @@ import errno
 import functools
 import itertools
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -37,16 +36,19 @@ from tests.datasets.recording.arms import (
     NAME,
     OBSERVATIONS,
     OPTIONS,
+    add,
     append,
     assert_same_episode,
     die,
     digest_of,
+    finished,
     in_child,
+    interrupted,
     leftovers,
-    make_episode,
     opened,
     pieces_of,
     record,
+    resumed,
     start,
     steps_of,
     tell,
@@ -72,17 +74,14 @@ def test_a_version_is_never_overwritten() -> None:
 
 def test_a_version_that_came_to_be_meanwhile_is_left_alone_and_nothing_is_lost() -> None:
     other = record(EPISODES[:2], version="2.0.0").folder
-    writer = start()
-    for episode in EPISODES[:3]:
-        writer.add_episode(episode)
+    writer = add(start(), EPISODES[:3])
     writer.checkpoint()
     shutil.copytree(other, writer.folder)
     with pytest.raises(VersionExistsError):
         writer.finish()
     writer.close()
     shutil.rmtree(writer.folder)
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 3
+    resumed(3)
 
 
 def test_a_folder_without_a_manifest_is_met_at_the_start_or_does_not_stand_in_the_way() -> None:
@@ -92,9 +91,7 @@ def test_a_folder_without_a_manifest_is_met_at_the_start_or_does_not_stand_in_th
     except OrlogError as error:
         assert "1.0.0" in str(error)  # noqa: PT017 (refused before an hour of recording)
         return
-    with writer:
-        writer.add_episode(EPISODES[0])
-    opened(writer)
+    finished(writer, EPISODES[:1])
 
 
 def test_one_version_has_one_writer_at_a_time() -> None:
@@ -112,63 +109,41 @@ def test_one_version_has_one_writer_at_a_time() -> None:
 
 
 def test_a_refused_writer_does_not_keep_the_lock() -> None:
-    writer = start()
-    writer.add_episode(EPISODES[0])
-    writer.checkpoint()
-    writer.close()
+    interrupted(EPISODES[:1])
     with pytest.raises(StorageError) as caught:
         start()
-    with start(resume=True) as writer:
-        pass
-    assert len(opened(writer)) == 1
+    assert len(resumed(1)) == 1
     assert "1 episodes acknowledged" in str(caught.value)
 
 
 def test_an_interrupted_recording_is_neither_dropped_nor_gone_on_with_unasked() -> None:
-    writer = start()
-    for episode in EPISODES[:3]:
-        writer.add_episode(episode)
-    assert writer.checkpoint() == 3
-    writer.close()
+    interrupted(EPISODES[:3])
     with pytest.raises(NotFoundError):
         orlog.load_dataset(NAME)
     message = r"interrupted recording of lab/arm-v1@1\.0\.0 .*3 episodes.*resume=True.*discard=True"
     with pytest.raises(StorageError, match=message):
         start()
-    with start(resume=True) as writer:
-        assert writer.total_episodes == 3
-        assert writer.total_steps == sum(map(len, EPISODES[:3]))
-        writer.add_episode(EPISODES[3])
-    assert opened(writer).digest == digest_of(4)
+    writer = start(resume=True)
+    assert (writer.total_episodes, writer.total_steps) == (3, sum(map(len, EPISODES[:3])))
+    assert finished(writer, EPISODES[3:4]).digest == digest_of(4)
 
 
 def test_an_interrupted_recording_is_dropped_if_asked() -> None:
-    writer = start()
-    for episode in EPISODES[:3]:
-        writer.add_episode(episode)
-    writer.checkpoint()
-    writer.close()
-    with start(discard=True) as writer:
-        assert writer.total_episodes == 0
-        writer.add_episode(EPISODES[5])
-    assert_same_episode(opened(writer)[0], EPISODES[5])
+    interrupted(EPISODES[:3])
+    (found,) = record(EPISODES[5:6], discard=True)
+    assert_same_episode(found, EPISODES[5])
     assert leftovers() == set()
 
 
 def test_what_was_never_acknowledged_leaves_nothing() -> None:
-    writer = start()
-    writer.add_episode(EPISODES[0])
-    writer.close()
+    add(start(), EPISODES[:1]).close()
     assert leftovers() == set()
     record(EPISODES[:1], resume=True)
 
 
 def test_another_recording_is_not_gone_on_with() -> None:
     dataset = record(EPISODES[:1])
-    writer = start(version="1.1.0")
-    writer.add_episode(EPISODES[0])
-    writer.checkpoint()
-    writer.close()
+    interrupted(EPISODES[:1], version="1.1.0")
     other: list[Callable[[], DatasetWriter]] = [
         lambda: DatasetWriter(
             NAME,
@@ -187,18 +162,13 @@ def test_another_recording_is_not_gone_on_with() -> None:
     chunks = {"rewards": orlog.choose_encoding("rewards", np.dtype("f8"), (), chunk_rows=3)}
     with pytest.raises(SchemaError, match="chunks of 16 rows, not 3; give the same encodings"):
         start(version="1.1.0", encodings=chunks, resume=True)
-    with start(version="1.1.0", resume=True) as writer:
-        assert writer.total_episodes == 1
+    resumed(1, version="1.1.0")
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
 @pytest.mark.parametrize("file", ["journal.json", "pending-1", "part/observations/c.0.0"])
 def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None:
-    writer = start()
-    for episode in EPISODES:
-        writer.add_episode(episode)
-    writer.checkpoint()
-    writer.close()
+    writer = interrupted(EPISODES)
     path = writer.folder.with_name(".1.0.0.recording") / file
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
@@ -206,17 +176,13 @@ def test_a_damaged_recording_is_not_gone_on_with(file: str, damage: str) -> None
     if damage != "lost":
         path.write_bytes(data[:-1] if damage == "cut" else data)
     if (file, damage) == ("journal.json", "lost"):
-        with start(resume=True) as writer:  # nothing says that anything was there
-            assert writer.total_episodes == 0
-            writer.add_episode(EPISODES[0])
-        assert len(opened(writer)) == 1
+        # Nothing says that anything was there.
+        assert len(resumed(0, EPISODES[:1])) == 1
         return
     error = ManifestError if file == "journal.json" else IntegrityError
     with pytest.raises(error):
         start(resume=True)
-    with start(discard=True) as writer:
-        writer.add_episode(EPISODES[0])
-    assert len(opened(writer)) == 1
+    assert len(record(EPISODES[:1], discard=True)) == 1
 
 
 # --- appending
@@ -274,10 +240,8 @@ def test_appending_one_percent_stores_little_more_than_one_percent(
             truncations=np.zeros(20, np.bool_),
         )
 
-    with DatasetWriter(NAME, observation_space=frames, action_space=ACTIONS) as writer:
-        for _ in range(100):
-            writer.add_episode(make())
-    base = opened(writer)
+    empty = DatasetWriter(NAME, observation_space=frames, action_space=ACTIONS)
+    base = finished(empty, [make() for _ in range(100)])
     assert base.manifest.size_bytes > 6_000_000
     newer = append(base, [make()])
     assert len(newer) == 101
@@ -300,9 +264,7 @@ def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
     shutil.rmtree(base.folder.with_name("1.1.0"))
 
     def work() -> None:
-        writer = DatasetWriter.append(base)
-        for episode in EPISODES[4:8]:
-            writer.add_episode(episode)
+        writer = add(DatasetWriter.append(base), EPISODES[4:8])
         tell(writer.checkpoint())
         writer.add_steps(**steps_of(77, 100))
         writer.checkpoint()
@@ -311,11 +273,9 @@ def test_an_interrupted_append_goes_on_to_the_same_bytes() -> None:
     assert in_child(work) == (-signal.SIGKILL, "4\n")
     with pytest.raises(StorageError, match="interrupted recording"):
         DatasetWriter.append(base)
-    with DatasetWriter.append(base, resume=True) as writer:
-        assert writer.total_episodes == 4
-        for episode in EPISODES[8:]:
-            writer.add_episode(episode)
-    assert opened(writer).digest == expected
+    writer = DatasetWriter.append(base, resume=True)
+    assert writer.total_episodes == 4
+    assert finished(writer, EPISODES[8:]).digest == expected
     assert leftovers() == set()
 
 
@@ -353,14 +313,3 @@ def test_folders_that_cannot_be_linked_are_copied(monkeypatch: pytest.MonkeyPatc
     shutil.rmtree(datasets_folder())
     monkeypatch.setattr(os, "link", no_links)
     assert append(record(EPISODES[:4]), EPISODES[4:]).digest == expected
-
-
-def test_messages_tell_where_to_look() -> None:
-    with start() as writer:
-        writer.add_episode(EPISODES[0])
-        with pytest.raises(SchemaError) as caught:
-            writer.add_episode(make_episode(1, 8, actions=np.zeros(7, np.int64)))
-    assert re.fullmatch(
-        r"lab/arm-v1@1\.0\.0, episode 1.*column actions: expected int64 \(8,\), found int64 \(7,\)\.",
-        str(caught.value),
-    )

@@ -198,9 +198,7 @@ def test_equal_rows_give_equal_bytes(original: tuple[Path, WrittenPart], tmp_pat
     assert again.size_bytes == (tmp_path / "data.h5").stat().st_size
 
 
-def test_the_file_has_filters_that_every_hdf5_has(
-    original: tuple[Path, WrittenPart],
-) -> None:
+def test_the_file_has_filters_that_every_hdf5_has(original: tuple[Path, WrittenPart]) -> None:
     with h5py.File(original[0] / "hdf5" / "data.h5") as file:
         assert file.attrs["orlog_format"] == 1
         frames = file["observations/cameras/color"]
@@ -288,9 +286,7 @@ def test_a_missing_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> 
         Hdf5Reader(folder, rows)
 
 
-def test_a_link_in_place_of_the_file_is_refused(
-    part: tuple[Path, dict[ColumnSpec, int]],
-) -> None:
+def test_a_link_in_place_of_the_file_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
     folder, rows = part
     (folder / "data.h5").rename(folder / "elsewhere.h5")
     (folder / "data.h5").symlink_to("elsewhere.h5")
@@ -409,9 +405,7 @@ def test_a_linked_group_is_refused(part: tuple[Path, dict[ColumnSpec, int]]) -> 
         Hdf5Reader(folder, rows)
 
 
-def test_a_pickled_reader_opens_the_file_itself(
-    part: tuple[Path, dict[ColumnSpec, int]],
-) -> None:
+def test_a_pickled_reader_opens_the_file_itself(part: tuple[Path, dict[ColumnSpec, int]]) -> None:
     folder, rows = part
     reader = Hdf5Reader(folder, rows)
     copy = pickle.loads(pickle.dumps(reader))

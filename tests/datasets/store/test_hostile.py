@@ -41,7 +41,7 @@ REFUSED = {
         "FormatVersionError",
         "NotFoundError",
         "TransferError",
-    ),
+    )
 }
 watched = settings(
     deadline=None,

@@ -21,11 +21,7 @@ from tests.levels import scaled
 NAME = "rewards/c.0"
 NUMBERS = Encoding(chunk_rows=8, chunks_per_shard=4)
 COMPRESSIONS: list[str] = ["none", "lz4", "lz4hc", "zstd"]
-FRAMES = {
-    "(H, W)": ((16, 18), 1),
-    "(H, W, C)": ((16, 18, 3), 1),
-    "(C, H, W)": ((3, 16, 18), 2),
-}
+FRAMES = {"(H, W)": ((16, 18), 1), "(H, W, C)": ((16, 18, 3), 1), "(C, H, W)": ((3, 16, 18), 2)}
 
 
 def random_rows(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -140,11 +136,7 @@ def test_a_shard_gives_back_the_rows_it_was_made_of(
 @pytest.mark.parametrize(("shape", "axis"), FRAMES.values(), ids=FRAMES.keys())
 @pytest.mark.parametrize("chunk_rows", [1, 3])
 def test_frames_come_back_through_differences_along_any_axis(
-    tmp_path: Path,
-    shape: tuple[int, ...],
-    axis: int,
-    compression: str,
-    chunk_rows: int,
+    tmp_path: Path, shape: tuple[int, ...], axis: int, compression: str, chunk_rows: int
 ) -> None:
     values = random_rows(np.dtype(np.uint8), (7, *shape), 0).copy()
     values[0] = 255  # differences wrap around
@@ -221,11 +213,7 @@ def test_every_flipped_bit_of_a_shard_is_noticed_and_named(path: Path, values: n
     ids=["(H, W)", "(H, W, C)", "(C, H, W)", "text", "numbers"],
 )
 def test_every_damaged_byte_of_any_encoding_is_noticed_and_named(
-    tmp_path: Path,
-    dtype: str,
-    shape: tuple[int, ...],
-    axis: int | None,
-    compression: str,
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], axis: int | None, compression: str
 ) -> None:
     path = tmp_path / "shard"
     rows = 1 if axis is not None else 40

@@ -480,8 +480,7 @@ def test_values_of_another_number_than_their_metadata_say_are_refused(
 
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
 @pytest.mark.parametrize(
-    "pipeline",
-    ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"],
+    "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
 )
 def test_zarr_itself_reads_every_part(three_parts: Dataset, pipeline: str) -> None:
     stored = StoredVersion(three_parts.folder)

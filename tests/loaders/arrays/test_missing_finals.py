@@ -40,11 +40,7 @@ def dataset() -> Dataset:
 @pytest.mark.parametrize("where", ["ram", "mmap"])
 @pytest.mark.parametrize(
     "kind",
-    [
-        orlog.goals,
-        orlog.episodes,
-        functools.partial(orlog.sequences, length=2, with_next=True),
-    ],
+    [orlog.goals, orlog.episodes, functools.partial(orlog.sequences, length=2, with_next=True)],
 )
 def test_what_would_give_them_is_refused_and_a_view_without_them_is_not(
     dataset: Dataset, kind: Any, where: str

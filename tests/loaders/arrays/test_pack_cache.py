@@ -19,11 +19,7 @@ import pytest
 
 import orlog
 from orlog.base import files
-from orlog.base.files import (
-    put_in_place,
-    sole_access,
-    unfinished_folder,
-)
+from orlog.base.files import put_in_place, sole_access, unfinished_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import StorageError
 from orlog.loaders.arrays.pack_cache import (

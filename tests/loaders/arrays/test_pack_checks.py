@@ -162,10 +162,7 @@ def test_texts_that_were_exchanged_are_found(
 
 @pytest.mark.usefixtures("settled")
 def test_a_shared_pack_is_compared_once_and_not_after_it_changed_back(
-    pictures: Dataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    checks: list[Path],
+    pictures: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: list[Path]
 ) -> None:
     folder = share(pictures, tmp_path, monkeypatch)
     for _ in range(3):
@@ -189,9 +186,7 @@ def test_a_shared_pack_is_not_measured_by_a_damaged_dataset(
         open_pack(mini)
 
 
-def test_another_process_opens_what_was_checked_or_the_same_bytes(
-    pictures: Dataset,
-) -> None:
+def test_another_process_opens_what_was_checked_or_the_same_bytes(pictures: Dataset) -> None:
     arrays = open_pack(pictures)
     data = pickle.dumps(arrays)
     path = arrays.folder / "rows.f32"

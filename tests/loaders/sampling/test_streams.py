@@ -55,10 +55,7 @@ def test_the_stream_is_the_same_for_any_number_of_workers(
 ) -> None:
     stream = transitions(mini, SIZE, seed=3)
     loader = DataLoader(
-        stream,
-        batch_size=None,
-        num_workers=workers,
-        multiprocessing_context=method,
+        stream, batch_size=None, num_workers=workers, multiprocessing_context=method
     )
     assert rewards(loader, BATCHES) == expected
 

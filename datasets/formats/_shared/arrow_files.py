@@ -1,0 +1,135 @@
+"""Columns of Arrow, as Parquet and CSV files give them, as arrays of NumPy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+
+BLOCK_BYTES = 2**24
+BUFFER_BYTES = 2**20
+LARGEST_ROW_BYTES = 2**27
+
+
+def array_of(column: Any, name: str, where: str, first: int) -> np.ndarray:
+    """Return a column as an array [rows, ..]: numbers, lists of numbers of equal length, or texts.
+
+    Args:
+        column: An array of Arrow.
+        name: Its name, for errors.
+        where: What errors call the file.
+        first: Which row of the file its first one is.
+
+    Raises SchemaError if it holds something else, lists of different lengths, or misses a value.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        raise SchemaError(f"{where}: {name} has no value at row {row}.")
+    kind = column.type
+    if types.is_dictionary(kind):
+        # Texts that are repeated are one text in memory, however long.
+        values = array_of(column.dictionary, name, where, first)
+        return np.take(values, np.asarray(column.indices), 0)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return np.asarray(column)
+    if types.is_string(kind) or types.is_large_string(kind):
+        return np.array(column.to_pylist(), object)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        parts = array_of(column.flatten(), name, where, first)
+        sizes = np.asarray(column.value_lengths())
+        if parts.dtype.kind not in "biuf" or (sizes != sizes[:1]).any():
+            row = first + int((sizes != sizes[:1]).argmax())
+            raise SchemaError(
+                f"{where}: {name} holds lists of other things than numbers, or of different lengths, "
+                f"at row {row}."
+            )
+        return parts.reshape(len(column), *sizes[:1].tolist(), *parts.shape[1:])
+    raise SchemaError(f"{where}: {name} holds {kind}, expected numbers, lists of numbers or texts.")
+
+
+def table_batches(file: Path, rows: int) -> Iterator[Any]:
+    """Yield at most so many rows of a Parquet file, or of a stream of Arrow, at once and in order."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        # With a buffer, a group of rows that is larger than memory is read in pieces.
+        with pyarrow.parquet.ParquetFile(
+            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES
+        ) as table:
+            yield from table.iter_batches(rows)
+        return
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        for batch in reader:
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+
+def parquet_batches(
+    file: Path, where: str, columns: Sequence[str], most_rows: int
+) -> Iterator[Any]:
+    """Yield the rows of some columns of a Parquet file in batches, in bounded memory.
+
+    Args:
+        file: The file.
+        where: What errors call it.
+        columns: Names of columns.
+        most_rows: Rows in a batch; there are fewer where rows are large.
+
+    Raises SchemaError if a row is too large; IntegrityError if the file is damaged.
+    """
+    import pyarrow.parquet
+
+    with (
+        reading_arrow(where),
+        pyarrow.parquet.ParquetFile(
+            file, page_checksum_verification=True, buffer_size=BUFFER_BYTES, pre_buffer=False
+        ) as table,
+    ):
+        # Asked of the first row, since asking for what a column says of itself can end the process.
+        one = next(table.iter_batches(1, columns=list(columns)), None)
+        row_bytes = 0 if one is None else one.nbytes
+        if row_bytes > LARGEST_ROW_BYTES:
+            raise SchemaError(f"{where}: {row_bytes:,} bytes a row are too many.")
+        rows = max(1, min(most_rows, BLOCK_BYTES // max(1, row_bytes)))
+        yield from table.iter_batches(rows, columns=list(columns))
+
+
+@contextlib.contextmanager
+def reading_arrow(where: str) -> Iterator[None]:
+    """Turn errors of pyarrow into one that names the file."""
+    check_pyarrow()
+    import pyarrow as pa
+
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
+        text = str(error.args[0] if error.args else error).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as a table: {text}.", file=where) from error
+
+
+def check_pyarrow() -> None:
+    """Refuse to go on without pyarrow.
+
+    Raises MissingExtraError if it is not installed.
+    """
+    try:
+        import pyarrow as pa  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'tables need pyarrow, which is not installed; run: pip install "orlog[tables]"',
+            extra="tables",
+        ) from error

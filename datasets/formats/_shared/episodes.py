@@ -1,0 +1,250 @@
+"""What readers of third-party files are asked for and give: episodes, in pieces, as they are read.
+
+A reader is a generator that opens files, yields one `Opened`, and closes them at the end:
+
+    @contextlib.contextmanager
+    def _open(asked: Asked) -> Iterator[Opened]:
+        with open_hdf5(asked.files[0], asked.sources[0]) as file:
+            yield Opened(schema=.., steps=_steps(file), total_steps=..)
+
+`write_episodes` pulls the steps, writes them, and counts what a person wants to see of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.columns.episode import Columns
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.carried_sums import CarriedSums
+from orlog.datasets.recording.episodes import EpisodeWriter
+from orlog.datasets.store.container import WrittenPart
+from orlog.errors import SchemaError
+from orlog.manifests.counterparts import BenchmarkEnvironment
+from orlog.manifests.manifest import EnvironmentRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user says about files that do not say it themselves; each format uses some of it.
+
+    Attributes:
+        horizon: Steps after which the environment truncates an episode.
+        columns: Names of columns in the files (patterns such as `obs_*`) by what they are here:
+            `observation`, `action`, `reward`, `terminated`, `truncated`, `infos/NAME`.
+        episode: Name of the column that tells episodes apart.
+        step: Name of the column that counts the steps of an episode.
+        length: Name of the column that holds the length of the whole episode.
+        sort: Whether rows may be put in the order of episodes and steps.
+        task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
+        no_video: Whether to leave out videos.
+    """
+
+    horizon: int | None = None
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    episode: str = ""
+    step: str = ""
+    length: str = ""
+    sort: bool = False
+    task: str = ""
+    no_video: bool = False
+
+    def given(self) -> list[str]:
+        """Return the names of those that are not at their default."""
+        default = Options()
+        names = [field.name for field in dataclasses.fields(self)]
+        return [name for name in names if getattr(self, name) != getattr(default, name)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The files to read.
+
+    Attributes:
+        files: Files, or one folder; they are not trusted.
+        sources: What errors call each of them: its URL or path.
+        options: What the user says about them.
+        benchmark: The environment of a benchmark that the data belong to, whose bounds the actions
+            have; for formats that take it.
+    """
+
+    files: Sequence[Path]
+    sources: Sequence[str]
+    options: Options = Options()
+    benchmark: BenchmarkEnvironment | None = None
+
+    def only_file(self, layout: str) -> tuple[Path, str]:
+        """Return the one file of a dataset, and what errors call it.
+
+        Args:
+            layout: What the files have, such as "D4RL's layout".
+
+        Raises SchemaError if there are several.
+        """
+        if len(self.files) != 1:
+            raise SchemaError(
+                f"{self.sources[0]}: a dataset in {layout} is one file, but {len(self.files)} are given; "
+                "import each as a dataset of its own."
+            )
+        return self.files[0], self.sources[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """Some steps of an episode; the pieces of one follow each other, and the last one ends it.
+
+    Attributes:
+        observations: A space's columns with n + 1 rows in the first piece of an episode, beginning
+            with that of the reset; n rows in later pieces, the observation after each action.
+        actions: n rows.
+        rewards: (n,).
+        ends: Whether the episode ends after these steps.
+        terminated: Whether the task itself ended there.
+        truncated: Whether the episode was cut off there. One that is neither just stops.
+        infos: Extra columns of n rows each; all pieces have the same.
+        seed: Seed of the reset, where the piece ends the episode and the files tell it.
+        metadata: Values for the whole episode, where the piece ends it; all episodes have the same.
+    """
+
+    observations: Columns
+    actions: Columns
+    rewards: np.ndarray
+    ends: bool = True
+    terminated: bool = False
+    truncated: bool = False
+    infos: Mapping[str, Columns] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Opened:
+    """What files say before their steps are read.
+
+    Attributes:
+        schema: Spaces and the dtype of rewards.
+        steps: All steps, episode by episode; memory is bounded by one piece.
+        total_steps: How many steps there are as far as the files say, for progress; else 0.
+        doubts: Sentences about what was repaired, left out, or cannot be known. More may be added
+            until the last step is read.
+        facts: What the files say about the dataset: `environment`, `behavior_policy`,
+            `description`, `license`, as the manifest has them.
+    """
+
+    schema: Schema
+    steps: Iterator[Steps]
+    total_steps: int = 0
+    doubts: list[str] = dataclasses.field(default_factory=list)
+    environment: EnvironmentRecord | None = None
+    behavior_policy: str = ""
+    description: str = ""
+    license: str = ""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Found:
+    """What reading the files gave.
+
+    Attributes:
+        format: Name of the format.
+        schema: The columns.
+        episodes: Episodes.
+        steps: Steps of all of them.
+        terminated: Episodes that the task ended.
+        truncated: Episodes that were cut off.
+        shortest: Steps of the shortest episode.
+        longest: Steps of the longest one.
+        lowest_return: The lowest sum of an episode's rewards.
+        highest_return: The highest one.
+        total_return: Sum of all rewards.
+        non_finite: How many numbers of each column are infinite or NaN, where some are.
+        has_checksums: Whether a list of checksums, beside the files or of a catalogue, proves them.
+        carried_sums: The checksums inside of the files, all of which were compared.
+        doubts: Sentences about what was repaired, left out, or cannot be known.
+    """
+
+    schema: Schema
+    format: str = ""
+    episodes: int = 0
+    steps: int = 0
+    terminated: int = 0
+    truncated: int = 0
+    shortest: int = 0
+    longest: int = 0
+    lowest_return: float = 0.0
+    highest_return: float = 0.0
+    total_return: float = 0.0
+    non_finite: dict[str, int] = dataclasses.field(default_factory=dict)
+    has_checksums: bool = False
+    carried_sums: CarriedSums = dataclasses.field(default_factory=CarriedSums)
+    doubts: list[str] = dataclasses.field(default_factory=list)
+
+    def count(self, steps: int, total: float, last: Steps) -> None:
+        """Count an episode of some steps and that sum of rewards, which ends as `last` does."""
+        is_first = self.episodes == 0
+        self.shortest = steps if is_first else min(self.shortest, steps)
+        self.longest = max(self.longest, steps)
+        self.lowest_return = total if is_first else min(self.lowest_return, total)
+        self.highest_return = total if is_first else max(self.highest_return, total)
+        self.total_return += total
+        self.episodes += 1
+        self.steps += steps
+        self.terminated += last.terminated
+        self.truncated += last.truncated
+
+
+def write_episodes(
+    opened: Opened,
+    folder: Path,
+    name: str,
+    *,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> tuple[WrittenPart, Found]:
+    """Write all episodes into a new folder; return what was written and what was found.
+
+    Args:
+        opened: What a reader gives.
+        folder: Where the columns will lie, in the Zarr container.
+        name: What errors call the dataset.
+        progress: Called with steps done and in all.
+
+    Raises SchemaError if there is no episode, the last one is not ended, or steps do not fit the schema;
+    IntegrityError if a file is damaged; StorageError if the disk is full.
+    """
+    writer = EpisodeWriter(folder, opened.schema, name)
+    found = Found(schema=opened.schema)
+    steps, total = 0, 0.0
+    try:
+        progress(0, opened.total_steps)
+        for piece in opened.steps:
+            count = len(piece.rewards)
+            flags = np.zeros((2, count), bool)
+            flags[:, -1:] = [[piece.terminated], [piece.truncated]]
+            writer.add_steps(
+                observations=piece.observations,
+                actions=piece.actions,
+                rewards=piece.rewards,
+                terminations=flags[0],
+                truncations=flags[1],
+                infos=piece.infos,
+            )
+            with np.errstate(over="ignore", invalid="ignore"):  # as of infinity less infinity
+                total += float(np.sum(piece.rewards, dtype=np.float64))
+            steps += count
+            if piece.ends:
+                writer.end_episode(seed=piece.seed, metadata=piece.metadata)
+                found.count(steps, total, piece)
+                steps, total = 0, 0.0
+            done = found.steps + steps
+            progress(done, max(done, opened.total_steps))
+        written = writer.finish()
+    finally:
+        writer.close()
+    found.schema, found.doubts = written.schema, list(opened.doubts)
+    found.non_finite = written.non_finite
+    return written, found

@@ -1,0 +1,414 @@
+"""Datasets with a row for each step, and flags or a horizon that say where episodes ended.
+
+    observations actions rewards terminals [timeouts] [next_observations] and more, all of S rows
+
+An episode ends at a terminal, a timeout, the horizon, the last row, or where `next_observations` is not the
+observation that follows. Where there are no next observations, what followed the last step of an episode
+was never recorded: an episode that no terminal ends loses that step, whose observation is the final
+one; one that a terminal ends keeps it, with a final observation of zeros, and
+`episodes/final_observation_missing` is true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.columns.blocks import Block
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episode_cutter import MISSING, EpisodeCutter, Rows
+from orlog.datasets.formats._shared.episodes import Opened, Steps
+from orlog.datasets.formats._shared.row_bytes import rows_differ
+from orlog.errors import SchemaError
+from orlog.manifests.counterparts import BenchmarkEnvironment
+
+BLOCK_BYTES = 2**22  # stays in the cache of the processor
+LARGEST_ROW_BYTES = 2**26
+FEW_JOINTS = 10
+STEPS_PER_JOINT = 1000
+MOST_CHOICES = 2**20
+MOST_MAPPED_CHOICES = 2**16
+FLOATS = ("float16", "float32", "float64")
+ROLES = {
+    "observations": "observation",
+    "next_observations": "next_observation",
+    "actions": "action",
+    "rewards": "reward",
+    "terminals": "terminated",
+    "timeouts": "truncated",
+}
+"""What D4RL's names of columns are to an `EpisodeCutter`."""
+
+
+def open_flat_rows(
+    rows: FlatRows, horizon: int | None, reading: Callable[[str], AbstractContextManager[None]]
+) -> Opened:
+    """Return the episodes of rows.
+
+    Args:
+        rows: The columns.
+        horizon: Steps after which the environment truncates an episode. It counts where there are
+            neither timeouts nor next observations only.
+        reading: Turns errors of the library that reads the file into ours, as a context.
+
+    Raises SchemaError if a horizon is needed and not given.
+    """
+    if not rows.needs_horizon:
+        horizon = None
+    elif horizon is None:
+        raise SchemaError(
+            f"{rows.where}: has neither timeouts nor next_observations, so nothing says where the time "
+            "limit ended an episode; give the environment's time limit in steps (if it has none, "
+            "any number above the length of the longest episode) as --horizon of orlog import or "
+            "orlog registry link."
+        )
+    schema = Schema(
+        observation_space=unbounded_space(rows.dtypes["observations"], rows.shapes["observations"]),
+        action_space=_action_space(rows),
+        reward_dtype=rows.dtypes["rewards"],
+    )
+    opened = Opened(schema=schema, steps=iter(()), total_steps=rows.count)
+    opened.steps = _steps(rows, _Ends(rows, horizon), reading, opened.doubts)
+    return opened
+
+
+def _steps(
+    rows: FlatRows,
+    ends: _Ends,
+    reading: Callable[[str], AbstractContextManager[None]],
+    doubts: list[str],
+) -> Iterator[Steps]:
+    cutter = EpisodeCutter(ends, rows.where)
+    for start in range(0, rows.count, rows.block_rows):
+        with reading(rows.where):
+            block = rows.read(start, min(rows.count, start + rows.block_rows))
+        if ends.horizon is not None:
+            block["timeouts"] = ends.find_timeouts(block["terminals"], ends.horizon)
+        yield from cutter.add({rows.role(key): values for key, values in block.items()})
+    doubts += _remarks(cutter, ends, rows)
+
+
+def _remarks(cutter: EpisodeCutter, ends: _Ends, rows: FlatRows) -> list[str]:
+    """Return what those who use the data should know about how they were read."""
+    said = []
+    if ends.horizon is not None:
+        said.append(
+            f"The file has no timeouts: episodes were taken to be truncated after {ends.horizon:,} "
+            "steps."
+        )
+    if cutter.left_out:
+        said.append(
+            f"The file has no next_observations: {cutter.left_out:,} last steps of episodes that no "
+            "terminal ended were left out, since what followed them was not recorded."
+        )
+    if cutter.missing:
+        said.append(
+            f"{cutter.missing:,} episodes that a terminal ended have no final observation; zeros "
+            f"stand for it, and episodes/{MISSING} is true."
+        )
+    if ends.joints:
+        said.append(
+            f"In {ends.joints:,} places next_observations is not the observation that follows, and "
+            "no flag ends the episode: it was taken to be truncated there."
+        )
+    if rows.choices and rows.benchmark is None:
+        said.append(
+            f"The file does not say how many actions there are: taken to be {rows.choices}, since the "
+            f"largest is {rows.choices - 1}."
+        )
+    if rows.left_out:
+        said.append(f"Left out, not one row a step: {', '.join(rows.left_out)}.")
+    return said
+
+
+class FlatRows:
+    """The columns of a file, checked before a value is read.
+
+    Attributes:
+        where: What errors call the file.
+        count: Rows, a step each.
+        dtypes: What numbers each column will have here, by key.
+        shapes: Shape of one row of each, by key.
+        left_out: Keys of columns that are not one row a step.
+        block_rows: Rows to read at once.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        where: str,
+        *,
+        infos: Mapping[str, str],
+        left_out: Sequence[str] = (),
+        benchmark: BenchmarkEnvironment | None = None,
+        choices: int = 0,
+    ) -> None:
+        """Check that the columns belong together.
+
+        Args:
+            columns: What can be sliced by rows, and has `shape` and `dtype`, by key: `observations`,
+                `actions`, `rewards`, `terminals`, and where the file has them `timeouts`,
+                `next_observations` and more. Rows are asked for in order, from the first on.
+            where: What errors call the file.
+            infos: Keys of more columns, by the name of the column here.
+            left_out: Keys that are not read, to be told.
+            benchmark: The environment whose space the actions have, since files tell no bounds.
+            choices: What `count_choices` found among the actions.
+
+        Raises SchemaError if they do not, or do not fit the benchmark's environment.
+        """
+        self.where, self.left_out = where, list(left_out)
+        self._infos = {key: name for name, key in infos.items()}
+        self.benchmark = benchmark
+        self.choices = choices if benchmark is None else benchmark.actions.choices
+        self._columns = dict(columns)
+        self.count = len(columns["observations"])
+        self.dtypes = {
+            key: np.dtype(one.dtype.str).newbyteorder("=") for key, one in self._columns.items()
+        }
+        if self.dtypes["rewards"].kind in "biu":
+            self.dtypes["rewards"] = np.dtype(np.float64)
+        self.shapes = {key: tuple(one.shape[1:]) for key, one in self._columns.items()}
+        if benchmark is not None:
+            self._check_fit(benchmark)
+        if self.choices:
+            self.dtypes["actions"], self.shapes["actions"] = np.dtype(np.int64), ()
+        self._check()
+        row_bytes = sum(
+            self.dtypes[key].itemsize * math.prod(shape) for key, shape in self.shapes.items()
+        )
+        if row_bytes > LARGEST_ROW_BYTES:
+            raise SchemaError(f"{where}: {row_bytes} bytes per step are too many.")
+        self.block_rows = max(1, BLOCK_BYTES // row_bytes)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the observation after each step is known."""
+        return "next_observations" in self._columns
+
+    def role(self, key: str) -> str:
+        """Return what a column is to an `EpisodeCutter`."""
+        return ROLES.get(key) or f"infos/{self._infos[key]}"
+
+    @property
+    def needs_horizon(self) -> bool:
+        """Whether neither flags nor observations say where a time limit ended an episode."""
+        return not self.has_next and "timeouts" not in self._columns
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows of all columns, with `terminals` and `timeouts` as flags."""
+        block = {}
+        for key, dataset in self._columns.items():
+            found = np.asarray(dataset[start:stop])
+            values = found.astype(self.dtypes[key], copy=False)
+            if key == "rewards" and found.dtype.kind in "iu" and (abs(values) > 2.0**53).any():
+                raise SchemaError(f"{self.where}, rewards: integers too large for float64.")
+            if key in ("rewards", "terminals", "timeouts"):
+                values = values.reshape(stop - start)
+            if key == "actions" and self.choices:
+                values = self._chosen(found.reshape(stop - start), start)
+            if key in ("terminals", "timeouts") and values.dtype != bool:
+                odd = np.flatnonzero((values != 0) & (values != 1))
+                if len(odd):
+                    raise SchemaError(
+                        f"{self.where}, {key}: expected 0 or 1, found {values[odd[0]]} at step "
+                        f"{start + odd[0]}."
+                    )
+                values = values.astype(bool)
+            block[key] = values
+        if "timeouts" not in block:
+            block["timeouts"] = np.zeros(stop - start, bool)
+        return block
+
+    def _chosen(self, values: np.ndarray, start: int) -> np.ndarray:
+        """Return actions as choices; D4RL stores them as floats."""
+        odd = np.flatnonzero(~np.isin(values, np.arange(self.choices)))
+        if len(odd):
+            raise SchemaError(
+                f"{self.where}, actions: expected a number from 0 to {self.choices - 1}, found "
+                f"{values[odd[0]]} at step {start + odd[0]}."
+            )
+        return values.astype(np.int64)
+
+    def _check_fit(self, benchmark: BenchmarkEnvironment) -> None:
+        """Refuse observations or actions that the benchmark's environment does not have."""
+        found = {key: self.shapes[key] for key in ("observations", "actions")}
+        size = benchmark.actions.size
+        wanted = {
+            "observations": tuple(benchmark.observation_shape) or found["observations"],
+            "actions": (size,) if size else (),
+        }
+        if found["actions"] == (1,) and not size:
+            found["actions"] = ()
+        if found != wanted:
+            raise SchemaError(
+                f"{self.where}: observations {_shown(found['observations'])} and actions "
+                f"{_shown(found['actions'])} do not fit {benchmark.datasets[0]} (environment "
+                f"{benchmark.name}), which has observations {_shown(wanted['observations'])} and "
+                f"actions {_shown(wanted['actions'])}."
+            )
+
+    def _check(self) -> None:
+        for key, dtype in self.dtypes.items():
+            shape, where = self.shapes[key], f"{self.where}, {key}"
+            if len(self._columns[key]) != self.count:
+                raise SchemaError(
+                    f"{where}: expected {self.count} rows as in observations, found "
+                    f"{len(self._columns[key])}."
+                )
+            if key == "actions" and not self.choices and _is_odd(dtype, shape):
+                raise SchemaError(f"{where}: expected a row of floats, found {dtype} {shape}.")
+            is_image = dtype == np.uint8 and shape
+            if key in ("observations", "next_observations") and not (
+                is_image or (dtype.name in FLOATS and shape)
+            ):
+                raise SchemaError(
+                    f"{where}: expected a row of floats or an image of bytes, found {dtype} {shape}."
+                )
+            if key in ("rewards", "terminals", "timeouts") and shape not in ((), (1,)):
+                raise SchemaError(f"{where}: expected one number per step, found rows of {shape}.")
+        if self.dtypes["rewards"].name not in FLOATS[1:]:
+            raise SchemaError(
+                f"{self.where}, rewards: expected integers, float32 or float64, found "
+                f"{self.dtypes['rewards']}."
+            )
+        if self.has_next:
+            ours = self.dtypes["observations"], self.shapes["observations"]
+            theirs = self.dtypes["next_observations"], self.shapes["next_observations"]
+            if ours != theirs:
+                raise SchemaError(
+                    f"{self.where}, next_observations: expected {ours[0]} {ours[1]} as in "
+                    f"observations, found {theirs[0]} {theirs[1]}."
+                )
+
+
+@dataclasses.dataclass
+class _Ends:
+    """Says where episodes of flat rows end.
+
+    Attributes:
+        horizon: Steps after which an episode is truncated; None where the file says it.
+        joints: Places that no flag says an episode ends at, and the observations do.
+    """
+
+    rows: FlatRows
+    horizon: int | None = None
+    joints: int = 0
+    _open_steps: int = 0  # of the last episode so far, where the horizon ends episodes
+
+    def __call__(self, rows: Rows, first: int) -> np.ndarray:
+        """Return after which rows an episode ends, (n,) bool, `first` being the place of the first one."""
+        ends: np.ndarray = rows["terminated"] | rows["truncated"]
+        if first + len(ends) == self.rows.count:
+            ends[-1] = True
+        if self.rows.has_next:
+            self._find_joints(rows, first, ends)
+        return ends
+
+    def find_timeouts(self, terminals: np.ndarray, horizon: int) -> np.ndarray:
+        """Return where episodes of the next rows of the file reach the horizon."""
+        timeouts = np.zeros(len(terminals), bool)
+        first = -self._open_steps
+        for end in (*np.flatnonzero(terminals).tolist(), len(terminals)):
+            timeouts[first + horizon - 1 : end : horizon] = True  # not at the terminal itself
+            self._open_steps = (end - first) % horizon
+            first = end + 1
+        return timeouts
+
+    def _find_joints(self, rows: Rows, first: int, ends: np.ndarray) -> None:
+        """End episodes where observations do not follow each other, as where files were joined."""
+        odd = rows_differ(rows["next_observation"][:-1], rows["observation"][1:])
+        torn = np.flatnonzero(odd & ~ends[:-1])
+        ends[torn] = True
+        self.joints += len(torn)
+        if self.joints > max(FEW_JOINTS, self.rows.count // STEPS_PER_JOINT):
+            step = first + int(torn[0])
+            raise SchemaError(
+                f"{self.rows.where}, next_observations: that of step {step} is not the "
+                f"observation of step {step + 1}, and neither terminals nor timeouts end an episode "
+                f"there, as in {self.joints - len(torn)} earlier places; so these are not next "
+                "observations."
+            )
+
+
+def count_choices(actions: Any, where: str) -> int:
+    """Return how many actions there are to choose from, by the largest number; 0 if they are no choices.
+
+    Args:
+        actions: What can be sliced by rows; all rows are read.
+        where: What errors call the file.
+
+    Raises SchemaError if a number is negative, or too large for a choice.
+    """
+    if actions.dtype.kind not in "iu" or tuple(actions.shape[1:]) not in ((), (1,)):
+        return 0
+    most = 0
+    block = BLOCK_BYTES // 8
+    for start in range(0, actions.shape[0], block):
+        values = np.asarray(actions[start : min(actions.shape[0], start + block)])
+        for odd in (int(values.min()), int(values.max())):
+            if not 0 <= odd < MOST_CHOICES:
+                raise SchemaError(
+                    f"{where}, actions: expected discrete actions from 0 to {MOST_CHOICES - 1}, found "
+                    f"{odd}."
+                )
+            most = max(most, odd + 1)
+    return most
+
+
+def unbounded_space(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gymnasium.Space[Any]:
+    """Return the space of numbers of a file that tells no bounds."""
+    kind: Any = dtype.type
+    if dtype.kind in ("b", "u"):
+        highest = 1 if dtype.kind == "b" else np.iinfo(dtype).max
+        return gymnasium.spaces.Box(0, highest, shape, kind)
+    return gymnasium.spaces.Box(-np.inf, np.inf, shape, kind)
+
+
+def mapped_action_space(
+    kind: tuple[np.dtype[Any], tuple[int, ...]], lowest: int, highest: int, where: str
+) -> gymnasium.Space[Any]:
+    """Return as many choices as there are single integers, else a Box without bounds.
+
+    Raises SchemaError if they are too many for discrete actions.
+    """
+    dtype, shape = kind
+    if dtype.kind not in "iu" or shape:
+        return unbounded_space(dtype, shape)
+    count = highest - lowest + 1
+    if count > MOST_MAPPED_CHOICES:
+        raise SchemaError(
+            f"{where}: actions from {lowest} to {highest} are not discrete actions; store them as floats "
+            "if they are quantities."
+        )
+    return gymnasium.spaces.Discrete(count, start=lowest)
+
+
+def _action_space(rows: FlatRows) -> gymnasium.Space[Any]:
+    """Return the space of actions: the benchmark's, with the numbers of the file."""
+    benchmark = rows.benchmark
+    dtype, shape = rows.dtypes["actions"], rows.shapes["actions"]
+    if benchmark is None:
+        return (
+            gymnasium.spaces.Discrete(rows.choices)
+            if rows.choices
+            else unbounded_space(dtype, shape)
+        )
+    if rows.choices:
+        return benchmark.actions.space
+    kind: Any = dtype.type
+    return gymnasium.spaces.Box(benchmark.actions.low, benchmark.actions.high, shape, kind)
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"of {shape[0]}" if len(shape) == 1 else f"of shape {shape}"
+
+
+def _is_odd(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    return dtype.name not in FLOATS or len(shape) != 1

@@ -1,0 +1,91 @@
+"""Datasets as flat columns with a row for each step, for formats that hold nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from orlog.datasets.formats._shared.episode_cutter import MISSING
+from orlog.datasets.reading.dataset import Dataset
+from orlog.errors import SchemaError
+
+
+def file_stem(dataset: Dataset) -> str:
+    """Return what a file of the dataset is called: the last part of its name."""
+    return dataset.name.rpartition("/")[2] or "dataset"
+
+
+def flat_columns(
+    dataset: Dataset, progress: Callable[[int, int], None]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the rows of each episode, by the names that D4RL has for them.
+
+    These are `observations`, `next_observations`, `actions`, `rewards`,
+    `terminals`, `timeouts` and `infos/NAME`. Of a Dict each part is a column, as `observations/NAME`.
+
+    An episode that just stopped has a timeout at its last row, as otherwise nothing would end it.
+    """
+    done = 0
+    for episode in dataset:
+        count = len(episode.rewards)
+        ends = np.arange(count) == count - 1
+        infos = episode.infos.items()
+        observations = episode.observations
+        parts = observations if isinstance(observations, dict) else {"": observations}
+        yield {
+            **{_name("observations", part): values[:-1] for part, values in parts.items()},
+            **{_name("next_observations", part): values[1:] for part, values in parts.items()},
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "terminals": episode.terminations,
+            "timeouts": episode.truncations | (ends & ~episode.terminations),
+            **{f"infos/{name}": one for name, one in infos if isinstance(one, np.ndarray)},
+        }
+        done += count
+        progress(done, dataset.total_steps)
+
+
+def _name(column: str, part: str) -> str:
+    return f"{column}/{part}" if part else column
+
+
+def flat_losses(dataset: Dataset, what: str, *, takes_parts: bool = False) -> list[str]:
+    """Say what flat columns cannot hold.
+
+    Args:
+        dataset: What would be written.
+        what: The files, for errors, such as "D4RL's files".
+        takes_parts: Whether they hold the parts of a Dict of observations as columns.
+
+    Raises SchemaError if observations or actions that they have no place for.
+    """
+    spaces = gymnasium.spaces
+    observations = dataset.observation_space
+    if takes_parts and isinstance(observations, spaces.Dict):
+        wrong = [part for part in observations.values() if not isinstance(part, spaces.Box)]
+        observations = wrong[0] if wrong else next(iter(observations.values()))
+    kinds: dict[str, tuple[gymnasium.Space[Any], tuple[type, ...]]] = {
+        "observations": (observations, (spaces.Box,)),
+        "actions": (dataset.action_space, (spaces.Box, spaces.Discrete)),
+    }
+    for name, (space, fitting) in kinds.items():
+        if not isinstance(space, fitting):
+            names = " or ".join(kind.__name__ for kind in fitting)
+            raise SchemaError(
+                f"{dataset.name}: {what} hold {name} that are {names}, found {space}."
+            )
+    schema = dataset.schema
+    lost = [
+        name
+        for name in schema.extras
+        if name.startswith("episodes/") or (name.startswith("infos/") and name in schema.variable)
+    ]
+    said = [f"These columns are lost: {', '.join(lost)}."] if lost else []
+    if f"episodes/{MISSING}" in lost:
+        said.append("Final observations that are not known become zeros.")
+    if (dataset.column("episodes/seeds") >= 0).any():
+        said.append("Seeds of episodes are lost.")
+    return said

@@ -1,0 +1,333 @@
+"""Opens HDF5 files of others: no link is followed, no plug-in is loaded, memory is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.carried_sums import note_array
+from orlog.datasets.store.hdf5 import import_h5py
+from orlog.errors import IntegrityError, OrlogError, SchemaError
+
+CACHE_BYTES = 2**26
+CHECKSUM_BYTES = 4
+HEAP = re.compile(rb"GCOL\x01")  # what each heap of texts begins with
+HEAP_HEADER = 16
+LEAST_HEAP_BYTES = 4096
+LARGEST_ATTRIBUTE = 2**20  # numbers or texts
+LARGEST_CHUNK = 2**28
+LARGEST_ROW = 2**24
+MOST_NODES = 5000
+LONGEST_PLACE = 300  # characters, in errors
+MOST_ROWS = 2**40
+WHOLE_BYTES = 2**16  # arrays of so many are one chunk
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def open_hdf5(path: Path, where: str, *, texts: bool = False) -> Iterator[Any]:
+    """Open a file to read from it.
+
+    Args:
+        path: The file.
+        where: What errors call it.
+        texts: Whether texts and other values of any length will be read, for which libhdf5 needs heaps
+            that are sound. To look for them takes half a second for each GB.
+
+    Raises SchemaError if it is a link or a folder; IntegrityError if HDF5 cannot read it, or would never end
+    to read it; MissingExtraError if h5py is not installed.
+    """
+    h5py = import_h5py()
+    with reading(where):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise SchemaError(f"{where}: expected a file, found a link or folder.")
+        file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
+    with file:
+        if texts:
+            _check_heaps(path, file, where)
+        yield file
+
+
+def _check_heaps(path: Path, file: Any, where: str) -> None:
+    """Refuse heaps of texts in which libhdf5 2.0.0 would go round in circles.
+
+    Each holds objects one after another, with their sizes. libhdf5 adds sizes up without a look at
+    whether that leads on: not with a size of 0, and not with one that is beyond 64 bits when it is rounded.
+    See "Global Heap" in the specification of HDF5's file format.
+
+    Raises SchemaError if sizes in the file do not have 8 bytes; IntegrityError if a heap has such a size.
+    """
+    with reading(where):
+        size_bytes = file.id.get_create_plist().get_sizes()[1]
+    if size_bytes != 8:
+        raise SchemaError(f"{where}: stores sizes in {size_bytes} bytes, expected 8.")
+    with path.open("rb") as stored, mmap.mmap(stored.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for found in HEAP.finditer(data):
+            start = found.start()
+            stop = start + int.from_bytes(data[start + 8 : start + 16], "little")
+            # Anything else that begins alike is in the way of nobody.
+            if start + LEAST_HEAP_BYTES <= stop <= len(data):
+                _check_heap(data, start, stop, where)
+
+
+def _check_heap(data: mmap.mmap, start: int, stop: int, where: str) -> None:
+    place = start + HEAP_HEADER
+    while place + HEAP_HEADER <= stop:
+        number = int.from_bytes(data[place : place + 2], "little")
+        size = int.from_bytes(data[place + 8 : place + 16], "little")
+        # Object 0 is the free space, whose size counts the header.
+        taken = HEAP_HEADER + -(-size // 8) * 8 if number else size
+        if taken == 0 or taken > stop - place:
+            raise IntegrityError(
+                f"{where}: cannot be read as HDF5: in its heap of texts at byte {start}, object {number} "
+                f"claims {size} bytes.",
+                file=where,
+            )
+        place += taken
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn what HDF5 says about a file that it cannot read into an error that names the file."""
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (OSError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        text = str(error.args[0] if error.args else type(error).__name__).partition("\n")[0]
+        raise IntegrityError(f"{where}: cannot be read as HDF5: {text}.", file=where) from error
+
+
+def look_inside(files: Sequence[Path], test: Callable[[Any], bool]) -> bool:
+    """Return whether files are HDF5 and the first one passes a test, for `Format.recognizes`.
+
+    Raises IntegrityError if HDF5 cannot read it.
+    """
+    if not all(is_hdf5(file) for file in files):
+        return False
+    where = str(files[0])
+    with open_hdf5(files[0], where) as file, reading(where):
+        return test(file)
+
+
+def has_child(group: Any, name: str) -> bool:
+    """Return whether something lies in a group by that name; links are not looked through."""
+    # `in group` would look through links. What is no group holds nothing.
+    return hasattr(group, "keys") and name in group.keys()  # noqa: SIM118
+
+
+def names_in(group: Any) -> list[str]:
+    """Return the names of what lies in a group, sorted; none of what is no group."""
+    names = group.keys() if hasattr(group, "keys") else ()
+    # A name that is no UTF-8 comes as bytes.
+    return sorted(n if isinstance(n, str) else n.decode(errors="backslashreplace") for n in names)
+
+
+def child(group: Any, name: str, where: str, layout: str) -> Any:
+    """Return what lies in a group by that name, itself and not through a link.
+
+    Args:
+        group: The group.
+        name: The name in it, without slashes.
+        where: What errors call the group.
+        layout: What errors say the file does not have without it, such as "D4RL's layout".
+
+    Raises SchemaError if nothing of that name is there, or a link.
+    """
+    h5py = import_h5py()
+    key = name.encode()
+    if not hasattr(group, "keys") or not group.id.links.exists(key):
+        raise SchemaError(f"{where}: has no {name}, so it does not have {layout}.")
+    # Asked of the link alone: even looking through one could open a file elsewhere.
+    if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
+        raise SchemaError(f"{where}, {name}: a link, which is not followed.")
+    return group[name]
+
+
+def datasets_in(group: Any, where: str, layout: str) -> dict[str, Any]:
+    """Return all datasets in a group and in groups in it, by their paths.
+
+    Args:
+        group: The group.
+        where: What errors call it.
+        layout: What errors say the file does not have, such as "Minari's layout".
+
+    Raises SchemaError if there is a link, or far too many, as where a group lies in itself.
+    """
+    h5py = import_h5py()
+    found: dict[str, Any] = {}
+    waiting, looked = [("", group)], 0
+    while waiting:
+        prefix, place = waiting.pop()
+        for name in names_in(place):
+            looked += 1
+            if looked > MOST_NODES:
+                raise SchemaError(f"{where}: holds over {MOST_NODES:,} groups and datasets.")
+            node = child(place, name, f"{where}, {prefix}"[:LONGEST_PLACE], layout)
+            if isinstance(node, h5py.Dataset):
+                found[prefix + name] = node
+            else:
+                waiting.append((f"{prefix}{name}/", node))
+    return found
+
+
+def attribute(node: Any, name: str, where: str, default: Any = None) -> Any:
+    """Return an attribute, or a default where there is none.
+
+    Raises SchemaError if it is far larger than an attribute should be.
+    """
+    if name not in node.attrs:
+        return default
+    stored = node.attrs.get_id(name)
+    if stored.shape is not None and math.prod(stored.shape) > LARGEST_ATTRIBUTE:
+        raise SchemaError(f"{where}: the attribute {name} has the shape {stored.shape}, too large.")
+    return node.attrs[name]
+
+
+def numbers(node: Any, where: str, file_bytes: int) -> Any:
+    """Return a dataset of numbers, checked: it can be read in bounded memory, and lies in the file.
+
+    Args:
+        node: What should be a dataset with one row for each step.
+        where: What errors call it.
+        file_bytes: Size of the file.
+
+    Raises SchemaError if it is none, or not of numbers, or has filters or sizes that are not read.
+    """
+    h5py = import_h5py()
+    if not isinstance(node, h5py.Dataset):
+        raise SchemaError(f"{where}: expected a dataset, found a {type(node).__name__}.")
+    shape, dtype = node.id.shape, node.id.dtype
+    if not shape or not 0 < shape[0] <= MOST_ROWS or not 0 < math.prod(shape[1:]) <= LARGEST_ROW:
+        raise SchemaError(f"{where}: expected one row for each step, found shape {shape}.")
+    if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.subdtype is not None:
+        raise SchemaError(f"{where}: expected numbers, found {dtype}.")
+    _check_stored(node.id, shape, dtype, where, file_bytes)
+    return Hdf5Column(node, shape, dtype)
+
+
+class Hdf5Column:
+    """A dataset of HDF5 that was checked, and can be sliced by rows.
+
+    h5py asks the file anew for each look at dtype and shape, which takes most of the time where a file
+    has a dataset for each episode.
+    """
+
+    __slots__ = ("_node", "dtype", "shape")
+
+    def __init__(self, node: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Take a dataset and what it has said."""
+        self._node, self.shape, self.dtype = node, shape, dtype
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Read rows."""
+        values: np.ndarray = self._node[rows]
+        return values
+
+
+def check_stored(node: Any, where: str, file_bytes: int) -> None:
+    """Refuse a dataset whose values are elsewhere, not stored, or need a plug-in to be read.
+
+    Raises SchemaError, which says what is wrong with it.
+    """
+    _check_stored(node.id, node.shape, node.dtype, where, file_bytes)
+
+
+def _check_stored(
+    node: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, file_bytes: int
+) -> None:
+    h5py = import_h5py()
+    stored = node.get_create_plist()
+    if stored.get_external_count() or stored.get_layout() == h5py.h5d.VIRTUAL:
+        raise SchemaError(f"{where}: its values lie outside of the file.")
+    filters = {stored.get_filter(number)[0] for number in range(stored.get_nfilters())}
+    known = {
+        h5py.h5z.FILTER_SHUFFLE,
+        h5py.h5z.FILTER_DEFLATE,
+        h5py.h5z.FILTER_FLETCHER32,
+        h5py.h5z.FILTER_LZF,
+    }
+    # Others would be looked for among plug-ins, which are programs.
+    if not filters <= known:
+        raise SchemaError(f"{where}: the filters {sorted(filters - known)} are not used.")
+    note_array(h5py.h5z.FILTER_FLETCHER32 in filters)
+    # What is claimed but not stored takes no room in the file, and all there is here.
+    size = math.prod(shape)
+    stored_bytes = node.get_storage_size()
+    if stored.get_layout() == h5py.h5d.CHUNKED:
+        chunks = stored.get_chunk()
+        if math.prod(chunks) * dtype.itemsize > LARGEST_CHUNK:
+            raise SchemaError(f"{where}: chunks of shape {chunks} are too large.")
+        claimed = math.prod(-(-rows // chunk) for rows, chunk in zip(shape, chunks, strict=True))
+        whole = node.get_num_chunks() == claimed or not size
+        if h5py.h5z.FILTER_FLETCHER32 in filters:
+            packed = not filters.isdisjoint({h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_LZF})
+            _check_chunks(
+                node, None if packed else math.prod(chunks) * node.get_type().get_size(), where
+            )
+    else:
+        whole = stored_bytes == size * dtype.itemsize
+    if not whole or stored_bytes > file_bytes:
+        raise SchemaError(f"{where}: the file does not hold the shape {shape} that it claims.")
+
+
+def _check_chunks(node: Any, unpacked: int | None, where: str) -> None:
+    """Refuse chunks that are smaller than their checksum, beyond which libhdf5 2.0.0 would read.
+
+    Args:
+        node: The dataset.
+        unpacked: Bytes of each chunk's values; None where they are compressed to any size.
+        where: What errors call it.
+
+    Raises IntegrityError if a chunk does not have the size of its values and their checksum.
+    """
+    chunks: list[Any] = []
+    node.chunk_iter(chunks.append)
+    for chunk in chunks:
+        values = chunk.size - CHECKSUM_BYTES
+        # A chunk may have been written without some filters; its mask says so.
+        any_size = unpacked is None or chunk.filter_mask
+        if values < 0 or not (any_size or values == unpacked):
+            raise IntegrityError(
+                f"{where}: cannot be read as HDF5: its chunk at row {chunk.chunk_offset[0]:,} claims "
+                f"{chunk.size} bytes, which is not the size of its values and their checksum.",
+                file=where,
+            )
+
+
+def create_hdf5(path: Path, *, track_order: bool | None = None) -> Any:
+    """Create a file with an array or more for each episode, as a context that closes it.
+
+    It is written as HDF5 1.10 does, since 2016: an array in one chunk then takes some 2 kB less, which is most
+    of a short episode, and everything that is no array carries a checksum.
+    """
+    return import_h5py().File(path, "w", libver=("v110", "v110"), track_order=track_order)
+
+
+def write_checked(group: Any, name: str, values: np.ndarray) -> None:
+    """Write an array whose chunks carry checksums, which every reader of HDF5 checks."""
+    is_checked = values.size > 0 and values.ndim > 0
+    is_small = is_checked and values.nbytes <= WHOLE_BYTES
+    chunks = values.shape if is_small else None
+    group.create_dataset(name, data=values, fletcher32=is_checked, chunks=chunks)

@@ -1,0 +1,168 @@
+"""What columns mean: observations, actions, rewards, as the user names them or by their usual names."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.errors import SchemaError
+from orlog.manifests.names import did_you_mean
+
+ROLES = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+
+
+USUAL = {
+    "observation": ("observation", "observations", "obs", "state"),
+    "action": ("action", "actions", "act"),
+    "next_observation": ("next_observation", "next_observations", "next_obs", "next_state"),
+    "reward": ("reward", "rewards", "rew"),
+    "terminated": ("terminated", "terminations", "terminal", "terminals"),
+    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
+    "episode": ("episode", "episode_id", "episode_index", "trajectory", "traj"),
+    "step": ("step", "timestep", "step_index", "frame_index"),
+}
+"""Usual names of columns by what they are; observations and actions may be numbered: `obs_0`, `obs_1`."""
+
+
+class Layout:
+    """Which columns of a table are what.
+
+    Attributes:
+        columns: Names of columns by role.
+        episode: The column that tells episodes apart.
+        step: The one that counts steps, or nothing.
+        length: The one with the length of an episode, or nothing.
+        observations: Roles of observations: `observation`, or those of its parts.
+        left_out: Columns that are not named.
+        guessed: Whether columns were taken by their usual names, as nothing was named.
+    """
+
+    def __init__(
+        self, names: list[str], options: Options, where: str, *, needs_episode: bool = True
+    ) -> None:
+        """Find the columns that the options name.
+
+        Raises SchemaError if one is not there, or an option is missing.
+        """
+        self.columns: dict[str, list[str]] = {}
+        self.episode, self.step, self.length = options.episode, options.step, options.length
+        if not options.columns and not self.episode and "episode" in names:
+            self.columns = {name: [name] for name in names if _is_role(name)}
+            self.episode = "episode"
+            self.step = self.step or ("step" if "step" in names else "")
+        self.guessed = not options.columns and not {"observation", "action"} <= {*self.columns}
+        self.guessed &= not any(base_role(role) == "observation" for role in self.columns)
+        if self.guessed:
+            named = usual(names)
+            self.episode = self.episode or named.pop("episode", [""])[0]
+            self.step = self.step or named.pop("step", [""])[0]
+            infos = {role: one for role, one in self.columns.items() if base_role(role) == "infos"}
+            self.columns = {role: one for role, one in named.items() if role in ROLES} | infos
+        for role, patterns in options.columns.items():
+            if not _is_role(role):
+                raise SchemaError(
+                    f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
+                    f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
+                )
+            self.columns[role] = _matching(patterns, names, where, role)
+        self.observations = [role for role in self.columns if base_role(role) == "observation"]
+        missing = [
+            role
+            for role, there in (
+                ("observation", self.observations),
+                ("action", self.columns.get("action")),
+            )
+            if not there
+        ]
+        if missing or (needs_episode and not self.episode):
+            what = f"--map {missing[0]}=COLUMNS" if missing else "--episode COLUMN"
+            raise SchemaError(
+                f"{where}: a table does not say what its columns are; give {what}. Its columns are "
+                f"{_listed(names)}."
+            )
+        if "observation" in self.observations and len(self.observations) > 1:
+            raise SchemaError(
+                f"{where}: --map names both observation and {self.observations[-1]}; name the whole, or "
+                "its parts."
+            )
+        after = {role for role in self.columns if base_role(role) == "next_observation"}
+        odd = sorted(after ^ {f"next_{role}" for role in self.observations}) if after else []
+        if odd:
+            raise SchemaError(
+                f"{where}: observation and next_observation have the same parts; see {odd[0]}."
+            )
+        for option, name in (
+            ("episode", self.episode),
+            ("step", self.step),
+            ("length", self.length),
+        ):
+            if name and name not in names:
+                raise SchemaError(f"{where}: --{option} {name}: {_no_column(name, names)}")
+        for role, found in self.columns.items():
+            if len(found) != 1 and base_role(role) not in (
+                "observation",
+                "action",
+                "next_observation",
+            ):
+                raise SchemaError(f"{where}: --map {role}: expected one column, found {found}.")
+        used = {name for found in self.columns.values() for name in found}
+        used |= {self.episode, self.step, self.length}
+        self.left_out = [name for name in names if name not in used]
+
+
+def base_role(role: str) -> str:
+    """Return a role without the name of a part."""
+    return role.partition("/")[0]
+
+
+def _is_role(role: str) -> bool:
+    base, slash, part = role.partition("/")
+    if slash:
+        return bool(part) and base in ("observation", "next_observation", "infos")
+    return role in ROLES
+
+
+def _matching(patterns: str, names: list[str], where: str, role: str) -> list[str]:
+    """Return the columns that patterns with commas between name."""
+    found: list[str] = []
+    for pattern in filter(None, patterns.split(",")):
+        fitting = sorted(fnmatch.filter(names, pattern), key=by_numbers)
+        if pattern in names:  # a name may hold what patterns are made of: `obs[0]`
+            fitting = [pattern]
+        if not fitting:
+            raise SchemaError(f"{where}: --map {role}={patterns}: {_no_column(pattern, names)}")
+        found += fitting
+    return found
+
+
+def usual(names: list[str]) -> dict[str, list[str]]:
+    """Return the columns that have usual names, by what they are."""
+    found = {}
+    for what, spellings in USUAL.items():
+        for spelling in spellings:
+            numbered = re.compile(rf"{spelling}[_.]?\d+")
+            fitting = [name for name in names if name.lower() == spelling]
+            if not fitting and what in ("observation", "action", "next_observation"):
+                fitting = sorted(filter(numbered.fullmatch, names), key=by_numbers)
+            if fitting:
+                found[what] = fitting
+                break
+    return found
+
+
+def by_numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts `obs_2` before `obs_10`."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _no_column(name: str, names: list[str]) -> str:
+    said = did_you_mean(name, names) or f"; the columns are {_listed(names)}."
+    return f"there is no column {name!r:.100}{said}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return names for an error, which may be long and many."""
+    more = f" and {len(names) - 50} more" if len(names) > 50 else ""
+    return ", ".join(f"{name:.100}" for name in names[:50]) + more

@@ -1,0 +1,201 @@
+"""What a user says about files that do not say it: a benchmark's dataset, an environment, bounds.
+
+Files of actions alone hold neither the bounds nor the environment, and without them nothing can be
+trained or scored. The numbers of the files stay as they are: only their spaces become narrower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from orlog.datasets.columns.schema import Schema
+from orlog.errors import SchemaError
+from orlog.manifests.counterparts import BenchmarkEnvironment
+from orlog.manifests.environments import environment_record, make_environment
+from orlog.manifests.manifest import EnvironmentRecord
+
+Bound: TypeAlias = float | Sequence[float] | None
+"""A bound of all dimensions, or one for each; None leaves it."""
+
+EnvironmentLike: TypeAlias = str | gymnasium.Env[Any, Any] | EnvSpec
+"""An environment, its spec, or its id with arguments: `Pendulum-v1` or `Pendulum-v1,g=9.81`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SaidSpaces:
+    """What a user says; None says nothing.
+
+    Attributes:
+        by: What errors call the source: an environment's id, or a benchmark's dataset.
+        environment: What policies are scored in.
+        horizon: Steps after which it truncates an episode.
+        observation_space: Space of observations.
+        observation_shape: Shape of an observation, where its bounds are not known.
+        action_space: Space of actions.
+        action_bounds: Lower and upper bound of actions.
+        observation_bounds: Lower and upper bound of observations.
+    """
+
+    by: str = ""
+    environment: EnvironmentRecord | None = None
+    horizon: int | None = None
+    observation_space: spaces.Space[Any] | None = None
+    observation_shape: tuple[int, ...] | None = None
+    action_space: spaces.Space[Any] | None = None
+    action_bounds: tuple[Bound, Bound] = (None, None)
+    observation_bounds: tuple[Bound, Bound] = (None, None)
+
+    def put_into(self, schema: Schema, where: str) -> Schema:
+        """Return the schema of files with these spaces, and the dtypes of the files.
+
+        Raises SchemaError if the files hold values that do not fit.
+        """
+        observations, actions = schema.observation_space, schema.action_space
+        shape = self.observation_shape
+        if shape is not None and observations.shape != shape:
+            _refuse(f"{where}, observations", self.by, f"shape {shape}", observations)
+        if self.observation_space is not None:
+            observations = _narrowed(
+                observations, self.observation_space, f"{where}, observations", self.by
+            )
+        if self.action_space is not None:
+            actions = _narrowed(actions, self.action_space, f"{where}, actions", self.by)
+        return dataclasses.replace(
+            schema,
+            observation_space=_bounded(observations, self.observation_bounds, where, "observation"),
+            action_space=_bounded(actions, self.action_bounds, where, "action"),
+        )
+
+
+def of_benchmark(benchmark: BenchmarkEnvironment, said: SaidSpaces) -> SaidSpaces:
+    """Return what a benchmark says about data of its environment, within the bounds that a user says."""
+    return dataclasses.replace(
+        said,
+        by=benchmark.datasets[0],
+        environment=benchmark.record,
+        horizon=benchmark.horizon,
+        observation_shape=tuple(benchmark.observation_shape) or None,
+        action_space=benchmark.actions.space,
+    )
+
+
+def of_environment(environment: EnvironmentLike) -> SaidSpaces:
+    """Return what an environment says about data that were recorded in it.
+
+    Raises MissingExtraError if the package that registers its id is not installed; NotFoundError if nothing
+    registers its id; SimulatorError if it cannot be made; SchemaError if it was not made by its id, or its
+    arguments are not JSON.
+    """
+    if isinstance(environment, gymnasium.Env):
+        return _of_made(environment)
+    if isinstance(environment, EnvSpec):
+        name, arguments = environment.id, dict(environment.kwargs)
+    else:
+        name, arguments = _id_and_arguments(environment)
+    made = make_environment(name, arguments)
+    try:
+        return _of_made(made)
+    finally:
+        made.close()
+
+
+def _of_made(made: gymnasium.Env[Any, Any]) -> SaidSpaces:
+    record = environment_record(made)
+    return SaidSpaces(
+        by=record.id,
+        environment=record,
+        horizon=record.max_episode_steps,
+        observation_space=made.observation_space,
+        action_space=made.action_space,
+    )
+
+
+def _id_and_arguments(text: str) -> tuple[str, dict[str, Any]]:
+    """Read `ID,NAME=VALUE,..`; a value is JSON, and text where it is none.
+
+    Raises ValueError if a part after the id is no argument.
+    """
+    name, *parts = text.split(",")
+    arguments = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(
+                f"environment {text!r}: expected ID,NAME=VALUE,.., such as Pendulum-v1,g=9.81; "
+                f"found {part!r}."
+            )
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = value
+    return name, arguments
+
+
+def _narrowed(
+    found: spaces.Space[Any], wanted: spaces.Space[Any], where: str, by: str
+) -> spaces.Space[Any]:
+    """Return the space `wanted` for values that files hold in the space `found`."""
+    match found, wanted:
+        case spaces.Dict(), spaces.Dict() if found.keys() == wanted.keys():
+            return spaces.Dict(
+                {key: _narrowed(found[key], wanted[key], f"{where}/{key}", by) for key in found}
+            )
+        case spaces.Tuple(), spaces.Tuple() if len(found) == len(wanted):
+            pairs = enumerate(zip(found, wanted, strict=True))
+            return spaces.Tuple(
+                [_narrowed(one, other, f"{where}/{at}", by) for at, (one, other) in pairs]
+            )
+        case spaces.Box(), spaces.Box() if found.shape == wanted.shape:
+            if found.dtype == wanted.dtype or found.dtype.kind == wanted.dtype.kind == "f":
+                kind: Any = found.dtype.type
+                return spaces.Box(wanted.low.astype(kind), wanted.high.astype(kind), dtype=kind)
+        case spaces.Discrete(), spaces.Discrete():
+            first, last = int(found.start), int(found.start + found.n)
+            if int(wanted.start) <= first and last <= int(wanted.start + wanted.n):
+                return wanted
+        case _ if found == wanted:
+            return wanted
+    _refuse(where, by, str(wanted), found)
+    raise AssertionError
+
+
+def _bounded(
+    space: spaces.Space[Any], bounds: tuple[Bound, Bound], where: str, what: str
+) -> spaces.Space[Any]:
+    """Return a Box with other bounds; None leaves one."""
+    if bounds == (None, None):
+        return space
+    if not isinstance(space, spaces.Box):
+        raise SchemaError(
+            f"{where}, {what}s: bounds are for one Box of numbers, found {space}; leave out "
+            f"{what}_low and {what}_high, or name the environment."
+        )
+    limits = [space.low, space.high]
+    for place, given in enumerate(bounds):
+        if given is None:
+            continue
+        side = ("low", "high")[place]
+        try:
+            limits[place] = np.broadcast_to(np.asarray(given, np.float64), space.shape)
+        except ValueError as error:
+            raise SchemaError(
+                f"{where}, {what}_{side}: expected one number, or one for each of "
+                f"{space.shape[-1]} dimensions, found {given!r}."
+            ) from error
+    low, high = (np.asarray(one, space.dtype) for one in limits)
+    if not (low <= high).all():
+        raise SchemaError(f"{where}, {what}s: a lower bound is above the upper one: {low}, {high}.")
+    kind: Any = space.dtype.type
+    return spaces.Box(low, high, dtype=kind)
+
+
+def _refuse(where: str, by: str, expected: str, found: object) -> None:
+    raise SchemaError(f"{where}: do not fit {by}, which has {expected}; found {found}.")

@@ -1,0 +1,303 @@
+"""What orlog's own LeRobotDatasets hold beyond LeRobot's layout, so that importing one gives equal data.
+
+    meta/orlog.json              spaces, dtypes, and which feature is which column
+    meta/episodes/..parquet      orlog/final/COLUMN       the final observation
+                                 orlog/seed               of the reset, -1 if it is not known
+                                 orlog/episodes/NAME      columns of episodes
+
+LeRobot passes over both. Flags are the features `next.terminated` and `next.truncated`; `next.done` is
+true where one of them is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from orlog.datasets.columns.restored_values import unflatten
+from orlog.datasets.columns.schema import Kind, Schema
+from orlog.datasets.columns.stored_spaces import space_columns
+from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Steps
+from orlog.datasets.formats.lerobot.image_tables import decoded_images
+from orlog.datasets.formats.lerobot.metadata import Episodes, read_document, tables_in
+from orlog.errors import IntegrityError, SchemaError, clause
+from orlog.manifests.columns import ColumnSpec
+from orlog.manifests.manifest import EnvironmentRecord
+from orlog.manifests.spaces import space_from_json, space_to_json
+
+KEPT = Path("meta") / "orlog.json"
+FINAL, SEED, EPISODE = "orlog/final/", "orlog/seed", "orlog/episodes/"
+LARGEST_ROW = 2**26
+ROLES = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+
+
+class _Extra(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column of the author's: what `Schema.extras` and `Schema.variable` say of it."""
+
+    dtype: str
+    shape: list[int]
+    kind: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+    reward_dtype: str
+    features: dict[str, str]
+    extras: dict[str, _Extra]
+    environment: EnvironmentRecord | None
+    description: str
+    license: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What an export keeps.
+
+    Attributes:
+        schema: The columns that were written.
+        features: The column that each feature holds.
+        environment: What recorded the data.
+        description: What the data are.
+        license: Their SPDX identifier.
+    """
+
+    schema: Schema
+    features: Mapping[str, str]
+    environment: EnvironmentRecord | None
+    description: str
+    license: str
+
+    def to_json(self) -> bytes:
+        """Return the form that `read_kept` reads."""
+        schema = self.schema
+        extras = {
+            name: _Extra(str(spec.dtype), list(spec.shape), schema.variable.get(name, ""))
+            for name, spec in schema.extras.items()
+        }
+        document = _Document(
+            observation_space=space_to_json(schema.observation_space),
+            action_space=space_to_json(schema.action_space),
+            reward_dtype=str(schema.reward_dtype),
+            features=dict(self.features),
+            extras=extras,
+            environment=self.environment,
+            description=self.description,
+            license=self.license,
+        )
+        return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def read_kept(root: Path, where: str) -> Kept | None:
+    """Return what an export keeps; None where the dataset is not one of orlog's.
+
+    Raises SchemaError if it is not of this form; IntegrityError if it is damaged.
+    """
+    if not (root / KEPT).exists():
+        return None
+    where = f"{where}, {KEPT.as_posix()}"
+    try:
+        document = msgspec.convert(read_document(root, KEPT, where), _Document)
+        extras = {
+            name: ColumnSpec(name, _numbers(one.dtype), _shape(one.shape))
+            for name, one in document.extras.items()
+        }
+        variable: dict[str, Kind] = {}
+        for name, one in document.extras.items():
+            if one.kind == "text":
+                variable[name] = "text"
+            elif one.kind:
+                raise SchemaError(f"{where}: {name} is of the kind {one.kind!r:.20}.")
+        schema = Schema(
+            observation_space=_space(document.observation_space, where),
+            action_space=_space(document.action_space, where),
+            reward_dtype=_numbers(document.reward_dtype),
+            extras=extras,
+            variable=variable,
+        )
+        schema.check(where)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise SchemaError(f"{where}: {error!s:.300}.") from error
+    wanted = [
+        name
+        for name in {*schema.columns(), *schema.variable}
+        if not name.startswith("episodes/") and name.partition("@")[0] not in schema.variable
+    ]
+    wanted += [name for name in schema.variable if name.startswith("infos/")]
+    if sorted(document.features.values()) != sorted(wanted):
+        raise SchemaError(
+            f"{where}: expected a feature for each of {sorted(wanted)}, found {document.features}."
+        )
+    return Kept(
+        schema=schema,
+        features=document.features,
+        environment=document.environment,
+        description=document.description,
+        license=document.license,
+    )
+
+
+def image_shape(spec: ColumnSpec) -> tuple[int, ...] | None:
+    """Return height, width and channels of a column that is written as images; None of any other."""
+    fits = spec.dtype == np.uint8 and len(spec.shape) == 3 and spec.shape[2] in (1, 3)
+    return spec.shape if fits and 0 not in spec.shape else None
+
+
+class KeptRows:
+    """Reads the rows of an export; what `formats/lerobot.py` asks of the features of any dataset.
+
+    Attributes:
+        schema: The columns.
+        videos: None of them.
+    """
+
+    def __init__(self, kept: Kept, root: Path, where: str) -> None:
+        """Take what an export keeps."""
+        self.schema, self.videos = kept.schema, dict[str, tuple[int, ...]]()
+        self._kept, self._root, self._where = kept, root, where
+        self._specs = kept.schema.columns()
+        self._observations = [
+            one.name for one in space_columns(self.schema.observation_space, "observations")
+        ]
+        self._lengths: np.ndarray = np.zeros(0, np.int64)
+        self._details: Iterator[dict[str, Any]] = iter(())
+        self._ends: list[dict[str, Any]] = []  # of episodes whose last rows were read, in order
+
+    def cutter(self, episodes: Episodes) -> EpisodeCutter:
+        """Return what cuts the rows of all files, which come next, into episodes."""
+        self._lengths, self._details = np.array(episodes.lengths), self._read_details()
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, can_just_stop=True)
+
+    def doubts(self) -> list[str]:
+        """Return nothing: all is known."""
+        return []
+
+    def row_bytes(self) -> int:
+        """Return about how many bytes a row takes."""
+        return 2 * sum(
+            one.dtype.itemsize * math.prod(one.shape) + 8 for one in self._specs.values()
+        )
+
+    def rows(self, batch: Any, _videos: object, where: str, first: int) -> Rows:
+        """Return the columns of a block by what they are."""
+        rows: Rows = {}
+        for feature, column in self._kept.features.items():
+            if feature not in batch.schema.names:
+                raise SchemaError(f"{where}: has no column {feature}, which orlog.json says.")
+            role = ROLES.get(column, "")
+            if not role:
+                root, _, name = column.partition("/")
+                role = f"infos/{name}" if root == "infos" else f"{root.rstrip('s')}/{column}"
+            rows[role] = self._values(batch.column(feature), column, f"{where}, {feature}", first)
+        numbers = array_of(batch.column("episode_index"), "episode_index", where, first)
+        episodes = numbers.astype(np.int64)  # which they equal, whatever type the table gives them
+        frames = array_of(batch.column("frame_index"), "frame_index", where, first)
+        # Each row's next observation would do; only that of an episode's last row is asked for.
+        nexts = {name: rows[f"observation/{name}"].copy() for name in self._observations}
+        for row in np.flatnonzero(frames == self._lengths[episodes] - 1):
+            details = next(self._details)
+            for name, values in nexts.items():
+                values[row] = details[FINAL + name]
+            self._ends.append(details)
+        return rows | {f"next_observation/{name}": values for name, values in nexts.items()}
+
+    def finished(self, piece: Steps) -> Steps:
+        """Return a piece with values of the spaces, and with what is known of its episode."""
+        schema = self.schema
+        piece = dataclasses.replace(
+            piece,
+            observations=unflatten(schema.observation_space, "observations", piece.observations),
+            actions=unflatten(schema.action_space, "actions", piece.actions),
+        )
+        if not piece.ends:
+            return piece
+        details = self._ends.pop(0)
+        seed = int(details[SEED])
+        return dataclasses.replace(
+            piece,
+            seed=None if seed < 0 else seed,
+            metadata={
+                name.removeprefix("episodes/"): details[EPISODE + name.removeprefix("episodes/")]
+                for name in schema.extras
+                if name.startswith("episodes/")
+            },
+        )
+
+    def _values(self, column: Any, name: str, where: str, first: int) -> np.ndarray:
+        """Return the rows of a column, as the schema says."""
+        if name in self.schema.variable:
+            texts = array_of(column, name, where, first)
+            if texts.dtype.kind != "O":
+                raise SchemaError(f"{where}: expected texts, found {texts.dtype}.")
+            return texts
+        spec = self._specs[name]
+        shape = image_shape(spec)
+        if shape is not None:
+            return decoded_images(column, shape, where, first)
+        values = array_of(column, name, where, first)
+        if values.dtype != spec.dtype or values.size != len(values) * math.prod(spec.shape):
+            raise SchemaError(
+                f"{where}: expected rows of {spec.dtype} {spec.shape}, found {values.dtype} "
+                f"{values.shape[1:]} from row {first} on."
+            )
+        return values.reshape(len(values), *spec.shape)
+
+    def _read_details(self) -> Iterator[dict[str, Any]]:
+        """Yield what is known of each episode, a few at a time."""
+        import pyarrow.parquet
+
+        extras = [name for name in self.schema.extras if name.startswith("episodes/")]
+        columns = {FINAL + name: name for name in self._observations}
+        columns |= {EPISODE + name.removeprefix("episodes/"): name for name in extras}
+        done = 0
+        for file in tables_in(self._root, "meta/episodes", self._where):
+            where = f"{self._where}, {file.parent.name}/{file.name}"
+            with (
+                reading_arrow(where),
+                pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+            ):
+                missing = {*columns, SEED} - set(table.schema_arrow.names)
+                if missing:
+                    raise SchemaError(f"{where}: has no column {min(missing)}.")
+                for batch in table.iter_batches(16, columns=[*columns, SEED]):
+                    values = {
+                        kept: self._values(batch.column(kept), name, f"{where}, {kept}", done)
+                        for kept, name in columns.items()
+                    }
+                    values[SEED] = array_of(batch.column(SEED), SEED, where, done)
+                    for row in range(batch.num_rows):
+                        yield {name: one[row] for name, one in values.items()}
+                    done += batch.num_rows
+        raise IntegrityError(
+            f"{self._where}: meta/episodes holds {done} episodes, and the tables more.",
+            file=self._where,
+        )
+
+
+def _shape(shape: list[int]) -> tuple[int, ...]:
+    if any(one < 1 for one in shape) or math.prod(shape) > LARGEST_ROW:
+        raise TypeError(f"expected a shape, found {shape!r:.50}")
+    return tuple(shape)
+
+
+def _numbers(dtype: str) -> np.dtype[Any]:
+    found = np.dtype(dtype)
+    if found.kind not in "biuf":
+        raise TypeError(f"expected a dtype of numbers, found {dtype!r:.20}")
+    return found
+
+
+def _space(body: object, where: str) -> gymnasium.Space[Any]:
+    try:
+        return space_from_json(body)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {clause(error)}.") from error

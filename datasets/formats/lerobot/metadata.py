@@ -1,0 +1,295 @@
+"""What a LeRobotDataset says of itself, versions 2.0, 2.1 and 3.0, and where its videos lie.
+
+meta/info.json                            features, fps, templates of paths
+meta/episodes/chunk-*/file-*.parquet      episode_index, length, tasks, places of videos     (3.0)
+meta/episodes.jsonl                       episode_index, length, tasks                  (2.0, 2.1)
+videos/KEY/chunk-000/file-000.mp4         many episodes each                                 (3.0)
+videos/chunk-000/KEY/episode_000000.mp4   one episode each                              (2.0, 2.1)
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.arrow_files import reading_arrow
+from orlog.datasets.formats._shared.json_documents import LARGEST_DOCUMENT, read_json_object
+from orlog.datasets.formats.lerobot.video_frames import Video, open_video
+from orlog.errors import IntegrityError, SchemaError
+
+INFO = Path("meta") / "info.json"
+V3 = "v3.0"
+VIDEO_PATHS = {
+    True: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+    False: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+}
+VIDEO_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+SAFE_KEY = re.compile(r"\w[\w.-]*")
+MOST_EPISODES, LONGEST_EPISODE = 2**22, 2**40
+TOLERANCE = 0.1  # of the time between two frames
+MANY_FRAMES = 1000
+EPISODES_AT_ONCE = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """All episodes, in their order.
+
+    Attributes:
+        lengths: Frames of each.
+        tasks: What was done in each, in words; None where no metadata tell it.
+        videos: Of each camera, the file of each episode, relative to the dataset, and the time in
+            seconds at which the episode begins there.
+    """
+
+    lengths: list[int]
+    tasks: list[str] | None
+    videos: dict[str, list[tuple[str, float]]]
+
+
+def read_document(root: Path, path: Path, where: str) -> dict[str, Any]:
+    """Return an object of JSON.
+
+    Raises SchemaError if there is no such file, or it holds something else; IntegrityError if it is damaged.
+    """
+    file = inside(root, path, where)
+    name = path.as_posix()
+    missing = f"has no {name}, so it is no LeRobotDataset."
+    return read_json_object(file, where, missing=missing, name=name)
+
+
+def tables_in(root: Path, folder: str, where: str) -> list[Path]:
+    """Return the Parquet files in the chunks of a folder, sorted.
+
+    Raises SchemaError if one is a link.
+    """
+    files = sorted((root / folder).glob("chunk-*/*.parquet"))
+    return [inside(root, file.relative_to(root), where) for file in files]
+
+
+def read_episodes(
+    root: Path, info: Mapping[str, Any], cameras: Iterable[str], where: str
+) -> Episodes:
+    """Return all episodes.
+
+    Args:
+        root: The dataset's folder.
+        info: What `meta/info.json` holds.
+        cameras: Names of the features that are videos and will be read.
+        where: What errors call the dataset.
+
+    Raises SchemaError if the metadata are not of this form; IntegrityError if they are damaged, or do not
+    agree with `info`.
+    """
+    is_v3 = info["codebase_version"] == V3
+    cameras = list(cameras)
+    if cameras:
+        _check_video_paths(info, cameras, is_v3, where)
+    rows = _rows_of_tables(root, cameras, where) if is_v3 else _rows_of_lines(root, where)
+    lengths, tasks = [], []
+    videos: dict[str, list[tuple[str, float]]] = {camera: [] for camera in cameras}
+    for number, row in enumerate(rows):
+        length: Any = row.get("length") if isinstance(row, dict) else None
+        if number == MOST_EPISODES:
+            raise SchemaError(f"{where}: more than {MOST_EPISODES:,} episodes are not read.")
+        is_length = isinstance(length, int) and 0 < length < LONGEST_EPISODE
+        if not is_length or row.get("episode_index") != number:
+            raise SchemaError(f"{where}: the metadata of episode {number} is {row!r:.100}.")
+        lengths.append(length)
+        said = row.get("tasks")
+        tasks.append("; ".join(map(str, said)) if isinstance(said, list) else "")
+        for camera in cameras:
+            place = _place(row, camera, info, f"{where}, episode {number}") if is_v3 else None
+            videos[camera].append(place or (_path_of_episode(number, camera, info), 0.0))
+    if not lengths:
+        raise SchemaError(f"{where}: the metadata names no episode.")
+    for name, found in (("total_episodes", len(lengths)), ("total_frames", sum(lengths))):
+        if info.get(name) != found:
+            raise IntegrityError(
+                f"{where}: info.json says {name} {info.get(name)!r:.20}, and the episodes are {found}.",
+                file=where,
+            )
+    return Episodes(lengths, tasks, videos)
+
+
+class Videos:
+    """The frames of all cameras; of each camera one file is open at a time."""
+
+    def __init__(
+        self,
+        root: Path,
+        episodes: Episodes,
+        shapes: Mapping[str, tuple[int, ...]],
+        fps: float,
+        where: str,
+    ) -> None:
+        """Take what is known of them.
+
+        Args:
+            root: The dataset's folder.
+            episodes: All episodes.
+            shapes: Shape of a frame of each camera.
+            fps: Frames per second.
+            where: What errors call the dataset.
+        """
+        self._root, self._episodes, self._shapes, self._where = root, episodes, shapes, where
+        self._tolerance = TOLERANCE / fps
+        self._open: dict[str, tuple[str, Video, contextlib.ExitStack]] = {}
+        self._frames = {
+            camera: collections.Counter[str]() for camera in shapes
+        }  # that each file should hold
+        for camera, counts in self._frames.items():
+            for (file, _), length in zip(episodes.videos[camera], episodes.lengths, strict=True):
+                counts[file] += length
+        self._unused = 0
+
+    def frames(self, camera: str, episodes: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
+        """Return the next frames of a camera, (rows, height, width, channels) uint8.
+
+        Args:
+            camera: Name of the feature.
+            episodes: The episode of each row.
+            timestamps: Its timestamp in seconds since the episode began.
+
+        Raises SchemaError if a file is missing, or holds something else; IntegrityError if it is damaged, or
+        has no frame at one of the timestamps.
+        """
+        found = np.empty((len(episodes), *self._shapes[camera]), np.uint8)
+        for row, (episode, time) in enumerate(
+            zip(episodes.tolist(), timestamps.tolist(), strict=True)
+        ):
+            file, start = self._episodes.videos[camera][episode]
+            found[row] = self._video(camera, file).frame_at(start + time, self._tolerance)
+        return found
+
+    def close(self) -> None:
+        """Close all files."""
+        for camera in list(self._open):
+            self._close(camera)
+
+    def doubts(self) -> list[str]:
+        """Return what was not read, a sentence each; after the last frame."""
+        self.close()
+        if not self._unused:
+            return []
+        return [f"{self._unused:,} frames of videos belong to no row and were left out."]
+
+    def _video(self, camera: str, file: str) -> Video:
+        if camera in self._open and self._open[camera][0] == file:
+            return self._open[camera][1]
+        self._close(camera)
+        where = f"{self._where}, {file}"
+        wanted = self._frames[camera].pop(file, 0)
+        if not wanted:
+            raise SchemaError(f"{where}: the episodes in it do not follow each other.")
+        path = inside(self._root, Path(file), self._where)
+        if not path.is_file():
+            raise SchemaError(
+                f"{where}: is missing; the dataset was downloaded without its videos, or in part. --no-video leaves "
+                "videos out."
+            )
+        with contextlib.ExitStack() as stack:
+            opened = open_video(
+                path, where, shape=self._shapes[camera], most_frames=2 * wanted + MANY_FRAMES
+            )
+            video = stack.enter_context(opened)
+            self._open[camera] = file, video, stack.pop_all()
+        return video
+
+    def _close(self, camera: str) -> None:
+        if camera in self._open:
+            _, video, stack = self._open.pop(camera)
+            self._unused += video.unused
+            stack.close()
+
+
+def _check_video_paths(
+    info: Mapping[str, Any], cameras: list[str], is_v3: bool, where: str
+) -> None:
+    if info.get("video_path") != VIDEO_PATHS[is_v3]:
+        raise SchemaError(
+            f"{where}: expected the video_path {VIDEO_PATHS[is_v3]}, found {info.get('video_path')!r:.100}."
+        )
+    for camera in cameras:
+        if not SAFE_KEY.fullmatch(camera):
+            raise SchemaError(f"{where}: {camera!r:.50} cannot name a folder of videos.")
+
+
+def _path_of_episode(number: int, camera: str, info: Mapping[str, Any]) -> str:
+    size = info.get("chunks_size")
+    chunk = number // size if isinstance(size, int) and size > 0 else 0
+    return VIDEO_PATHS[False].format(episode_chunk=chunk, video_key=camera, episode_index=number)
+
+
+def _place(
+    row: Mapping[str, Any], camera: str, info: Mapping[str, Any], where: str
+) -> tuple[str, float]:
+    """Return the file of a camera, and when the episode begins there."""
+    said = {name: row.get(f"videos/{camera}/{name}") for name in VIDEO_COLUMNS}
+    chunk, file, start, end = said.values()
+    if not (
+        isinstance(chunk, int)
+        and isinstance(file, int)
+        and isinstance(start, float)
+        and isinstance(end, float)
+        and min(chunk, file) >= 0
+        and 0 <= start < math.inf
+    ):
+        raise SchemaError(f"{where}: the place of its video {camera} is {said}.")
+    lasts, wanted = end - start, row["length"] / info["fps"]
+    if not abs(lasts - wanted) <= 1 / info["fps"]:
+        raise IntegrityError(
+            f"{where}: its video {camera} lasts {lasts:.3f} s, and its {row['length']} frames take "
+            f"{wanted:.3f} s.",
+            file=where,
+        )
+    return VIDEO_PATHS[True].format(video_key=camera, chunk_index=chunk, file_index=file), start
+
+
+def _rows_of_tables(root: Path, cameras: list[str], where: str) -> Iterator[Any]:
+    import pyarrow.parquet
+
+    wanted = ["episode_index", "length", "tasks"]
+    wanted += [f"videos/{camera}/{name}" for camera in cameras for name in VIDEO_COLUMNS]
+    for file in tables_in(root, "meta/episodes", where):
+        with (
+            reading_arrow(f"{where}, {file.name}"),
+            pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+        ):
+            known = [one for one in wanted if one in table.schema_arrow.names]
+            for batch in table.iter_batches(EPISODES_AT_ONCE, columns=known):
+                yield from batch.to_pylist()
+
+
+def _rows_of_lines(root: Path, where: str) -> list[Any]:
+    file = inside(root, Path("meta") / "episodes.jsonl", where)
+    if not file.is_file() or file.stat().st_size > LARGEST_DOCUMENT:
+        raise SchemaError(f"{where}: has no meta/episodes.jsonl.")
+    try:
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(
+            f"{where}: meta/episodes.jsonl is damaged: {error}.", file=where
+        ) from error
+
+
+def inside(root: Path, path: Path, where: str) -> Path:
+    """Return the path of a file of the dataset.
+
+    Raises SchemaError if it, or a folder on the way, is a link.
+    """
+    place = root
+    for part in path.parts:
+        place /= part
+        if part == ".." or place.is_symlink():
+            raise SchemaError(f"{where}: {path.as_posix()} is a link, which is not followed.")
+    return place

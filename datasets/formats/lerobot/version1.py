@@ -1,0 +1,142 @@
+"""What a LeRobotDataset of version 1 says of itself: less than later ones, so that its tables are looked at.
+
+meta_data/info.json                           codebase_version v1.x, fps
+meta_data/episode_data_index.safetensors      from, to: rows of each episode
+train/state.json  train/data-..arrow          tables as `save_to_disk` of Hugging Face's datasets writes them,
+data/train-..parquet                          or as the Hub has them; a column a feature
+videos/KEY_episode_000000.mp4                 one episode and camera each; rows say path and timestamp
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow, table_batches
+from orlog.datasets.formats.lerobot.image_tables import image_size
+from orlog.datasets.formats.lerobot.metadata import LONGEST_EPISODE, MOST_EPISODES, Episodes, inside
+from orlog.datasets.formats.lerobot.video_frames import video_shape
+from orlog.errors import IntegrityError, SchemaError
+
+INFO = Path("meta_data") / "info.json"
+INDEX = Path("meta_data") / "episode_data_index.safetensors"
+LARGEST_INDEX = 2**28
+DTYPES = {"float": "float32", "double": "float64", "halffloat": "float16"}
+DTYPES |= {"large_string": "string"}
+VIDEO_PATH = "videos/{camera}_episode_{episode:06d}.mp4"
+
+
+def tables_of(root: Path, where: str) -> list[Path]:
+    """Return the files that hold the rows, in their order.
+
+    Raises SchemaError if there is none, or one is a link.
+    """
+    files = [*(root / "train").glob("data-*.arrow"), *(root / "data").glob("train-*.parquet")]
+    folders = {file.parent for file in files}
+    if len(folders) != 1:
+        raise SchemaError(
+            f"{where}: expected tables train/data-..arrow or data/train-..parquet, found those of "
+            f"{len(folders)} folders."
+        )
+    return [inside(root, file.relative_to(root), where) for file in sorted(files)]
+
+
+def find_features(root: Path, files: list[Path], no_video: bool, where: str) -> dict[str, Any]:
+    """Return features as `meta/info.json` of later versions has them.
+
+    Raises SchemaError if a column is none that LeRobot writes; IntegrityError if a file is damaged.
+    """
+    with reading_arrow(where):
+        batch = next(table_batches(files[0], 1), None)
+        if batch is None or batch.num_rows == 0:
+            raise SchemaError(f"{where}: {files[0].name} holds no rows.")
+        columns = zip(batch.schema.names, batch.columns, strict=True)
+        return {name: _feature(root, name, column, no_video, where) for name, column in columns}
+
+
+def _feature(root: Path, name: str, column: Any, no_video: bool, where: str) -> dict[str, Any]:
+    """Return what the first row of a column says of it."""
+    from pyarrow import types
+
+    kind, value = column.type, column[0].as_py()
+    if types.is_struct(kind):
+        fields = {kind.field(number).name for number in range(kind.num_fields)}
+        if fields == {"bytes", "path"}:
+            shape: Any = image_size(value, f"{where}, {name}")
+            return {"dtype": "image", "shape": list(shape)}
+        if fields == {"path", "timestamp"}:
+            path = Path(VIDEO_PATH.format(camera=name, episode=0))
+            video = inside(root, path, where)
+            if not (no_video or video.is_file()):
+                raise SchemaError(f"{where}: {path} is missing; --no-video leaves videos out.")
+            shape = (1, 1, 3) if no_video else video_shape(video, f"{where}, {path}")
+            return {"dtype": "video", "shape": list(shape)}
+        raise SchemaError(f"{where}: {name} holds {fields}, expected images or videos.")
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return {"dtype": DTYPES.get(str(kind), str(kind)), "shape": list(np.shape(value)) or [1]}
+
+
+def read_episodes(root: Path, cameras: list[str], where: str) -> Episodes:
+    """Return all episodes, whose tasks are not known.
+
+    Raises SchemaError if there is no index of them, or it holds something else; IntegrityError if it is
+    damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    file = inside(root, INDEX, where)
+    if not file.is_file() or file.stat().st_size > LARGEST_INDEX:
+        raise SchemaError(f"{where}: has no {INDEX.as_posix()}.")
+    try:
+        index = load(file.read_bytes())
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{where}: {INDEX.name} is damaged: {error}.", file=where) from error
+    starts, ends = index.get("from", np.zeros(0)), index.get("to", np.zeros(0))
+    if not (
+        starts.shape == ends.shape == (len(starts),)
+        and len(starts)
+        and starts.dtype.kind == ends.dtype.kind == "i"
+        and starts[0] == 0
+        and (starts[1:] == ends[:-1]).all()
+        and (starts < ends).all()
+        and len(starts) <= MOST_EPISODES
+        and ends[-1] < LONGEST_EPISODE
+    ):
+        raise SchemaError(
+            f"{where}: {INDEX.name} does not give the rows of one episode after another."
+        )
+    return Episodes(
+        lengths=(ends - starts).tolist(),
+        tasks=None,
+        videos={
+            camera: [
+                (VIDEO_PATH.format(camera=camera, episode=number), 0.0)
+                for number in range(len(starts))
+            ]
+            for camera in cameras
+        },
+    )
+
+
+def video_times(column: Any, camera: str, episodes: np.ndarray, where: str) -> np.ndarray:
+    """Return the timestamps of the frames of some rows.
+
+    Raises SchemaError if a row names another video than that of its episode.
+    """
+    from pyarrow import types
+
+    if not types.is_struct(column.type) or not {"path", "timestamp"} <= {
+        one.name for one in column.type
+    }:
+        raise SchemaError(f"{where}: expected paths and timestamps of videos, found {column.type}.")
+    for row, (path, episode) in enumerate(
+        zip(column.field("path").to_pylist(), episodes.tolist(), strict=True)
+    ):
+        wanted = VIDEO_PATH.format(camera=camera, episode=episode)
+        if path != wanted:
+            raise SchemaError(f"{where}: expected {wanted}, found {path!r:.100} in row {row}.")
+    return array_of(column.field("timestamp"), f"{camera}, timestamp", where, 0)

@@ -1,0 +1,243 @@
+"""Frames of MP4 files, decoded in order by PyAV and found by their timestamps.
+
+A file of others may claim anything, so before FFmpeg sees it: it is an MP4 file whose tables count no more
+frames than there can be, without fragments or compressed headers. FFmpeg then gets an open file and
+no name, one of a few codecs, frames of the size that is known, and stops at the first error in
+place of guessing what a damaged frame showed. One frame is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from orlog.errors import IntegrityError, MissingExtraError, OrlogError, SchemaError
+
+CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
+PIXELS = {1: "gray", 3: "rgb24"}
+LARGEST_INDEX = 2**26  # bytes of the box that lists the frames
+BOXES = (b"ftyp", b"free", b"mdat", b"moov", b"skip", b"wide")
+MOST_EDITS = 16
+MOST_FRAMES = 2**20  # where it is not known how many there should be
+LARGEST_FRAME = 2**24  # pixels, likewise
+ALIGNMENT = 128  # codecs round the size of a frame up to at most this
+
+
+class Video:
+    """A video whose frames are asked for in order.
+
+    Attributes:
+        where: What errors call it.
+        unused: How many frames were not asked for so far.
+    """
+
+    def __init__(self, container: Any, shape: tuple[int, ...], where: str) -> None:
+        """Take an open container.
+
+        Raises SchemaError if it holds no video of that shape, or of another codec than are read.
+        """
+        streams = container.streams.video
+        if len(streams) != 1:
+            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+        context = streams[0].codec_context
+        codec = "" if context is None else context.codec.canonical_name
+        if codec not in CODECS:
+            raise SchemaError(
+                f"{where}: videos of the codec {codec!r:.20} are not read, only {', '.join(CODECS)}."
+            )
+        if (context.height, context.width) != shape[:2]:
+            raise SchemaError(
+                f"{where}: expected frames of {shape[1]} x {shape[0]} pixels, found {context.width} x "
+                f"{context.height}."
+            )
+        context.options = {"err_detect": "explode", "max_pixels": str(_most_pixels(shape))}
+        context.thread_type = "AUTO"
+        self.where = where
+        self._shape, self._used, self._count = shape, 0, int(streams[0].frames)
+        self._last = 0.0
+        self._frames = container.decode(streams[0])
+        self._convert = _import_av().video.reformatter.VideoReformatter().reformat
+
+    @property
+    def unused(self) -> int:
+        """How many frames were not asked for so far."""
+        return max(0, self._count - self._used)
+
+    def frame_at(self, time: float, tolerance: float) -> np.ndarray:
+        """Return the frame that is shown from a time on, (height, width, channels) uint8.
+
+        Args:
+            time: Its timestamp in seconds, later than those asked for before.
+            tolerance: By how many seconds its own timestamp may differ.
+
+        Raises IntegrityError if there is no such frame, or it is damaged; SchemaError if the time is earlier
+        than one before.
+        """
+        if time < self._last:
+            raise SchemaError(
+                f"{self.where}: the frame at {time:.4f} s is asked for after the one at {self._last:.4f} s; "
+                "episodes lie in another order in the video than in the tables."
+            )
+        self._last = time
+        with _reading(self.where):
+            for frame in self._frames:
+                if frame.pts is None or frame.is_corrupt:
+                    raise IntegrityError(f"{self.where}: a frame is damaged.", file=self.where)
+                found = float(frame.pts * frame.time_base)
+                if found > time + tolerance:
+                    raise IntegrityError(
+                        f"{self.where}: expected a frame at {time:.4f} s, the next one is at {found:.4f} s; "
+                        "frames are missing, or the timestamps are of another recording.",
+                        file=self.where,
+                    )
+                if found >= time - tolerance:
+                    self._used += 1
+                    return self._pixels(frame)
+        raise IntegrityError(
+            f"{self.where}: expected a frame at {time:.4f} s, and the video ends before.",
+            file=self.where,
+        )
+
+    def _pixels(self, frame: Any) -> np.ndarray:
+        if (frame.height, frame.width) != self._shape[:2]:
+            raise IntegrityError(
+                f"{self.where}: the size of frames changes to {frame.width} x {frame.height}.",
+                file=self.where,
+            )
+        channels = self._shape[2]
+        pixels: np.ndarray = self._convert(frame, format=PIXELS[channels]).to_ndarray()
+        return pixels.reshape(self._shape)
+
+
+@contextlib.contextmanager
+def open_video(
+    path: Path, where: str, *, shape: tuple[int, ...], most_frames: int
+) -> Iterator[Video]:
+    """Open an MP4 file to read its frames in order.
+
+    Args:
+        path: The file; it is not trusted.
+        where: What errors call it.
+        shape: Height, width and channels (1 or 3) of a frame.
+        most_frames: How many frames it may claim to hold.
+
+    Raises SchemaError if it holds no video of that shape, or of another codec than are read; IntegrityError
+    if it is damaged, or claims more frames; MissingExtraError if PyAV is not installed.
+    """
+    if len(shape) != 3 or shape[2] not in PIXELS:
+        raise SchemaError(
+            f"{where}: expected a shape of height, width and 1 or 3 channels, found {shape}."
+        )
+    with _opened(path, where, most_frames, _most_pixels(shape)) as container:
+        yield Video(container, shape, where)
+
+
+def video_shape(path: Path, where: str) -> tuple[int, int, int]:
+    """Return height, width and channels of the frames of an MP4 file, which may be of any size.
+
+    Raises SchemaError if it holds no video; IntegrityError if it is damaged; MissingExtraError if PyAV is not
+    installed.
+    """
+    with _opened(path, where, MOST_FRAMES, LARGEST_FRAME) as container:
+        streams = container.streams.video
+        if len(streams) != 1 or streams[0].codec_context is None:
+            raise SchemaError(f"{where}: expected one video, found {len(streams)}.")
+        return streams[0].codec_context.height, streams[0].codec_context.width, 3
+
+
+@contextlib.contextmanager
+def _opened(path: Path, where: str, most_frames: int, most_pixels: int) -> Iterator[Any]:
+    av = _import_av()
+    with path.open("rb") as file:
+        _check_boxes(file, where, most_frames)
+        file.seek(0)
+        with _reading(where):
+            options = {"max_pixels": str(most_pixels)}
+            container = av.open(file, format="mp4", metadata_errors="replace", options=options)
+        with container:
+            yield container
+
+
+def _check_boxes(file: BinaryIO, where: str, most_frames: int) -> None:
+    """Refuse what would make FFmpeg take memory or time without bound."""
+    size, place = file.seek(0, 2), 0
+    while place < size:
+        file.seek(place)
+        head = file.read(16)
+        length, kind = int.from_bytes(head[:4]), head[4:8]
+        if length == 1:
+            length = int.from_bytes(head[8:16])
+        length = size - place if length == 0 else length
+        if kind not in BOXES or length < 8 or place + length > size:
+            raise IntegrityError(
+                f"{where}: is no MP4 file as LeRobot writes them, or was cut off: found {kind!r} at byte "
+                f"{place}.",
+                file=where,
+            )
+        if kind == b"moov":
+            if length > LARGEST_INDEX:
+                raise SchemaError(f"{where}: {length} bytes of the table of frames are too many.")
+            file.seek(place)
+            _check_index(file.read(length), where, most_frames)
+        place += length
+
+
+def _check_index(index: bytes, where: str, most_frames: int) -> None:
+    # FFmpeg takes these boxes wherever they lie, so they are searched for, not walked to.
+    for match in re.finditer(rb"stsz|stz2|stts|ctts|elst|cmov|mvex|moof", index):
+        kind, body = match[0], index[match.end() : match.end() + 12]
+        if kind in (b"stsz", b"stz2"):
+            claimed, most = int.from_bytes(body[8:12]), most_frames
+        elif kind in (b"stts", b"ctts"):
+            entries = int.from_bytes(body[4:8])
+            table = np.frombuffer(index[match.end() + 8 :][: 8 * entries], np.uint8)
+            counts = table[: len(table) // 8 * 8].view(">u4").reshape(-1, 2)[:, 0]
+            claimed, most = int(counts.sum(dtype=np.uint64)), most_frames
+        elif kind == b"elst":
+            claimed, most = int.from_bytes(body[4:8]), MOST_EDITS
+        else:
+            raise SchemaError(f"{where}: MP4 files with {kind.decode()} are not read.")
+        if claimed > most:
+            raise IntegrityError(
+                f"{where}: {kind.decode()} claims {claimed:,} entries, expected at most {most:,}.",
+                file=where,
+            )
+
+
+def _most_pixels(shape: tuple[int, ...]) -> int:
+    height, width = (-(-one // ALIGNMENT) * ALIGNMENT + ALIGNMENT for one in shape[:2])
+    return height * width
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Turn errors of FFmpeg into one that names the file."""
+    av = _import_av()
+    try:
+        yield
+    except OrlogError:
+        raise
+    except (av.FFmpegError, OSError, ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise IntegrityError(f"{where}: cannot be decoded: {text:.200}.", file=where) from error
+
+
+def _import_av() -> Any:
+    """Return PyAV.
+
+    Raises MissingExtraError if it is not installed.
+    """
+    try:
+        import av
+        import av.video.reformatter
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            'videos need PyAV, which is not installed; run: pip install "orlog[video]"',
+            extra="video",
+        ) from error
+    return av

@@ -1,0 +1,76 @@
+"""Values of Minari's files: frames that it stored as JPEG, and numbers that keep what they are."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.errors import IntegrityError, MissingExtraError, SchemaError
+
+JPEG_START = b"\xff\xd8"
+
+
+def same_numbers(values: np.ndarray, dtype: Any) -> bool:
+    """Return whether values keep what they are in the dtype of a space."""
+    if np.can_cast(values.dtype, dtype, "same_kind"):
+        return True
+    return values.dtype.kind in "iub" and np.dtype(dtype).kind in "iub"
+
+
+def row_bytes(space: Any) -> int:
+    """Return the bytes of a row of a space, as far as its parts have a shape."""
+    if isinstance(space, spaces.Dict):
+        return sum(map(row_bytes, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return sum(map(row_bytes, space.spaces))
+    if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "biuf":
+        return 1
+    return int(math.prod(space.shape) * np.dtype(space.dtype).itemsize)
+
+
+def is_jpeg(space: spaces.Box, values: np.ndarray) -> bool:
+    """Return whether rows hold JPEG files in place of frames."""
+    if space.dtype != np.uint8 or len(space.shape) not in (2, 3) or not len(values):
+        return False
+    if values.dtype.kind == "O":
+        return True
+    is_row = values.ndim == 2 and values.dtype == np.uint8 and values.shape[1:] != space.shape
+    return is_row and values[0, :2].tobytes() == JPEG_START
+
+
+def decoded_frames(files: Sequence[Any], shape: tuple[int, ...], where: str) -> np.ndarray:
+    """Return decoded frames of the shape that the space says.
+
+    Args:
+        files: The bytes of a JPEG file for each frame.
+        shape: Shape of a frame.
+        where: What errors call the column.
+
+    Raises SchemaError if a frame has another shape; IntegrityError if one is no JPEG file, or a damaged one;
+    MissingExtraError if Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f'{where}: holds JPEG, which needs Pillow; run: pip install "orlog[images]"',
+            extra="images",
+        ) from error
+    frames = np.empty((len(files), *shape), np.uint8)
+    for number, file in enumerate(files):
+        try:
+            with Image.open(io.BytesIO(bytes(file)), formats=["JPEG"]) as image:
+                found = (image.height, image.width, *([3] if image.mode == "RGB" else []))
+                if found != shape:
+                    raise SchemaError(f"{where}: expected frames of {shape}, found {found}.")
+                frames[number] = np.asarray(image)
+        except (Image.DecompressionBombError, OSError, UnidentifiedImageError, ValueError) as error:
+            raise IntegrityError(
+                f"{where}, frame {number}: no JPEG: {error}.", file=where
+            ) from error
+    return frames

@@ -1,0 +1,279 @@
+"""`metadata.json` of a Minari dataset: spaces, environment and what it says of itself, both ways."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.errors import OrlogError, SchemaError
+from orlog.manifests.environments import own_arguments
+from orlog.manifests.manifest import EnvironmentRecord, Manifest
+
+METADATA_FILE = "metadata.json"
+DEEPEST_NAME = 8
+MOST_INSIDE = 1000
+DEEPEST = 32
+_PINNED = re.compile(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]+)")
+_NUMBERED = re.compile(r".*-v\d+")
+_REFERENCES = re.compile(r"Minari's reference returns: (\S+) for 0, (\S+) for 1\.")
+
+
+class Metadata:
+    """What a Minari dataset says of itself.
+
+    Attributes:
+        observation_space: Space of observations.
+        action_space: Space of actions.
+        total_episodes: Episodes.
+        total_steps: Steps of all of them.
+        jpeg: Whether frames were stored as JPEG by default.
+        environment: The environment that recorded the data, if it is said.
+        description: What the data are, with the reference returns.
+        behavior_policy: What chose the actions.
+        data_format: `hdf5`, `arrow` or `parquet`.
+    """
+
+    def __init__(self, body: Mapping[str, Any], where: str) -> None:
+        """Read the parts of the document.
+
+        Raises SchemaError if a part is missing or is not what Minari writes.
+        """
+        self.observation_space = _space(body, "observation_space", where)
+        self.action_space = _space(body, "action_space", where)
+        self.total_episodes = _count(body, "total_episodes", where)
+        self.total_steps = _count(body, "total_steps", where)
+        self.jpeg = body.get("jpeg_encoding", True) is not False
+        self.data_format = str(body.get("data_format", "hdf5"))
+        self.environment = _environment(body)
+        texts = [_text(body, "description")]
+        low, high = body.get("ref_min_score"), body.get("ref_max_score")
+        if isinstance(low, int | float) and isinstance(high, int | float):
+            texts.append(f"Minari's reference returns: {low:.9g} for 0, {high:.9g} for 1.")
+        self.description = " ".join(filter(None, texts))
+        self.behavior_policy = _text(body, "algorithm_name")
+
+
+def references_in(description: str) -> tuple[float, float] | None:
+    """Return the returns with score 0 and score 1 that `Metadata.description` holds, if any."""
+    found = _REFERENCES.search(description)
+    if found is None:
+        return None
+    try:
+        low, high = float(found[1]), float(found[2])
+    except ValueError:  # written by somebody else
+        return None
+    return (low, high) if math.isfinite(high - low) and low < high else None
+
+
+def find_data(given: Path) -> Path:
+    """Return the folder of `metadata.json`: `given`, `data` in it, or that of the only dataset below it.
+
+    Minari lays datasets out as `NAMESPACE/NAME/data`, and so does orlog's export.
+    """
+    folder = given
+    for _ in range(DEEPEST_NAME):
+        for data in (folder, folder / "data"):
+            if (data / METADATA_FILE).is_file():
+                return data
+        inside = [path for path in _inside(folder) if path.is_dir() and not path.is_symlink()]
+        if len(inside) != 1:
+            break
+        (folder,) = inside
+    return given / "data"
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(itertools.islice(folder.iterdir(), MOST_INSIDE))
+    except OSError:  # no folder, or none that can be read
+        return []
+
+
+def read_metadata(file: Path, where: str) -> Metadata:
+    """Return what `metadata.json` says.
+
+    Raises SchemaError if it is not Minari's; IntegrityError if it is no JSON.
+    """
+    return Metadata(read_document(file, where), f"{where}, {file.name}")
+
+
+def read_document(file: Path, where: str) -> dict[str, Any]:
+    """Return a document of a dataset or of an episode.
+
+    Raises SchemaError if it is not there, or holds no object; IntegrityError if it is no JSON.
+    """
+    missing = f"has no {METADATA_FILE}, so it does not have Minari's layout."
+    return read_json_object(file, where, missing=missing)
+
+
+def metadata_of(
+    manifest: Manifest, observations: spaces.Space[Any], actions: spaces.Space[Any]
+) -> dict[str, Any]:
+    """Return the document for a dataset that is exported.
+
+    Raises SchemaError if Minari has no form for a space.
+    """
+    body: dict[str, Any] = {
+        "dataset_id": dataset_id(manifest.name),
+        "data_format": "hdf5",
+        "jpeg_encoding": False,  # frames as they are; JPEG would change them
+        "observation_space": json.dumps(_space_json(observations, manifest.name)),
+        "action_space": json.dumps(_space_json(actions, manifest.name)),
+        "minari_version": "0.5.3",
+        "description": manifest.description,
+        "algorithm_name": manifest.behavior_policy,
+        "author": [],
+        "author_email": [],
+        "requirements": [],
+    }
+    environment = manifest.environment
+    if environment is not None:
+        body["requirements"] = [f"{name}=={one}" for name, one in environment.versions.items()]
+        spec = _spec(environment)
+        if spec is not None:
+            body["env_spec"] = spec.to_json()
+    return body
+
+
+def dataset_id(name: str) -> str:
+    """Return a name as Minari wants it, with a version at its end."""
+    return name if _NUMBERED.fullmatch(name) else f"{name}-v0"
+
+
+def _spec(environment: EnvironmentRecord) -> EnvSpec | None:
+    """Return what makes an environment, as Gymnasium registers it here; None if it does not."""
+    try:
+        arguments = own_arguments(environment.id, environment.kwargs)
+        spec = copy.deepcopy(gymnasium.spec(environment.id))
+        spec.kwargs = {**spec.kwargs, **arguments}
+        spec.max_episode_steps = environment.max_episode_steps
+        spec.to_json()
+    except (OrlogError, TypeError, ValueError):
+        return None
+    return spec
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+    value = body.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _count(body: Mapping[str, Any], key: str, where: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int | float) or not 0 <= value < 2**53 or value != int(value):
+        raise SchemaError(f"{where}: expected {key} as a count, found {value!r:.50}.")
+    return int(value)
+
+
+def _environment(body: Mapping[str, Any]) -> EnvironmentRecord | None:
+    """Return the environment, unless its id names a module to import."""
+    try:
+        spec = json.loads(_text(body, "env_spec") or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(spec, dict) or not isinstance(spec.get("id"), str) or ":" in spec["id"]:
+        return None
+    steps, kwargs = spec.get("max_episode_steps"), spec.get("kwargs")
+    requirements = body.get("requirements")
+    texts = (
+        [one for one in requirements if isinstance(one, str)]
+        if isinstance(requirements, list)
+        else []
+    )
+    pinned = [found for found in map(_PINNED.fullmatch, texts) if found]
+    return EnvironmentRecord(
+        id=spec["id"][:200],
+        kwargs=kwargs if isinstance(kwargs, dict) else {},
+        max_episode_steps=steps if isinstance(steps, int) and steps > 0 else None,
+        versions={found[1]: found[2] for found in pinned},
+    )
+
+
+def _space(body: Mapping[str, Any], key: str, where: str) -> gymnasium.Space[Any]:
+    text = body.get(key)
+    if not isinstance(text, str):
+        raise SchemaError(
+            f"{where}: has no {key}; that of the environment is not taken, since data must not make "
+            "environments. Load and save the dataset by a newer minari, which writes it."
+        )
+    try:
+        return _space_from(json.loads(text), DEEPEST)
+    except (
+        AssertionError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise SchemaError(
+            f"{where}: {key} is no space that Minari writes: {error!r:.200}."
+        ) from error
+
+
+def _space_from(body: Any, depth: int) -> gymnasium.Space[Any]:
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    kind = body["type"]
+    if kind == "Dict":
+        parts = {key: _space_from(part, depth - 1) for key, part in body["subspaces"].items()}
+        return spaces.Dict(parts)
+    if kind == "Tuple":
+        return spaces.Tuple([_space_from(part, depth - 1) for part in body["subspaces"]])
+    if kind == "Discrete":
+        return spaces.Discrete(int(body["n"]), start=int(body.get("start", 0)))
+    if kind == "MultiBinary":
+        size = body["n"]
+        return spaces.MultiBinary(size if isinstance(size, int) else [int(one) for one in size])
+    if kind == "MultiDiscrete":
+        dtype: Any = np.dtype(body.get("dtype", "int64")).type
+        start = body.get("start")
+        first = None if start is None else np.array(start, dtype)
+        return spaces.MultiDiscrete(np.array(body["nvec"], dtype), dtype=dtype, start=first)
+    if kind == "Text":
+        shortest, longest = int(body["min_length"]), int(body["max_length"])
+        return spaces.Text(longest, min_length=shortest, charset=body["charset"])
+    if kind != "Box":
+        raise ValueError(f"a space of the type {kind!r:.50}")
+    shape = tuple(int(size) for size in body["shape"])
+    if math.prod(shape) > 2**24:
+        raise ValueError(f"a Box of shape {shape}")
+    dtype = np.dtype(body["dtype"]).type
+    low, high = (np.array(body[end], dtype).reshape(shape) for end in ("low", "high"))
+    return spaces.Box(low, high, shape, dtype)
+
+
+def _space_json(space: gymnasium.Space[Any], name: str) -> dict[str, Any]:
+    if isinstance(space, spaces.Dict):
+        parts = {key: _space_json(part, name) for key, part in space.spaces.items()}
+        return {"type": "Dict", "subspaces": parts}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "subspaces": [_space_json(part, name) for part in space.spaces]}
+    if isinstance(space, spaces.Box):
+        body = {"type": "Box", "dtype": str(space.dtype), "shape": list(space.shape)}
+        return {**body, "low": space.low.tolist(), "high": space.high.tolist()}
+    if isinstance(space, spaces.Discrete):
+        body = {"type": "Discrete", "dtype": "int64"}
+        return {**body, "start": int(space.start), "n": int(space.n)}
+    if isinstance(space, spaces.MultiDiscrete):
+        body = {"type": "MultiDiscrete", "dtype": str(space.dtype)}
+        return {**body, "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, spaces.MultiBinary):
+        size = space.n if isinstance(space.n, int) else np.asarray(space.n).tolist()
+        return {"type": "MultiBinary", "n": size}
+    if isinstance(space, spaces.Text):
+        ends = {"max_length": space.max_length, "min_length": space.min_length}
+        return {"type": "Text", **ends, "charset": space.characters}
+    raise SchemaError(f"{name}: Minari has no form for the space {space!s:.100}.")

@@ -1,0 +1,447 @@
+"""What the records of an RLDS dataset hold, and which steps and ends of episodes follow from that.
+
+All records are looked at before one is read, since only all of them show which habits a dataset has: whether last
+steps hold rewards, and whether final observations are those of their episodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+from gymnasium import spaces
+
+from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._shared.episode_cutter import MISSING
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats.rlds.metadata import (
+    FEATURES_FILE,
+    INFO_FILE,
+    METADATA_FILE,
+    DatasetInfo,
+    Leaf,
+    Own,
+    plain_text,
+)
+from orlog.datasets.formats.rlds.tf_examples import read_example
+from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
+from orlog.datasets.formats.rlds.values import Column, image_shape, import_pillow, stored_names
+from orlog.datasets.formats.rlds.writing import SPLIT
+from orlog.errors import IntegrityError, SchemaError
+from orlog.manifests.columns import can_be_named
+
+MOST_LISTED = 10_000
+FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+class Features:
+    """What the features of a record are here.
+
+    Attributes:
+        observation: Features of observations, by the path of the part of the space.
+        action: Features of actions, likewise.
+        reward: Feature of rewards, if there is one.
+        flags: Features `is_first`, `is_last` and `is_terminal`, those that there are.
+        infos: Other features of steps, by the name of the column.
+        metadata: Features of episodes, by the name of the column.
+        counter: A feature that has one value a step, by which steps are counted.
+        wanted: Names in a record of all of these.
+        keeps_discount: Whether discounts say what nothing else says.
+        keeps_terminals: Whether `is_terminal` does, since it is true at steps that do not end an episode.
+    """
+
+    def __init__(self, leaves: list[Leaf], left_out: dict[str, str], where: str) -> None:
+        """Sort the features.
+
+        Raises SchemaError if they are not those of RLDS; MissingExtraError if there are images, and Pillow is
+        not installed.
+        """
+        self._where, self._left_out = where, dict(left_out)
+        self.observation: dict[str, Leaf] = {}
+        self.action: dict[str, Leaf] = {}
+        self.flags: dict[str, Leaf] = {}
+        self.infos: dict[str, Leaf] = {}
+        self.metadata: dict[str, Leaf] = {}
+        self.reward: Leaf | None = None
+        self._texts: list[str] = []
+        self.keeps_discount = self.keeps_terminals = False
+        for leaf in leaves:
+            self._sort(leaf)
+        if not self.observation or not self.action:
+            raise SchemaError(
+                f"{where}: expected features steps/observation and steps/action of RLDS, found "
+                f"{', '.join(leaf.name for leaf in leaves)[:500] or 'none'}."
+            )
+        in_steps = self.in_steps()
+        if any(leaf.kind == "image" for leaf in in_steps):
+            import_pillow(where)
+        # The quickest one to count: numbers are counted by their bytes or their last bits.
+        self.counter = min(
+            in_steps, key=lambda leaf: (leaf.kind != "numbers", not leaf.size, leaf.size)
+        )
+        self.wanted = {
+            name for leaf in (*in_steps, *self.metadata.values()) for name in stored_names(leaf)
+        }
+
+    def in_steps(self) -> list[Leaf]:
+        """Return all features of steps that are read."""
+        reward = [] if self.reward is None else [self.reward]
+        groups = (self.flags, self.observation, self.action, self.infos)
+        return [*(leaf for group in groups for leaf in group.values()), *reward]
+
+    def reward_dtype(self) -> np.dtype[Any]:
+        """Return float32, or float64 where rewards need it."""
+        is_double = self.reward is not None and self.reward.dtype not in (np.float32, np.float16)
+        return np.dtype(np.float64 if is_double else np.float32)
+
+    def schema(self, own: Own | None) -> Schema:
+        """Return the spaces, those that orlog wrote beside the records if there are some.
+
+        Raises SchemaError if these are not of what the records hold.
+        """
+        found = Schema(
+            observation_space=_space(self.observation),
+            action_space=_space(self.action),
+            reward_dtype=self.reward_dtype(),
+        )
+        if own is None:
+            return found
+        told = dataclasses.replace(
+            found, observation_space=own.observation_space, action_space=own.action_space
+        )
+        if told.columns() != found.columns():
+            raise SchemaError(
+                f"{self._where}, {METADATA_FILE}: its spaces are not of what {FEATURES_FILE} says; remove "
+                "that file."
+            )
+        return told
+
+    def step_bytes(self) -> int:
+        """Return about how many bytes a step takes."""
+        return sum(max(8, leaf.size * leaf.dtype.itemsize) for leaf in self.in_steps())
+
+    def doubts(self) -> list[str]:
+        """Return what is left out or not known."""
+        said = []
+        if self._left_out:
+            listed = ", ".join(f"{name} ({why})" for name, why in sorted(self._left_out.items()))
+            said.append(f"Left out: {plain_text(listed, MOST_LISTED)}.")
+        if self._texts:
+            listed = plain_text(", ".join(self._texts), MOST_LISTED)
+            said.append(f"Texts and sequences became infos: {listed}.")
+        if self.reward is None:
+            said.append("The steps have no reward: rewards are zeros.")
+        missing = [name for name in FLAGS if name not in self.flags]
+        if missing:
+            said.append(
+                f"The steps have no {' and no '.join(missing)}"
+                + (
+                    ": how episodes ended is not known."
+                    if {"is_last", "is_terminal"} & set(missing)
+                    else "."
+                )
+            )
+        return said
+
+    def _sort(self, leaf: Leaf) -> None:
+        first, _, rest = leaf.name.partition("/")
+        if first != "steps" or not rest:
+            self._sort_metadata(leaf)
+            return
+        role, _, part = rest.partition("/")
+        is_plain = leaf.length is None and leaf.kind != "text"
+        is_number = is_plain and leaf.kind == "numbers" and leaf.size == 1
+        if role in ("observation", "action") and is_plain:
+            (self.observation if role == "observation" else self.action)[part] = leaf
+        elif rest in FLAGS and is_number:
+            self.flags[rest] = leaf
+        elif rest == "reward" and is_number:
+            self.reward = leaf
+        else:
+            name = rest.removeprefix("infos/")
+            if not can_be_named(f"infos/{name}") or name in self.infos:
+                self._left_out[leaf.name] = "a name that no column can have"
+                return
+            self.infos[name] = leaf
+            if role in ("observation", "action"):
+                self._texts.append(leaf.name)
+
+    def _sort_metadata(self, leaf: Leaf) -> None:
+        is_any_length = leaf.length is not None or leaf.kind == "image"
+        if leaf.name == SPLIT or not can_be_named(f"episodes/{leaf.name}"):
+            self._left_out[leaf.name] = "a name that no column can have"
+        elif is_any_length:
+            self._left_out[leaf.name] = "a sequence or an image of an episode"
+        else:
+            self.metadata[leaf.name] = leaf
+
+
+def _space(parts: Mapping[str, Leaf]) -> spaces.Space[Any]:
+    """Return the space of features, a Dict where they have names."""
+    if list(parts) == [""]:
+        return _leaf_space(parts[""])
+    groups: dict[str, dict[str, Leaf]] = {}
+    for path, leaf in parts.items():
+        name, _, rest = path.partition("/")
+        groups.setdefault(name, {})[rest] = leaf
+    return spaces.Dict({name: _space(group) for name, group in groups.items()})
+
+
+def _leaf_space(leaf: Leaf) -> spaces.Space[Any]:
+    shape: Any = leaf.shape
+    if leaf.kind == "classes" and leaf.classes:
+        return spaces.Discrete(leaf.classes)
+    if leaf.dtype.kind == "b":
+        return (
+            spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
+            if shape
+            else spaces.Discrete(2)
+        )
+    if leaf.dtype.kind in "iu" and leaf.dtype != np.uint8:
+        limits = np.iinfo(leaf.dtype)
+        return spaces.Box(limits.min, limits.max, shape, leaf.dtype.type)
+    return unbounded_space(leaf.dtype, shape)
+
+
+def stored_dtype(leaf: Leaf) -> np.dtype[Any]:
+    """Return the dtype of values of the space of a feature."""
+    if leaf.dtype.kind == "b":
+        return np.dtype(np.int8 if leaf.shape else np.int64)
+    return leaf.dtype
+
+
+LOOK = np.dtype(
+    [
+        ("shard", "i4"),
+        ("start", "i8"),
+        ("stop", "i8"),
+        ("rows", "i8"),
+        ("starts", "?"),  # is_first at the first step
+        ("ends", "?"),  # is_last at the last one
+        ("terminal", "?"),  # is_terminal at the last one
+        ("terminals", "i8"),  # is_terminal before it
+        ("opened", "?"),  # the first step has a reward
+        ("rewarded", "?"),  # the last step has a reward
+        ("acted", "?"),  # the last step has an action
+        ("zeros", "?"),  # the last observation is zeros, and the first one is not
+        ("same", "?"),  # the last observation is that of the first episode
+        ("discount", "?"),  # discounts are 1, and 0 at most before a terminal state
+        ("cut", "?"),  # the last discount before the last step is 0, and the task did not end
+    ]
+)
+"""What is known of a record before episodes are read."""
+
+
+def look_at_all(info: DatasetInfo, features: Features, where: str) -> np.ndarray:
+    """Read all records once: their checksums, their counts, and what their last steps hold."""
+    found = []
+    looker = _Looker(features)
+    for number, shard in enumerate(info.shards):
+        name = f"{where}, {shard.path.name}"
+        rows = []
+        with open_tfrecord(shard.path, where) as file:
+            for record, span in enumerate(record_spans(file, name)):
+                what = f"{name}, record {record}"
+                rows.append((number, *span, *looker.look(*near_record(file, span), what)))
+        if len(rows) != shard.records:
+            raise IntegrityError(
+                f"{name}: holds {len(rows):,} records, and {INFO_FILE} says {shard.records:,}.",
+                file=where,
+            )
+        found.append(np.array(rows, LOOK))
+    looks = np.concatenate(found) if found else np.empty(0, LOOK)
+    if not len(looks):
+        raise SchemaError(f"{where}: holds no episode.")
+    features.keeps_discount = "discount" in features.infos and not looks["discount"].all()
+    features.keeps_terminals = bool(looks["terminals"].any())
+    if not features.keeps_discount:
+        features.infos.pop("discount", None)
+    return looks
+
+
+class _Looker:
+    """Looks at records, and finds the shape of images that features.json does not say."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._first_final: bytes | None = None
+
+    def look(self, file: BinaryIO, span: tuple[int, int], what: str) -> tuple[Any, ...]:
+        """Return what a record is, from `rows` on."""
+        features = self._features
+        example = read_example(file, span, features.wanted, what)
+
+        def column(leaf: Leaf) -> Column:
+            return Column(file, example, leaf, what)
+
+        rows = column(features.counter).left()
+        flags = {
+            name: flags_of(column(leaf).rows(rows).reshape(rows), name, what)
+            for name, leaf in features.flags.items()
+        }
+        starts, ends, terminals = (flags.get(name, np.zeros(rows, bool)) for name in FLAGS)
+        for name, odd in (("is_first", starts[1:]), ("is_last", ends[:-1])):
+            if odd.any():
+                raise SchemaError(
+                    f"{what}: {name} is true at step {int(odd.argmax()) + (name == 'is_first')} of {rows}, "
+                    "inside of the episode; a record must be one episode."
+                )
+        if not rows:
+            return (0, *[False] * 3, 0, *[False] * 5, True, False)
+        self._find_image_shapes(column)
+        is_terminal = bool(terminals[-1])
+        discounts, cut = self._discounts(column, rows, is_terminal)
+        final, zeros = self._final(column, rows)
+        if self._first_final is None:
+            self._first_final = final
+        rewards = np.zeros(rows)
+        if features.reward is not None:
+            rewards = column(features.reward).rows(rows).reshape(rows)
+        acted = any(
+            np.any(_last(column(leaf), rows) != 0)
+            for leaf in features.action.values()
+            if leaf.kind != "image"
+        )
+        return (
+            rows,
+            bool(starts[0]) or "is_first" not in flags,
+            bool(ends[-1]),
+            is_terminal,
+            int(terminals[:-1].sum()),
+            rewards[0] != 0,
+            rewards[-1] != 0,
+            acted,
+            zeros,
+            final == self._first_final,
+            discounts,
+            cut,
+        )
+
+    def _discounts(self, column: Any, rows: int, is_terminal: bool) -> tuple[bool, bool]:
+        leaf = self._features.infos.get("discount")
+        if leaf is None or leaf.kind != "numbers" or leaf.size != 1 or leaf.length is not None:
+            return leaf is None, False
+        values = column(leaf).rows(rows).reshape(rows)[:-1]
+        before, last = values[:-1], values[-1:]
+        is_zero = bool((last == 0).all()) and len(last) > 0
+        usual = bool((before == 1).all()) and (bool((last == 1).all()) or (is_zero and is_terminal))
+        return usual, is_zero and not is_terminal
+
+    def _final(self, column: Any, rows: int) -> tuple[bytes, bool]:
+        """Return the floats of the last observation, and whether they are zeros unlike the first."""
+        parts, is_zero, first_is_zero = [], True, True
+        for leaf in self._features.observation.values():
+            if leaf.dtype.kind == "f":
+                one = column(leaf)
+                first = one.rows(1)
+                last = _last(one, rows - 1) if rows > 1 else first
+                parts.append(last.tobytes())
+                is_zero &= not last.any()
+                first_is_zero &= not first.any()
+        return b"".join(parts), bool(parts) and is_zero and not first_is_zero
+
+    def _find_image_shapes(self, column: Any) -> None:
+        for group in (self._features.observation, self._features.action, self._features.infos):
+            for name, leaf in group.items():
+                if leaf.kind == "image" and None in leaf.shape:
+                    one = column(leaf)
+                    shape = image_shape(one.first_bytes(), leaf.shape, one.where)
+                    group[name] = dataclasses.replace(leaf, shape=shape)
+
+
+def _last(column: Column, rows: int) -> np.ndarray:
+    """Return the last of some values that are left."""
+    column.skip(rows - 1)
+    values: np.ndarray = column.rows(1)
+    return values
+
+
+class Plan:
+    """How many steps each record gives, and how its episode ends.
+
+    Attributes:
+        actions: Steps of each episode; one without any is left out.
+        missing: Whether its final observation is not known.
+        made: Whether zeros are put there, since the record has no row for it.
+        terminated: Whether the task ended.
+        truncated: Whether it was cut off.
+        moves_rewards: Whether the reward of an action is at the step after it.
+        doubts: What was done, and why.
+    """
+
+    def __init__(self, looks: np.ndarray, info: DatasetInfo, features: Features) -> None:
+        rows, terminal = looks["rows"], looks["terminal"]
+        # TensorFlow Datasets' D4RL takes the last row of the file in place of that of the episode.
+        has_wrong_final = (
+            info.name.startswith("d4rl_")
+            and len(looks) > 1
+            and bool((looks["same"] & looks["ends"]).all())
+            and not (looks["acted"] | looks["rewarded"]).any()
+        )
+        self.moves_rewards = bool(
+            looks["rewarded"].any() and not looks["acted"].any() and not looks["opened"].any()
+        )
+        keeps_last = bool((terminal & looks["rewarded"]).any()) and not self.moves_rewards
+        rows = rows - has_wrong_final
+        self.made = terminal & (keeps_last or has_wrong_final)
+        self.actions = np.maximum(0, rows - ~self.made)
+        self.missing = self.made | (terminal & looks["zeros"])
+        self.terminated = terminal
+        self.truncated = looks["ends"] & ~terminal & ("is_terminal" in features.flags)
+        self.doubts: list[str] = []
+        self._tell(looks, keeps_last, has_wrong_final, features)
+
+    def _tell(
+        self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features
+    ) -> None:
+        left_out = ~self.made & (looks["rewarded"] | looks["acted"]) & (not self.moves_rewards)
+        if self.moves_rewards:
+            self.doubts.append(
+                "First steps have no reward, and last steps a reward and no action: rewards were taken to come "
+                "with the observation after an action, and moved to that action."
+            )
+        if has_wrong_final:
+            self._add(
+                len(looks),
+                "episodes have the same last observation, which TensorFlow Datasets took from the end of "
+                "D4RL's file: it was left out, and with it the last step of those whose task did not end",
+            )
+        elif keeps_last:
+            self._add(
+                int(self.made.sum()),
+                "episodes whose task ended have a reward at their last step, which RLDS calls invalid: "
+                "it was taken for a step without a final observation",
+            )
+        self._add(
+            int(left_out.sum()),
+            "episodes have an action or a reward at their last step, which RLDS calls invalid: it was left out",
+        )
+        self._add(
+            int(self.missing.sum()),
+            f"episodes that ended have no final observation; zeros stand for it, and episodes/{MISSING} "
+            "is true",
+        )
+        if "is_last" in features.flags:
+            self._add(
+                int((~looks["ends"]).sum()),
+                "records end without is_last: what followed their last step is not known, and it was left out",
+            )
+        self._add(int((~looks["starts"]).sum()), "records begin without is_first")
+        self._add(int((self.actions == 0).sum()), "records with no action were left out")
+        self._add(
+            int(looks["cut"].sum()),
+            "episodes have a discount of 0 before a last step that is_terminal does not mark",
+        )
+        if features.keeps_terminals:
+            self._add(
+                int((looks["terminals"] > 0).sum()),
+                "episodes go on after a step that is_terminal marks: infos/is_terminal says for each action "
+                "whether it led to one",
+            )
+
+    def _add(self, count: int, what: str) -> None:
+        if count:
+            self.doubts.append(f"{count:,} {what}.")

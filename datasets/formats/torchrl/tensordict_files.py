@@ -1,0 +1,215 @@
+"""Reads and writes the folders in which TensorDict keeps tensors: no code, no pickle, no link followed.
+
+FOLDER/meta.json             {"shape": [S], "observation": {"dtype": "torch.float32", "shape": [S, 3], ..},
+                              "next": {"type": "TensorDict"}, ..}
+FOLDER/observation.memmap    the numbers alone, row by row
+FOLDER/next/meta.json ..     a TensorDict inside
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orlog.datasets.formats._shared.json_documents import read_json_object
+from orlog.errors import IntegrityError, SchemaError
+
+META = "meta.json"
+LARGEST_DOCUMENT = 2**24
+LARGEST_ROW_BYTES = 2**26
+MOST_ROWS = 2**40
+MOST_COLUMNS = 1024
+DEEPEST = 16
+LONGEST_NAME = 240  # of a file, in bytes
+NUMBERS = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+DTYPES = {f"torch.{name}": np.dtype(name) for name in (*NUMBERS, "float16", "float32", "float64")}
+UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(code) for code in range(32)}
+
+
+class TensorColumn:
+    """The rows of a tensor in a file.
+
+    Attributes:
+        where: What errors call it.
+        shape: Its shape.
+        dtype: What numbers it holds.
+    """
+
+    def __init__(
+        self, path: Path, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        """Compare the file with what is said about it.
+
+        Raises SchemaError if it is not there, or a link; IntegrityError if it has another size.
+        """
+        self.where, self.shape, self.dtype = where, shape, dtype
+        self._path = path
+        try:
+            found = path.lstat()
+        except (OSError, ValueError) as error:  # the name may be none
+            raise IntegrityError(f"{where}: {path.name!r} is missing.", file=where) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise SchemaError(f"{where}: {path.name} is a link or a folder, which is not read.")
+        wanted = math.prod(shape) * dtype.itemsize
+        if found.st_size != wanted:
+            raise IntegrityError(
+                f"{where}: shape {shape} of {dtype} takes {wanted:,} bytes, and {path.name} has "
+                f"{found.st_size:,}.",
+                file=where,
+            )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Return rows.
+
+        Raises IntegrityError if the file cannot be read to there any more.
+        """
+        start, stop, _ = rows.indices(len(self))
+        width = math.prod(self.shape[1:])
+        # Read, not mapped: a mapped file that another program cuts short ends the process.
+        try:
+            values = np.fromfile(
+                self._path,
+                self.dtype,
+                (stop - start) * width,
+                offset=start * width * self.dtype.itemsize,
+            )
+        except OSError as error:
+            raise IntegrityError(f"{self.where}: {error}.", file=self.where) from error
+        if len(values) != (stop - start) * width:
+            raise IntegrityError(f"{self.where}: became shorter.", file=self.where)
+        if self.dtype == bool and (values.view(np.uint8) > 1).any():
+            raise IntegrityError(f"{self.where}: a flag is neither 0 nor 1.", file=self.where)
+        return values.reshape(stop - start, *self.shape[1:])
+
+
+def read_document(path: Path, where: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises SchemaError if there is no such file, it is a link, or holds something else; IntegrityError if it
+    is no JSON.
+    """
+    missing = f"has no {path.name} that can be read."
+    return read_json_object(path, where, missing=missing, most_bytes=LARGEST_DOCUMENT)
+
+
+def tensor_columns(folder: Path, where: str) -> tuple[dict[str, TensorColumn], list[str]]:
+    """Return the tensors with a row for each step by their paths, such as `next/observation`; and what is left out.
+
+    Raises SchemaError if the folder is not TensorDict's, its batch has several axes, or a size is too large;
+    IntegrityError if a file is damaged or missing.
+    """
+    found: dict[str, TensorColumn] = {}
+    left_out: list[str] = []
+    count = _count(read_document(folder / META, where), where)
+    _collect(folder, where, "", count, found, left_out)
+    return found, left_out
+
+
+def _collect(
+    folder: Path,
+    where: str,
+    prefix: str,
+    count: int,
+    found: dict[str, TensorColumn],
+    left_out: list[str],
+) -> None:
+    """Add the tensors of a folder and of those in it."""
+    here = f"{where}, {prefix.rstrip('/')}" if prefix else where
+    if folder.is_symlink() or prefix.count("/") > DEEPEST:
+        raise SchemaError(f"{here}: a link, or nested too deeply; not read.")
+    body = read_document(folder / META, here)
+    if _count(body, here) != count:
+        raise SchemaError(f"{here}: {META} says {_count(body, here)} rows, expected {count}.")
+    for key, said in body.items():
+        if not isinstance(said, dict):  # of the TensorDict itself: shape, device, names
+            continue
+        path = folder / _file_name(key)
+        if len(path.name.encode(errors="replace")) > LONGEST_NAME:
+            raise SchemaError(f"{here}: the name {key!r:.50} is too long.")
+        if said.get("type") == "TensorDict":
+            _collect(path, where, f"{prefix}{key}/", count, found, left_out)
+            continue
+        dtype = DTYPES.get(str(said.get("dtype")))
+        if "type" in said or dtype is None or said.get("is_nested"):
+            left_out.append(f"{prefix}{key}")
+            continue
+        shape = _shape(said, f"{where}, {prefix}{key}")
+        if not shape or shape[0] != count:
+            raise SchemaError(f"{where}, {prefix}{key}: expected {count} rows, found {shape}.")
+        row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        if row_bytes == 0:
+            left_out.append(f"{prefix}{key}")
+            continue
+        if row_bytes > LARGEST_ROW_BYTES or len(found) == MOST_COLUMNS:
+            raise SchemaError(f"{where}, {prefix}{key}: too large, or too many.")
+        file = path.with_name(f"{path.name}.memmap")
+        found[f"{prefix}{key}"] = TensorColumn(file, f"{where}, {prefix}{key}", shape, dtype)
+
+
+def _count(body: Mapping[str, Any], where: str) -> int:
+    """Return the number of rows of a TensorDict."""
+    shape = _shape(body, where)
+    if len(shape) != 1 or not 0 < shape[0] <= MOST_ROWS:
+        raise SchemaError(
+            f"{where}: expected one row for each step, found a batch of shape {shape}. Bring the steps "
+            "of each episode one after another: TensorDict.load_memmap(..).reshape(-1).memmap(..)."
+        )
+    return shape[0]
+
+
+def _shape(body: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    shape = body.get("shape")
+    if not isinstance(shape, list) or not all(
+        type(one) is int and 0 <= one <= MOST_ROWS for one in shape
+    ):
+        raise SchemaError(f"{where}: expected a shape, found {shape!r:.50}.")
+    return tuple(shape)
+
+
+def _file_name(key: str) -> str:
+    """Return the name of a file as TensorDict makes it of a key; it never leaves the folder."""
+    if key in ("", ".", ".."):
+        return "%2E" * len(key) or "%"
+    return "".join(f"%{ord(one):02X}" if one in UNSAFE else one for one in key)
+
+
+def write_documents(
+    folder: Path, columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+) -> dict[str, Path]:
+    """Write each `meta.json` for tensors, and return the file of each, which is still to be written.
+
+    Args:
+        folder: A new folder.
+        columns: Dtype and shape of each tensor by its path; all have the same number of rows.
+    """
+    count = next(iter(columns.values()))[1][0]
+    bodies: dict[Path, dict[str, Any]] = {}
+    files = {}
+    for path, (dtype, shape) in columns.items():
+        place = folder
+        *parents, name = path.split("/")
+        for parent in parents:
+            bodies.setdefault(place, {})[parent] = {"type": "TensorDict"}
+            place = place / _file_name(parent)
+        bodies.setdefault(place, {})[name] = {
+            "device": "cpu",
+            "shape": list(shape),
+            "dtype": f"torch.{dtype}",
+            "is_nested": False,
+        }
+        files[path] = place / f"{_file_name(name)}.memmap"
+    for place, body in bodies.items():
+        place.mkdir(parents=True, exist_ok=True)
+        more = {"shape": [count], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+        (place / META).write_text(json.dumps(body | more), "utf-8")
+    return files

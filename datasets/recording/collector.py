@@ -1,0 +1,205 @@
+"""Collects the episodes of one environment, or of several that are stepped together.
+
+Every recorder (`recorder.py`, `vector.py`, `parallel.py`) says what one step of it means; what is the same
+for all of them is here: how a version starts, when episodes start, go on and end, and how a recording ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from orlog.datasets.reading.given import as_dataset
+from orlog.datasets.reading.restoring import STATE, Simulator, simulator_of
+from orlog.datasets.recording.open_episode import LOG_PROBS, OpenEpisode
+from orlog.datasets.recording.writer import DatasetWriter
+from orlog.errors import (
+    IntegrityError,
+    SchemaError,
+    StorageError,
+    VersionExistsError,
+    clause,
+    wrong_type,
+)
+from orlog.manifests.spaces import storable_space
+
+
+class Collector:
+    """The episodes that environments are giving, and the writer of their version.
+
+    Attributes:
+        writer: The writer of the version.
+        episodes: The running episode of each environment.
+        running: Whether steps are taken: after an error, nobody knows which actions were taken, so all
+            episodes end before them.
+        block_steps: How many steps of an episode are held before they are written.
+    """
+
+    def __init__(
+        self, writer: DatasetWriter, episodes: Sequence[OpenEpisode], simulated: Sequence[Any]
+    ) -> None:
+        """Wait for a reset; `simulated` are the environments whose states are recorded, or nothing."""
+        self.writer = writer
+        self.episodes = episodes
+        self.running = False
+        self.block_steps: float = math.inf
+        self._simulated = simulated
+        self._simulators: list[Simulator | None] = [None] * len(episodes)
+        self._closed = False
+
+    def check_running(self, env: str = "env") -> None:
+        """Refuse a step without a reset; `env` is what the user calls the environment."""
+        if not self.running:
+            raise SchemaError(
+                f"{self.episodes[0].where()}: no episode is running; call {env}.reset() first."
+            )
+
+    def check_log_probs(self, given: object) -> None:
+        """Refuse log-probabilities that are missing, or are not recorded."""
+        first = self.episodes[0]
+        if (given is None) is first.with_log_probs:
+            raise first.wrong_log_prob()
+
+    def state(self, index: int) -> Mapping[str, Any] | None:
+        """Return the state of an environment's simulator, if it is recorded."""
+        simulator = self._simulators[index]
+        return None if simulator is None else simulator.read()
+
+    def start(
+        self,
+        index: int,
+        observation: Any,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Let the episode of an environment start from the observation of a reset."""
+        if self._simulated:
+            self._simulators[index] = simulator_of(self._simulated[index])
+        self.episodes[index].start(observation, seed, options)
+
+    def add(
+        self,
+        index: int,
+        action: Any,
+        result: tuple[Any, Any, Any, Any, Mapping[str, Any]],
+        state: Mapping[str, Any] | None,
+        log_prob: float | None,
+        *,
+        ended: bool,
+    ) -> None:
+        """Add a step of an environment, and end its episode if this was the last one."""
+        episode = self.episodes[index]
+        episode.add(action, result, state, log_prob)
+        if ended:
+            episode.end()
+        elif episode.steps >= self.block_steps:
+            episode.write_steps()
+
+    def end(self, indices: Iterable[int] = (0,)) -> None:
+        """End episodes as they are, before a reset; no step is taken until it is done."""
+        self.running = False
+        for index in indices:
+            self.episodes[index].end()
+
+    def close(self, close_environment: Callable[[], object]) -> None:
+        """End running episodes and the version, then the environment; without any episode, write none."""
+        try:
+            if self._closes():
+                try:
+                    self.end(range(len(self.episodes)))
+                    if self.writer.total_episodes > 0:
+                        self.writer.finish()
+                finally:
+                    self.writer.close()
+        finally:
+            close_environment()
+
+    def keep_after(self, error: object) -> None:
+        """After an error, stop without ending the version; `resume=True` has the finished episodes."""
+        if error is None or not self._closes():
+            return
+        try:
+            if self.writer.total_episodes > 0:
+                with contextlib.suppress(StorageError, IntegrityError):
+                    self.writer.checkpoint()
+        finally:
+            self.writer.close()
+
+    def _closes(self) -> bool:
+        """Return whether the recording ends now, and not once more."""
+        is_first, self._closed, self.running = not self._closed, True, False
+        return is_first
+
+
+def start_recording(
+    name: str,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    environment: EnvSpec | None,
+    *,
+    infos: Sequence[str],
+    action_log_probs: bool,
+    simulated: Sequence[Any],
+    append: bool,
+    options: Mapping[str, Any],
+    count: int | None = None,
+) -> Collector:
+    """Start a version, or resume or append to one, for one environment or `count` of a vector.
+
+    `simulated` are the environments whose states are recorded, or nothing; see `record` for the rest.
+    """
+    if isinstance(infos, str) or not all(isinstance(one, str) for one in infos):
+        raise wrong_type("infos", "a list of names", infos)
+    observation_space = storable_space(observation_space)
+    action_space = storable_space(action_space)
+    keeps_options = True
+    if append:
+        base = as_dataset(name)
+        found = {one.removeprefix("infos/") for one in base.schema.extras if "infos/" in one}
+        states = {one for one in found if one.startswith(STATE)}
+        log_probs = [LOG_PROBS] if action_log_probs else []
+        for what, recorded, given in (
+            ("observation_space", base.observation_space, observation_space),
+            ("action_space", base.action_space, action_space),
+            ("infos", found - states, {*infos, *log_probs}),
+            ("state", bool(states), bool(simulated)),
+        ):
+            if recorded != given:
+                raise SchemaError(
+                    f"{base.name}: append=True needs the same {what} as its newest version, which has "
+                    f"{recorded}, found {given}; record a new dataset under another name."
+                )
+        keeps_options = "episodes/options" in base.schema.extras
+        writer = DatasetWriter.append(base, keep_every_episode=True, **options)
+    else:
+        try:
+            writer = DatasetWriter(
+                name,
+                observation_space=observation_space,
+                action_space=action_space,
+                keep_every_episode=True,
+                **{"environment": environment, **options},
+            )
+        except VersionExistsError as error:
+            raise VersionExistsError(
+                f"{clause(error)}; or give append=True, which adds episodes to the newest version."
+            ) from error
+    episodes = [
+        OpenEpisode(
+            writer,
+            observation_space,
+            action_space,
+            infos=infos,
+            action_log_probs=action_log_probs,
+            state=bool(simulated),
+            keeps_options=keeps_options,
+            environment=number,
+        )
+        for number in ([None] if count is None else range(count))
+    ]
+    return Collector(writer, episodes, simulated)

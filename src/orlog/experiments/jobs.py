@@ -1,0 +1,216 @@
+"""Jobs: one algorithm, dataset and seed each, and what runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from orlog.algos.presets import RECIPES, recipe_for
+from orlog.algos.settings import make_config
+from orlog.algos.training.evaluating import evaluate_run, scoring_protocol
+from orlog.algos.training.metrics import METRICS_FILE, read_metrics
+from orlog.algos.training.options import CURVE_EPISODES, TrainOptions
+from orlog.algos.training.runs import Evaluation, PathLike, RunRecord, run_folder
+from orlog.algos.training.train import train_run
+from orlog.datasets.loading import load_dataset
+from orlog.datasets.reading.given import Given
+from orlog.errors import NotFoundError
+from orlog.normalize.baselines import read_baseline
+
+Outcome: TypeAlias = tuple[RunRecord, Evaluation]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run to train and evaluate.
+
+    Attributes:
+        algorithm: Name of the algorithm, or module and class of one from elsewhere.
+        dataset: Folder of the dataset.
+        folder: Folder of the run, which must be new unless `resume` is set.
+        options: What is asked for, with `steps`.
+        episodes: Episodes of the evaluation.
+        resume: Continue from the folder's checkpoint, if it has one.
+        where: Where the data are in memory, as `train_run` takes it.
+    """
+
+    algorithm: str
+    dataset: Path
+    folder: Path
+    options: TrainOptions
+    episodes: int
+    resume: bool = False
+    where: str = "ram"
+
+    @property
+    def seed(self) -> int:
+        """Training seed."""
+        return self.options.seed
+
+    @property
+    def steps(self) -> int:
+        """Gradient steps."""
+        assert self.options.steps is not None
+        return self.options.steps
+
+
+class Executor(Protocol):
+    """Runs jobs somewhere: `execute` of a module in `orlog/executors/`, or any such function."""
+
+    def __call__(
+        self,
+        function: Callable[[Any], Any],
+        jobs: Iterable[Any],
+        *,
+        workers: int | None,
+        running: Callable[[Any], None],
+    ) -> Iterable[tuple[int, Any]]:
+        """Yield (position in jobs, result) of each job as it finishes, or the error in its place.
+
+        Args:
+            function: Runs one job; it can be pickled, as jobs and results can.
+            jobs: What to run; the next one is taken when there is room for it.
+            workers: How many to run at a time; None for as many as there is room for.
+            running: The executor calls this now and then with each job that is running.
+        """
+
+
+def find_executor(name: str, **options: str) -> Executor:
+    """Return the executor with a name: `execute` of the module `orlog.executors.NAME`.
+
+    Options are passed to it: those that it has besides `workers` and `running`.
+
+    Raises ValueError if there is no executor of that name, or it has no such option.
+    """
+    package = importlib.import_module("orlog.executors")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    if name not in names:
+        raise ValueError(f"no executor {name!r}; choose one of: {', '.join(names)}.")
+    executor: Any = importlib.import_module(f"orlog.executors.{name}").execute
+    known = [*inspect.signature(executor).parameters][len(("function", "jobs")) :]
+    known = [option for option in known if option not in ("workers", "running")]
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"the executor {name} has no option {option!r}; {has}.")
+    found: Executor = functools.partial(executor, **options) if options else executor
+    return found
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    workers: int | None,
+    executor: str | Executor = "processes",
+    progress: Callable[[Job, int], None] = lambda _job, _step: None,
+) -> list[Outcome]:
+    """Train and evaluate every job, `workers` at a time; return results in the order of jobs.
+
+    `progress` is called now and then with the last logged step of a running job.
+
+    Raises whatever the first failing job raised; ValueError if there is no executor of that
+    name.
+    """
+    execute = find_executor(executor) if isinstance(executor, str) else executor
+    outcomes: dict[int, Outcome] = {}
+    for index, outcome in execute(
+        run_job, jobs, workers=workers, running=lambda job: progress(job, last_step(job.folder))
+    ):
+        if isinstance(outcome, Exception):
+            raise outcome
+        outcomes[index] = outcome
+        progress(jobs[index], jobs[index].steps)
+    return [outcomes[index] for index in range(len(jobs))]
+
+
+def run_job(job: Job) -> Outcome:
+    """Train and evaluate one job in its folder. Errors: `train_run` and `evaluate_run`."""
+    dataset = load_dataset(job.dataset)
+    train_run(job.algorithm, dataset, job.folder, job.options, resume=job.resume, where=job.where)
+    return evaluate_run(
+        job.folder,
+        dataset=dataset,
+        algorithm=job.algorithm,
+        episodes=job.episodes,
+        trust_environment=job.options.trust_environment,
+    )
+
+
+def last_step(folder: Path) -> int:
+    """Return the last logged step of a run, 0 before there is one."""
+    if not (folder / METRICS_FILE).is_file():
+        return 0
+    lines = read_metrics(folder)
+    return int(lines[-1]["step"]) if lines else 0
+
+
+def make_jobs(
+    algorithm: str,
+    dataset: Given,
+    folder: PathLike,
+    *,
+    seeds: Sequence[int],
+    steps: int | None = None,
+    episodes: int,
+    evaluations: int = 5,
+    trust_environment: bool = False,
+    resume: bool = False,
+) -> list[Job]:
+    """Return one job for each seed; `steps` defaults to the recipe's.
+
+    Raises ValueError if there is no such algorithm, or a seed is named twice; NotFoundError if the dataset names no
+    environment to score in, or neither a recipe nor a baseline says how many steps to take; SimulatorError if
+    the environment needs consent, or cannot be made; FileExistsError if one of the folders already holds a
+    run, and `resume` is not set.
+    """
+    dataset = load_dataset(dataset)
+    if len({*seeds}) != len(seeds):
+        raise ValueError(f"a seed is named twice in {list(seeds)}; each counts once.")
+    if steps is None:
+        steps = steps_to_reproduce(algorithm, dataset.name, len(seeds))
+    scoring_protocol(dataset, episodes, trust_environment=trust_environment)  # before any training
+    jobs = [
+        Job(
+            algorithm=algorithm,
+            dataset=dataset.folder,
+            folder=run_folder(folder, algorithm, dataset, seed),
+            options=TrainOptions(
+                seed=seed,
+                steps=steps,
+                evaluations=evaluations,
+                curve_episodes=min(CURVE_EPISODES, episodes),
+                trust_environment=trust_environment,
+            ),
+            episodes=episodes,
+            resume=resume,
+        )
+        for seed in seeds
+    ]
+    for job in jobs:
+        if job.folder.exists() and not resume:
+            raise FileExistsError(
+                f"{job.folder} exists already; continue from it with --resume (resume=True in "
+                "Python), move it away, or choose another folder with --out."
+            )
+    return jobs
+
+
+def steps_to_reproduce(algorithm: str, name: str, seeds: int) -> int:
+    """Return the number of steps of the recipe, or of the baseline if there is no recipe."""
+    make_config(algorithm, {})
+    recipe, baseline = recipe_for(algorithm, name), read_baseline(algorithm, name)
+    if (algorithm, name) in RECIPES:
+        return recipe.steps
+    if baseline is not None:
+        return baseline.steps
+    raise NotFoundError(
+        f"orlog has neither a recipe nor a baseline of {algorithm} on {name}, so there is nothing "
+        f"to compare with, and training would take the published {seeds} x {recipe.steps:,} steps; "
+        "to train anyway, choose the number of steps with --steps (steps= in Python)."
+    )

@@ -1,0 +1,256 @@
+"""Arrays that the user names: every way to say what an episode is, against a plain reading of the same arrays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+
+import orlog
+from orlog.datasets.formats import arrays
+from orlog.datasets.formats._shared.episodes import Options
+from orlog.errors import SchemaError
+from tests.command_line import orlog as run
+from tests.datasets.formats.reading import read_files
+
+LENGTHS = [3, 1, 5, 12]
+MAPPED = {
+    "observation/state": "obs/state",
+    "observation/image": "obs/image",
+    "action": "actions",
+    "reward": "r",
+    "infos/speed": "speed",
+}
+Body = dict[str, np.ndarray]
+
+
+def episode(rows: int, seed: int, *, with_final: bool = False) -> Body:
+    rng = np.random.default_rng(seed)
+    return {
+        "obs/state": rng.normal(size=(rows + with_final, 4)).astype("f4"),
+        "obs/image": rng.integers(0, 255, (rows + with_final, 2, 3, 3)).astype("u1"),
+        "actions": rng.normal(size=(rows, 2)),
+        "r": rng.normal(size=rows).astype("f4"),
+        "speed": rng.normal(size=rows),
+        "done": (np.arange(rows) == rows - 1) & (seed % 2 == 0),
+    }
+
+
+def write_npz(path: Path, **body: Any) -> None:
+    np.savez(path, **body)
+
+
+def episodes(lengths: Sequence[int], **how: Any) -> list[Body]:
+    return [episode(rows, number, **how) for number, rows in enumerate(lengths)]
+
+
+def joined(bodies: Sequence[Body]) -> Body:
+    return {name: np.concatenate([one[name] for one in bodies]) for name in bodies[0]}
+
+
+def write_hdf5(path: Path, body: Mapping[str, np.ndarray], group: str = "") -> None:
+    with h5py.File(path, "a") as file:
+        for name, values in body.items():
+            file[f"{group}/{name}" if group else name] = values
+
+
+def write_groups(path: Path, lengths: Sequence[int], **how: Any) -> list[Body]:
+    """Write a group an episode, whose order as text is not that of their numbers."""
+    bodies = episodes(lengths, **how)
+    for number, body in enumerate(bodies):
+        write_hdf5(path, body, f"data/demo_{7 * number}")
+    return bodies
+
+
+def write_rows(path: Path, lengths: Sequence[int], **more: np.ndarray) -> list[Body]:
+    """Write all rows one after the other, and where episodes end."""
+    bodies = episodes(lengths)
+    body = {**joined(bodies), "ends": np.cumsum(lengths), **more}
+    if path.suffix == ".npz":
+        write_npz(path, **body)
+    else:
+        write_hdf5(path, body)
+    return bodies
+
+
+def groups(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    return [folder / "a.h5"], "demo_*", write_groups(folder / "a.h5", LENGTHS)
+
+
+def groups_with_final(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    bodies = write_groups(folder / "a.h5", LENGTHS, with_final=True)
+    return [folder / "a.h5"], "data/demo_*", bodies
+
+
+def files(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    bodies = episodes(LENGTHS)
+    for number, body in enumerate(bodies):
+        write_hdf5(folder / f"run_{5 * number}.hdf5", body)
+    return [*folder.glob("*.hdf5")], "file", bodies
+
+
+def folder_of_files(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    (folder / "runs").mkdir()
+    bodies = episodes(LENGTHS, with_final=True)
+    for number, body in enumerate(bodies):
+        write_npz(folder / "runs" / f"{5 * number}.npz", **body)
+    return [folder / "runs"], "file", bodies
+
+
+def ends(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    return [folder / "a.npz"], "ends", write_rows(folder / "a.npz", LENGTHS)
+
+
+def numbers(folder: Path) -> tuple[list[Path], str, list[Body]]:
+    ids = np.repeat([4, 2, 9, 7], LENGTHS)
+    return [folder / "a.h5"], "id", write_rows(folder / "a.h5", LENGTHS, id=ids)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 200, 2**22])
+@pytest.mark.parametrize("with_flags", [False, True])
+@pytest.mark.parametrize(
+    "write", [groups, groups_with_final, files, folder_of_files, ends, numbers]
+)
+def test_episodes_are_those_of_a_plain_reading(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path], tuple[list[Path], str, list[Body]]],
+    with_flags: bool,
+    block_bytes: int,
+) -> None:
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", block_bytes)
+    given, what, bodies = write(tmp_path)
+    options = Options(
+        columns={**MAPPED, **({"terminated": "done"} if with_flags else {})}, episode=what
+    )
+    dataset, found = read_files(arrays.FORMAT, given, tmp_path / "store", options)
+    expected = []
+    for body in bodies:
+        rows, ended = len(body["actions"]), with_flags and bool(body["done"][-1])
+        has_final = len(body["obs/state"]) > rows
+        keeps_last = ended or has_final
+        steps = rows if keeps_last else rows - 1
+        if steps:
+            expected.append((body, steps, ended, ended and not has_final))
+    assert len(dataset) == len(expected)
+    for one, (body, steps, ended, is_missing) in zip(dataset, expected, strict=True):
+        for part in ("state", "image"):
+            values = body[f"obs/{part}"]
+            final = np.zeros_like(values[:1]) if is_missing else values[steps : steps + 1]
+            np.testing.assert_array_equal(
+                one.observations[part], np.concatenate((values[:steps], final))
+            )
+            assert one.observations[part].dtype == values.dtype
+        np.testing.assert_array_equal(one.actions, body["actions"][:steps])
+        np.testing.assert_array_equal(one.rewards, body["r"][:steps])
+        np.testing.assert_array_equal(one.infos["speed"], body["speed"][:steps])
+        assert (one.terminations[-1], one.truncations[-1]) == (ended, not ended)
+    said = " ".join(found.doubts)
+    assert ("Nothing says how episodes ended" in said) != with_flags
+    assert ("done" in said) != with_flags  # left out, not named
+
+
+def test_flags_alone_end_episodes(tmp_path: Path) -> None:
+    bodies = write_rows(tmp_path / "a.npz", LENGTHS, end=np.isin(np.arange(21), [2, 3, 8, 20]))
+    options = Options(
+        columns={"observation": "obs/state", "action": "actions", "terminated": "end"}
+    )
+    dataset, found = read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
+    assert [len(one) for one in dataset] == LENGTHS
+    assert found.terminated == len(LENGTHS)
+    np.testing.assert_array_equal(dataset[2].actions, bodies[2]["actions"])
+    options = Options(columns={"observation": "obs/state", "action": "actions"})
+    with pytest.raises(SchemaError, match="nothing says what an episode is"):
+        read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "other", options)
+
+
+def test_a_horizon_says_which_episodes_were_cut_off(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.npz", LENGTHS)
+    options = Options(
+        columns={"observation": "obs/state", "action": "actions"}, episode="ends", horizon=5
+    )
+    with pytest.raises(SchemaError, match="an episode has 12 steps, more than --horizon 5"):
+        read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
+    shutil.rmtree(tmp_path / "store", ignore_errors=True)
+    write_rows(tmp_path / "b.npz", LENGTHS[:3])
+    dataset, _ = read_files(arrays.FORMAT, tmp_path / "b.npz", tmp_path / "store", options)
+    assert [(len(one), one.terminations[-1]) for one in dataset] == [
+        (3, True),
+        (1, True),
+        (4, False),  # five rows, of which the last one gave the final observation
+    ]
+
+
+def test_several_arrays_make_one_observation_and_integers_discrete_actions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    body = {"q": rng.normal(size=(9, 2)), "v": rng.normal(size=9).astype("f4")}
+    write_npz(tmp_path / "a.npz", **body, actions=np.arange(9)[:, None] % 3 + 1)
+    options = Options(columns={"observation": "q,v", "action": "actions"}, episode="file")
+    dataset, _ = read_files(arrays.FORMAT, tmp_path / "a.npz", tmp_path / "store", options)
+    expected = np.concatenate((body["q"], body["v"][:, None]), 1)
+    np.testing.assert_array_equal(dataset[0].observations, expected)
+    assert dataset.action_space == gymnasium.spaces.Discrete(3, start=1)
+    np.testing.assert_array_equal(dataset[0].actions, np.arange(8) % 3 + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"episode": "demos_*"}, "--episode demos_.*no group and no array has such a name"),
+        ({}, {"episode": ""}, "there is no column 'obs/state'"),
+        ({}, {"columns": {"action": "actions"}}, "--map observation=COLUMNS"),
+        ({}, {"columns": {**MAPPED, "action": "b"}}, "there is no column 'b'"),
+        ({"actions": np.zeros((3, 2))}, {}, "demo_7, obs/state: expected 3 rows, found 5"),
+        ({"actions": np.zeros((5, 3))}, {}, r"demo_7: action has rows of float64 \(3,\), and .*demo_0 of"),
+        ({"actions": None}, {}, "demo_7: has no array 'actions', and .*demo_0 has"),
+        ({"actions": np.array(["up"] * 5, "S2")}, {}, "demo_7, actions: expected numbers"),
+        ({"obs/state": np.zeros((6, 4), "f4"), "obs/image": np.zeros((6, 2, 3, 3), "u1")}, {},
+         "demo_7: has a final observation, unlike .*demo_0"),
+        ({"done": np.array([0, 1, 0, 0, 1])}, {"columns": {**MAPPED, "terminated": "done"}},
+         "terminated is 1.0 at row 4, and the episode goes on"),
+        ({"done": np.array([0, 0, 0, 0, np.nan])}, {"columns": {**MAPPED, "terminated": "done"}},
+         "terminated"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    first, second = episodes([3, 5])
+    write_hdf5(tmp_path / "a.h5", first, "data/demo_0")
+    second = {name: one for name, one in {**second, **change}.items() if one is not None}
+    write_hdf5(tmp_path / "a.h5", second, "data/demo_7")
+    asked = Options(**{"columns": MAPPED, "episode": "demo_*", **options})
+    with pytest.raises(SchemaError, match=message):
+        read_files(arrays.FORMAT, tmp_path / "a.h5", tmp_path / "store", asked)
+
+
+@pytest.mark.parametrize("more", [{}, {"episode": np.repeat([3, 4], [3, 5])}])
+def test_rows_of_unknown_files_are_shown_with_what_may_end_episodes(
+    tmp_path: Path, more: dict[str, np.ndarray]
+) -> None:
+    write_rows(tmp_path / "a.h5", [3, 5], **more)
+    found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
+    told = " ".join(found.stderr.split())
+    assert f"--episode {'episode' if more else 'ends'} --map observation=obs/state" in told
+
+
+def test_an_unknown_file_is_shown_with_a_line_that_reads_it(tmp_path: Path) -> None:
+    for number, body in enumerate(episodes([3, 5])):
+        named = {"obs": body["obs/state"], "actions": body["actions"], "rewards": body["r"]}
+        write_hdf5(tmp_path / "a.h5", named, f"runs/take{number}")
+    found = run("import", str(tmp_path / "a.h5"), "lab/x-v1")
+    assert found.returncode != 0
+    told = " ".join(found.stderr.split())
+    assert "runs/take0/obs (3, 4) float32" in told
+    words = ["--episode", "runs/take*", "--map", "observation=obs", "--map", "action=actions"]
+    line = " ".join(words).replace("runs/take*", '"runs/take*"')
+    assert f"{line} --map reward=rewards" in told
+    made = run("import", str(tmp_path / "a.h5"), "lab/x-v1", *words, "--map", "reward=rewards")
+    assert made.returncode == 0, made.stderr
+    assert [len(one) for one in orlog.load_dataset("lab/x-v1")] == [2, 4]
