@@ -17,13 +17,13 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 78_000, "tests": 65_600, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 77_850, "tests": 65_550, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
 LONG = {
-    "algos/training/checkpoint.py": 541,
-    "algos/training/train.py": 725,
+    "algos/training/checkpoint.py": 513,
+    "algos/training/train.py": 685,
     "datasets/reading/dataset.py": 560,  # one public class
     "src/orlog/cli/showing.py": 501,
 }
