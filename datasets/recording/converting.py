@@ -51,7 +51,7 @@ def convert_dataset(
         version: Content version. By default 1.0.0 under another name; under the same name, the next
             patch version that is free on this machine.
         execute: Executor that writes the columns, or the HDF5 files, in place of this process; as
-            `find_executor` of `orlog.experiments.reproducing` returns it. The bytes are the same. The dataset and
+            `find_executor` of `orlog.experiments.jobs` returns it. The bytes are the same. The dataset and
             the target must be on a disk that all machines share.
         progress: Called with bytes of rows done and in total.
 

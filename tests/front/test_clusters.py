@@ -28,7 +28,7 @@ import sys
 from ray.cluster_utils import Cluster
 
 import orlog
-from orlog.experiments.reproducing import find_executor
+from orlog.experiments.jobs import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 from orlog.datasets.download.credentials import plain_url, with_query
 
@@ -65,7 +65,7 @@ RAY_ERRORS = """
 from ray.cluster_utils import Cluster
 
 from kills import kill_1
-from orlog.experiments.reproducing import find_executor
+from orlog.experiments.jobs import find_executor
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 execute = find_executor("ray", address=cluster.address)
@@ -91,7 +91,7 @@ SUBMITIT = """
 import sys
 
 from kills import kill_1
-from orlog.experiments.reproducing import find_executor
+from orlog.experiments.jobs import find_executor
 from orlog.experiments.sweeps import plan_sweep, run_sweep
 
 execute = find_executor("slurm", cluster="local")
@@ -115,7 +115,7 @@ for program in ("sbatch", "srun"):
     file.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1")
     file.chmod(0o755)
 os.environ["PATH"] = os.getcwd() + os.pathsep + os.environ["PATH"]
-from orlog.experiments.reproducing import find_executor
+from orlog.experiments.jobs import find_executor
 
 execute = find_executor("slurm", partition="x")
 try:

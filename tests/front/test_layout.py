@@ -4,11 +4,13 @@ import ast
 import functools
 import graphlib
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -244,3 +246,36 @@ def test_opening_a_stored_dataset_imports_nothing_that_builds_or_downloads(
     command = [sys.executable, "-c", code, str(built_mini)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_programs_inside_tests_import_what_is_there() -> None:
+    """No other check reads them: they are strings, and most of them run on the long level only."""
+    missing = set()
+    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        tree = ast.parse(path.read_text("utf-8"))
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        for text in texts:
+            if isinstance(text, str) and "orlog" in text and "import " in text:
+                missing |= {f"{path.name}: {name}" for name in _names_not_there(text)}
+    assert not missing, sorted(missing)
+
+
+def _names_not_there(program: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(textwrap.dedent(program))
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "orlog":
+            for name in node.names:
+                if not _is_there(str(node.module), name.name):
+                    yield f"{node.module}.{name.name}"
+
+
+def _is_there(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name) or bool(
+            importlib.util.find_spec(f"{module}.{name}")
+        )
+    except ModuleNotFoundError:
+        return False
