@@ -21,6 +21,7 @@ from tests.datasets.formats import (
     test_arrays,
     test_d4rl,
     test_imitation,
+    test_layouts,
     test_lerobot,
     test_minari_arrow,
     test_neorl2,
@@ -73,6 +74,7 @@ def _minari(root: Path, data_format: str) -> None:
 
 MAPPED = {"observation/state": "obs/state", "observation/image": "obs/image", "action": "actions"}
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+    ("aloha", lambda root: test_layouts.write_aloha(root / "episodes"), NO_OPTIONS),
     (
         "arrays",
         lambda root: test_arrays.write_groups(root / "a.h5", [3, 5]),
@@ -93,6 +95,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
         NO_OPTIONS,
     ),
+    ("maniskill", lambda root: test_layouts.write_maniskill(root), NO_OPTIONS),
     ("minari", lambda root: _minari(root, "hdf5"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "arrow"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "parquet"), NO_OPTIONS),
@@ -129,6 +132,8 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"),
         test_table.OPTIONS,
     ),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
 )
 
 

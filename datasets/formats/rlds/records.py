@@ -17,6 +17,7 @@ from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,
@@ -28,7 +29,7 @@ from orlog.datasets.formats.rlds.metadata import (
 )
 from orlog.datasets.formats.rlds.tf_examples import read_example
 from orlog.datasets.formats.rlds.tfrecord_files import near_record, open_tfrecord, record_spans
-from orlog.datasets.formats.rlds.values import Column, image_shape, import_pillow, stored_names
+from orlog.datasets.formats.rlds.values import Column, image_shape, stored_names
 from orlog.datasets.formats.rlds.writing import SPLIT
 from orlog.errors import IntegrityError, SchemaError
 from orlog.manifests.columns import can_be_named
@@ -77,7 +78,7 @@ class Features:
             )
         in_steps = self.in_steps()
         if any(leaf.kind == "image" for leaf in in_steps):
-            import_pillow(where)
+            pillow(where)
         # The quickest one to count: numbers are counted by their bytes or their last bits.
         self.counter = min(
             in_steps, key=lambda leaf: (leaf.kind != "numbers", not leaf.size, leaf.size)
