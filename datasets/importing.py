@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from orlog.base.files import absolute_path, hash_file, hash_of_sums, unfinished_folder
 from orlog.datasets.download.foreign import read_listed, reads_folder
-from orlog.datasets.formats._shared.carried_sums import note_table, noted_sums
+from orlog.datasets.formats._containers.carried_sums import note_table, noted_sums
 from orlog.datasets.formats._shared.episodes import Asked, Found, Options
 from orlog.datasets.formats._shared.said_spaces import (
     Bound,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
+from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats.formats import Format
 

@@ -1,6 +1,7 @@
 """The formats of third-party files, each declared in a file of its own: `NAME.py`, or `NAME/format.py` if it is large.
 
-That file has a constant named `FORMAT`, and nothing else has to know about it. `_shared/` has what several use.
+That file has a constant named `FORMAT`, and nothing else has to know about it. `_containers/` reads HDF5, npz, Zarr and
+Arrow, and `_shared/` has what several formats use.
 Listing the formats imports all of these modules, so libraries are imported inside their functions.
 
 A format of one's own needs `Format`, `Asked`, `Opened` and `Steps` from here (docs/your-own-format.md).
@@ -20,11 +21,11 @@ from typing import Any
 import msgspec
 
 import orlog.datasets.formats
+from orlog.datasets.formats._containers.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.episodes import Asked as Asked
 from orlog.datasets.formats._shared.episodes import Found, write_episodes
 from orlog.datasets.formats._shared.episodes import Opened as Opened
 from orlog.datasets.formats._shared.episodes import Steps as Steps
-from orlog.datasets.formats._shared.hdf5_files import has_child, is_hdf5, look_inside
 from orlog.datasets.formats._shared.said_spaces import SaidSpaces, of_benchmark
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recording.finishing import make_manifest

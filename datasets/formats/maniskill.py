@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orlog.datasets.formats._containers.hdf5_files import is_hdf5, look_inside, names_in
+from orlog.datasets.formats._containers.json_documents import read_json_object
 from orlog.datasets.formats._shared.episodes import Asked, Opened
-from orlog.datasets.formats._shared.hdf5_files import is_hdf5, look_inside, names_in
-from orlog.datasets.formats._shared.json_documents import read_json_object
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
 from orlog.datasets.formats._shared.places import Place, find_places
 from orlog.datasets.formats.formats import Format

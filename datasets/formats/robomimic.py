@@ -31,12 +31,7 @@ from gymnasium import spaces
 
 from orlog.datasets.columns.episode import Episode
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
-from orlog.datasets.formats._shared.flags import flags_of
-from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.flat_writing import file_stem
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     attribute,
     check_stored,
     child,
@@ -49,6 +44,11 @@ from orlog.datasets.formats._shared.hdf5_files import (
     reading,
     write_checked,
 )
+from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flat_rows import unbounded_space
+from orlog.datasets.formats._shared.flat_writing import file_stem
 from orlog.datasets.formats._shared.row_bytes import rows_differ
 from orlog.datasets.formats.formats import Format
 from orlog.datasets.reading.dataset import Dataset

@@ -29,7 +29,7 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,

@@ -14,8 +14,8 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from orlog.datasets.formats._containers.zarr_arrays import is_zarr, names_in_zarr
 from orlog.datasets.formats._shared.mapped_arrays import Known, open_known
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr, names_in_zarr
 from orlog.datasets.formats.formats import Format
 
 ENDS = "meta/episode_ends"

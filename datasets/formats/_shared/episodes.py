@@ -21,7 +21,7 @@ import numpy as np
 
 from orlog.datasets.columns.episode import Columns
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.carried_sums import CarriedSums
+from orlog.datasets.formats._containers.carried_sums import CarriedSums
 from orlog.datasets.recording.episodes import EpisodeWriter
 from orlog.datasets.store.container import WrittenPart
 from orlog.errors import SchemaError

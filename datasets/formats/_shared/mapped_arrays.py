@@ -22,12 +22,12 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.npz_files import NpzColumn
+from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
-from orlog.datasets.formats._shared.npz_files import NpzColumn
-from orlog.datasets.formats._shared.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.places import FILE, Place, find_places
 from orlog.datasets.formats._shared.roles import Layout, base_role, matching
 from orlog.errors import SchemaError

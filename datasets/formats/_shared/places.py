@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from orlog.datasets.formats._shared.episodes import Asked
-from orlog.datasets.formats._shared.hdf5_files import (
+from orlog.datasets.formats._containers.hdf5_files import (
     datasets_in,
     is_hdf5,
     numbers,
     open_hdf5,
     reading,
 )
-from orlog.datasets.formats._shared.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.npz_files import is_npz, open_npz, reading_npz
+from orlog.datasets.formats._containers.zarr_arrays import is_zarr, open_zarr, reading_zarr
+from orlog.datasets.formats._shared.episodes import Asked
 from orlog.datasets.formats._shared.roles import by_numbers
-from orlog.datasets.formats._shared.zarr_arrays import is_zarr, open_zarr, reading_zarr
 from orlog.errors import SchemaError
 from orlog.manifests.names import did_you_mean
 

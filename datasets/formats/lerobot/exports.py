@@ -24,7 +24,7 @@ import numpy as np
 from orlog.datasets.columns.restored_values import unflatten
 from orlog.datasets.columns.schema import Kind, Schema
 from orlog.datasets.columns.stored_spaces import space_columns
-from orlog.datasets.formats._shared.arrow_files import array_of, reading_arrow
+from orlog.datasets.formats._containers.arrow_files import array_of, reading_arrow
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Steps
 from orlog.datasets.formats.lerobot.image_tables import decoded_images

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     reading_arrow,

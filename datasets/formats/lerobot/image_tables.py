@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.pictures import opened_picture, picture_size, pillow
+from orlog.datasets.formats._containers.pictures import opened_picture, picture_size, pillow
 from orlog.errors import SchemaError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from orlog.datasets.formats._shared.pictures import JPEG_START, opened_picture
+from orlog.datasets.formats._containers.pictures import JPEG_START, opened_picture
 from orlog.errors import SchemaError
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from gymnasium import spaces
 
 from orlog.datasets.columns.schema import Schema
+from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
-from orlog.datasets.formats._shared.pictures import pillow
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
     INFO_FILE,

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orlog.datasets.formats._shared.pictures import opened_picture, picture_size
+from orlog.datasets.formats._containers.pictures import opened_picture, picture_size
 from orlog.datasets.formats.rlds.metadata import LARGEST_VALUE, STEPS, Leaf
 from orlog.datasets.formats.rlds.tf_examples import READ_AT_ONCE, Feature, Values
 from orlog.errors import IntegrityError, SchemaError

@@ -17,7 +17,8 @@ import pytest
 from PIL import Image
 
 from orlog.datasets.formats import aloha, maniskill, zarr
-from orlog.datasets.formats._shared import mapped_arrays, zarr_arrays
+from orlog.datasets.formats._containers import zarr_arrays
+from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.datasets.formats.formats import choose_format
 from orlog.datasets.reading.dataset import Dataset

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orlog.datasets.formats._shared.carried_sums import note_array
+from orlog.datasets.formats._containers.carried_sums import note_array
 from orlog.datasets.store.hdf5 import import_h5py
 from orlog.errors import IntegrityError, OrlogError, SchemaError
 
