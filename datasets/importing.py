@@ -45,6 +45,7 @@ def import_dataset(
     sort: bool = False,
     task: str = "",
     no_video: bool = False,
+    rate: float | None = None,
     like: str = "",
     environment: EnvironmentLike | None = None,
     action_low: Bound = None,
@@ -84,6 +85,7 @@ def import_dataset(
         sort: For tables: put rows in the order of episodes and steps, where they are in none.
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.
+        rate: Rows a second, for recordings of robots, whose messages have times.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         environment: Environment that the data are of, with its spaces and time limit: its id, such as
@@ -134,6 +136,7 @@ def import_dataset(
         sort=sort,
         task=task,
         no_video=no_video,
+        rate=rate,
     )
     if like and environment is not None:
         raise ValueError(

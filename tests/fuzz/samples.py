@@ -19,6 +19,7 @@ from orlog.datasets.formats.formats import formats
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_arrays,
+    test_bags,
     test_d4rl,
     test_imitation,
     test_layouts,
@@ -84,6 +85,16 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         "arrays",
         lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]),
         Options(columns=MAPPED, episode="ends"),
+    ),
+    (
+        "bags",
+        lambda root: test_bags.write_mcap(root / "drives" / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
+    ),
+    (
+        "bags",
+        lambda root: test_bags.write_ros1(root / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
     ),
     ("d4rl", _d4rl, NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),

@@ -43,6 +43,7 @@ class Options:
         sort: Whether rows may be put in the order of episodes and steps.
         task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
         no_video: Whether to leave out videos.
+        rate: Rows a second, for recordings whose messages have times.
     """
 
     horizon: int | None = None
@@ -53,6 +54,7 @@ class Options:
     sort: bool = False
     task: str = ""
     no_video: bool = False
+    rate: float | None = None
 
     def given(self) -> list[str]:
         """Return the names of those that are not at their default."""

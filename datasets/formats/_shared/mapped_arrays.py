@@ -99,18 +99,24 @@ def open_known(known: Known, asked: Asked) -> Iterator[Opened]:
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
     said = dataclasses.replace(asked.options, columns=known.columns, episode=known.episode)
-    with open_mapped(dataclasses.replace(asked, options=said), known) as opened:
+    with open_mapped(dataclasses.replace(asked, options=said), known.places, known) as opened:
         opened.doubts += known.doubts
         yield opened
 
 
 @contextlib.contextmanager
-def open_mapped(asked: Asked, known: Known | None = None) -> Iterator[Opened]:
+def open_mapped(
+    asked: Asked, places: Places = find_places, known: Known | None = None
+) -> Iterator[Opened]:
     """Read the arrays that the options name.
+
+    Args:
+        asked: The files, and what their arrays mean.
+        places: Finds the arrays.
+        known: The layout, where it is a known one.
 
     Raises SchemaError if arrays are missing, or do not fit together; IntegrityError if one is damaged.
     """
-    places = find_places if known is None else known.places
     seen = _look(asked, places, is_known=known is not None)
     seen.repeats_flags = known is not None and known.repeats_flags
     layout = seen.layout

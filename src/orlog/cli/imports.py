@@ -49,8 +49,8 @@ def import_files(
         typer.Option(
             "--map",
             metavar="NAME=COLUMNS",
-            help="For tables, HDF5 and npz files of any layout: which columns or arrays are the observation, "
-            "action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
+            help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
+            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
     ] = None,
     episode: Annotated[
@@ -82,6 +82,12 @@ def import_files(
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
     ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
+        ),
+    ] = None,
     like: Annotated[
         str,
         typer.Option(
@@ -141,6 +147,7 @@ def import_files(
             sort=sort,
             task=task,
             no_video=no_video,
+            rate=rate,
             like=like,
             environment=environment,
             action_low=_bound("--action-low", action_low),
