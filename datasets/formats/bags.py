@@ -24,7 +24,7 @@ from orlog.datasets.formats._containers.bag_files import Topic, is_bag, open_bag
 from orlog.datasets.formats._containers.ros_messages import leaves_of
 from orlog.datasets.formats._shared.episodes import Asked, Opened
 from orlog.datasets.formats._shared.mapped_arrays import open_mapped
-from orlog.datasets.formats._shared.places import FILE, Place
+from orlog.datasets.formats._shared.places import FILE, Place, files_in
 from orlog.datasets.formats._shared.roles import by_numbers
 from orlog.datasets.formats.formats import Format
 from orlog.errors import OrlogError, SchemaError
@@ -62,7 +62,9 @@ def _each(asked: Asked) -> Asked:
     given = list(zip(asked.files, asked.sources, strict=True))
     if len(given) == 1 and not is_bag(given[0][0]):
         ((folder, source),) = given
-        given = [(one, f"{source}/{one.name}") for one in folder.iterdir() if is_bag(one)]
+        given = files_in(folder, source, is_bag)
+        if not given:
+            raise SchemaError(f"{source}: holds no recording.")
     given.sort(key=lambda one: by_numbers(one[0].name))
     return dataclasses.replace(asked, files=[a for a, _ in given], sources=[b for _, b in given])
 

@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
             for time in range(0, 3 * SECOND, period):
                 body = json.dumps({"position": rng.normal(size=6).tolist()}).encode()
                 writer.add_message(channel, time, body, time)
-        writer.finish()
+        writer.finish()  # type: ignore[no-untyped-call]
     orlog.import_dataset(
         folder / "drive.mcap",
         "lab/drive-v1",

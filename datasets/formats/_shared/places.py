@@ -53,6 +53,18 @@ def holds_arrays(path: Path) -> bool:
     return is_npz(path) or is_hdf5(path) or is_zarr(path)
 
 
+def files_in(folder: Path, source: str, fits: Callable[[Path], bool]) -> list[tuple[Path, str]]:
+    """Return what lies in a folder and fits, and what errors call it.
+
+    Raises SchemaError if a link lies there.
+    """
+    entries = sorted(folder.iterdir())
+    for one in entries:
+        if one.is_symlink():
+            raise SchemaError(f"{source}/{one.name}: a link, which is not followed.")
+    return [(one, f"{source}/{one.name}") for one in entries if fits(one)]
+
+
 def find_places(asked: Asked) -> Iterator[Place]:
     """Yield each place while its file is open; files and groups come in the order of the numbers in their names.
 
@@ -62,8 +74,7 @@ def find_places(asked: Asked) -> Iterator[Place]:
     given = list(zip(asked.files, asked.sources, strict=True))
     if len(given) == 1 and given[0][0].is_dir() and not is_zarr(given[0][0]):
         folder, source = given[0]
-        inside = [one for one in folder.iterdir() if not one.is_symlink() and holds_arrays(one)]
-        given = [(one, f"{source}/{one.name}") for one in inside]
+        given = files_in(folder, source, holds_arrays)
         if not given:
             raise SchemaError(f"{source}: holds no HDF5, no npz and no Zarr.")
     for file, where in sorted(given, key=lambda one: by_numbers(one[0].name)):

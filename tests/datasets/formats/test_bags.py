@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -139,7 +140,7 @@ def write_json(path: Path, **how: Any) -> tuple[Path, list[Message]]:
                 channels[topic], time, json.dumps({"x": pixels.tolist()}).encode(), time
             )
             messages.append((time, topic, kind, one))
-        writer.finish()
+        writer.finish()  # type: ignore[no-untyped-call]
     return path, sorted(messages, key=lambda one: one[0])
 
 
@@ -263,7 +264,7 @@ def test_messages_are_decoded_as_rosbags_does(seed: int, is_ros1: bool, text: st
     def some() -> Any:
         return inner(small=int(rng.integers(-128, 127)), wide=rng.normal(size=2))
 
-    message = outer(
+    message: Any = outer(
         b=bool(rng.integers(2)),
         i8=-3,
         u16=int(rng.integers(2**16)),
@@ -328,9 +329,7 @@ def test_damaged_recordings_are_refused_or_read(
     for number, data in enumerate(damaged(path.read_bytes(), 60)):
         path.write_bytes(data)
         store, options = tmp_path / f"store{number}", Options(columns=MAPPED, rate=10)
-        refuses_or_reads(
-            lambda store=store, options=options: read_files(bags.FORMAT, path, store, options)
-        )  # type: ignore[misc]
+        refuses_or_reads(functools.partial(read_files, bags.FORMAT, path, store, options))
 
 
 def test_the_command_line_takes_the_rate(tmp_path: Path) -> None:
