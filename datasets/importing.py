@@ -46,6 +46,8 @@ def import_dataset(
     task: str = "",
     no_video: bool = False,
     rate: float | None = None,
+    ends: str = "",
+    reward: str = "",
     like: str = "",
     environment: EnvironmentLike | None = None,
     action_low: Bound = None,
@@ -86,6 +88,10 @@ def import_dataset(
         task: Which of several tasks to take the rewards of, or which of several vaults.
         no_video: For LeRobotDatasets: leave out the frames of videos.
         rate: Rows a second, for recordings of robots, whose messages have times.
+        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        reward: Where rewards come from, in place of those of the files: `constant`, `constant=NUMBER`,
+            `success`, or `FILE.py:function`, a function of yours that takes observations, actions and the
+            observations after these, n rows each, and returns n numbers.
         like: Name of a benchmark's dataset, such as `d4rl/hopper-medium-v2`, whose environment,
             bounds of actions, time limit and references hold for these data.
         environment: Environment that the data are of, with its spaces and time limit: its id, such as
@@ -137,6 +143,8 @@ def import_dataset(
         task=task,
         no_video=no_video,
         rate=rate,
+        ends=ends,
+        reward=reward,
     )
     if like and environment is not None:
         raise ValueError(

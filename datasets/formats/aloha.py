@@ -45,4 +45,5 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("", ".hdf5", ".h5"),
+    options=("horizon", "ends"),
 )

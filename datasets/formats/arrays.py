@@ -78,7 +78,7 @@ FORMAT = Format(
     open=open_mapped,
     recognizes=_recognizes,
     extensions=(".hdf5", ".h5", ".npz", ".zarr", ".zip", ""),
-    options=("columns", "episode", "horizon"),
+    options=("columns", "episode", "horizon", "ends"),
     only_mapped=True,
     describe=_describe,
 )

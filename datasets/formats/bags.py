@@ -271,7 +271,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=(".mcap", ".bag", ""),
-    options=("columns", "rate", "horizon"),
+    options=("columns", "rate", "horizon", "ends"),
     only_mapped=True,
     describe=_describe,
 )

@@ -34,4 +34,5 @@ FORMAT = Format(
     open=functools.partial(open_known, KNOWN),
     recognizes=_recognizes,
     extensions=("", ".zarr", ".zip"),
+    options=("horizon", "ends"),
 )

@@ -59,7 +59,7 @@ class EpisodeCutter:
         *,
         metadata: Callable[[int], Mapping[str, Any]] = lambda _episode: {},
         seed: Callable[[int], int | None] = lambda _episode: None,
-        can_just_stop: bool = False,
+        unknown: str = "truncated",
         has_final_rows: bool = False,
     ) -> None:
         """Take what is known of the episodes.
@@ -69,14 +69,15 @@ class EpisodeCutter:
             where: What errors call the files.
             metadata: Gives the values of an episode by its position.
             seed: Gives the seed of its reset.
-            can_just_stop: Whether an episode that no flag ends just stops; else it was cut off.
+            unknown: What becomes of an episode that no flag ends: it was `terminated` by the task, `truncated`,
+                or it just stops (`unknown`).
             has_final_rows: Whether an episode whose last two rows both end the task ended at the first
                 of them, and the other one holds its final observation.
         """
         self.left_out = self.missing = self.finals = self.vanished = 0
         self._has_final_rows = has_final_rows
         self._ends, self._where, self._metadata, self._seed = ends, where, metadata, seed
-        self._can_just_stop = can_just_stop
+        self._unknown = unknown
         self._held: Rows = {}
         self._first = 0  # place of the first row that is held
         self._episode = 0
@@ -142,12 +143,15 @@ class EpisodeCutter:
     def _end(self, rows: Rows, start: int, stop: int) -> Steps | None:
         """Return the rest of an episode; None where nothing is left of it."""
         terminated, truncated = (self._flag(rows, one, stop) for one in ("terminated", "truncated"))
+        if not (terminated or truncated):
+            terminated, truncated = (self._unknown == one for one in ("terminated", "truncated"))
         has_next = any(role.split("/")[0] == "next_observation" for role in rows)
         is_final_row = (
             self._has_final_rows
             and terminated
             and not has_next
             and stop - start > 1
+            and "terminated" in rows
             and bool(rows["terminated"][stop - 2])
         )
         self._check_inside(rows, start, stop - 1 - is_final_row)
@@ -172,7 +176,7 @@ class EpisodeCutter:
         how = {
             "ends": True,
             "terminated": terminated,
-            "truncated": truncated or not (terminated or self._can_just_stop),
+            "truncated": truncated,
             "seed": self._seed(self._episode),
             "metadata": {
                 **self._metadata(self._episode),

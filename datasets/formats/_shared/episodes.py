@@ -44,6 +44,9 @@ class Options:
         task: Name of one of several tasks that the files have rewards for, or of one of several vaults.
         no_video: Whether to leave out videos.
         rate: Rows a second, for recordings whose messages have times.
+        ends: How episodes ended of which the files do not say it: `terminated`, `truncated` or `unknown`.
+        reward: Where rewards come from, in place of those of the files (`_shared/said_rewards.py`); all
+            formats use it.
     """
 
     horizon: int | None = None
@@ -55,6 +58,8 @@ class Options:
     task: str = ""
     no_video: bool = False
     rate: float | None = None
+    ends: str = ""
+    reward: str = ""
 
     def given(self) -> list[str]:
         """Return the names of those that are not at their default."""

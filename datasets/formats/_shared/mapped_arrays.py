@@ -26,7 +26,7 @@ from orlog.datasets.formats._containers.npz_files import NpzColumn
 from orlog.datasets.formats._containers.pictures import PictureColumn, begins_a_picture
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
 from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flags import flags_of, unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.places import FILE, Place, find_places
 from orlog.datasets.formats._shared.roles import Layout, base_role, matching
@@ -142,10 +142,7 @@ def open_mapped(
             "cut off by the time limit, and shorter ones to be ended by the task."
         )
     elif not {*FLAGS} & layout.columns.keys():
-        opened.doubts.append(
-            "Nothing says how episodes ended: all were taken to be cut off (--horizon gives the time "
-            "limit, --map terminated=.. a flag)."
-        )
+        opened.doubts.append(unknown_ends(asked.options, "truncated"))
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
     opened.steps = _steps(asked, places, seen, opened)
@@ -248,7 +245,7 @@ def _look_at(place: Place, seen: _Seen, options: Options, first: str) -> None:
             is_first = not seen.rows and start == 0
             seen.lowest = low if is_first else min(seen.lowest, low)
             seen.highest = high if is_first else max(seen.highest, high)
-    if options.horizon is not None and not {*FLAGS} & columns.keys():
+    if options.horizon is not None and not options.ends and not {*FLAGS} & columns.keys():
         longest = max(lengths)
         if longest > options.horizon:
             raise SchemaError(
@@ -335,6 +332,7 @@ def _steps(asked: Asked, places: Places, seen: _Seen, opened: Opened) -> Iterato
     cutter = EpisodeCutter(
         ends_of_lengths(seen.lengths),
         asked.sources[0],
+        unknown=asked.options.ends or "truncated",
         metadata=seen.metadata.__getitem__,
         seed=seen.seeds.__getitem__,
     )

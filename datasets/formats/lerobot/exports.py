@@ -175,7 +175,7 @@ class KeptRows:
     def cutter(self, episodes: Episodes) -> EpisodeCutter:
         """Return what cuts the rows of all files, which come next, into episodes."""
         self._lengths, self._details = np.array(episodes.lengths), self._read_details()
-        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, can_just_stop=True)
+        return EpisodeCutter(ends_of_lengths(episodes.lengths), self._where, unknown="unknown")
 
     def doubts(self) -> list[str]:
         """Return nothing: all is known."""

@@ -34,7 +34,7 @@ from orlog.datasets.formats._containers.arrow_files import (
     table_batches,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, Rows, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
 from orlog.datasets.formats._shared.flags import flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.formats import Format
@@ -79,9 +79,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         info["features"] = version1.find_features(root, files, asked.options.no_video, where)
     kept = read_kept(root, where) if version == "v3.0" else None
     features = (
-        _Features(info, asked.options.no_video, where)
-        if kept is None
-        else KeptRows(kept, root, where)
+        _Features(info, asked.options, where) if kept is None else KeptRows(kept, root, where)
     )
     if is_first:
         episodes = version1.read_episodes(root, list(features.videos), where)
@@ -114,7 +112,7 @@ class _Features:
         schema: Spaces.
     """
 
-    def __init__(self, info: dict[str, Any], no_video: bool, where: str) -> None:
+    def __init__(self, info: dict[str, Any], options: Options, where: str) -> None:
         """Read the features.
 
         Raises SchemaError if they are not those of LeRobot, or have no action or observation.
@@ -124,7 +122,7 @@ class _Features:
             isinstance(one, dict) for one in features.values()
         ):
             raise SchemaError(f"{where}: info.json has no features.")
-        self.where = where
+        self.where, self._unknown = where, options.ends or "truncated"
         self.roles: dict[str, str] = {}
         self.images: dict[str, tuple[int, ...]] = {}
         self.videos: dict[str, tuple[int, ...]] = {}
@@ -138,7 +136,7 @@ class _Features:
             self._row_bytes += 8 * math.prod(shape) + 8
             if name in COUNTERS and name != "timestamp":
                 continue
-            if kind == "video" and no_video:
+            if kind == "video" and options.no_video:
                 self._left_out.append(name)
                 continue
             if kind in ("image", "video"):
@@ -204,6 +202,7 @@ class _Features:
             self.where,
             metadata=lambda episode: {} if tasks is None else {"task": tasks[episode]},
             has_final_rows=True,
+            unknown=self._unknown,
         )
 
     def finished(self, piece: Steps) -> Steps:
@@ -372,7 +371,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("no_video",),
+    options=("no_video", "ends"),
     write=write_lerobot,
     losses=lerobot_losses,
     check=check_pyarrow,

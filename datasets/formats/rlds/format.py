@@ -66,6 +66,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
     own = read_own(folder, where)
     looks = look_at_all(info, features, where)
     plan = Plan(looks, info, features)
+    plan.end_unknown(asked.options.ends)
     opened = Opened(
         schema=features.schema(own),
         environment=None if own is None else own.environment,
@@ -259,6 +260,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
+    options=("ends",),
     write=_write,
     losses=tfds_losses,
 )

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from orlog.datasets.columns.schema import Schema
 from orlog.datasets.formats._containers.pictures import pillow
 from orlog.datasets.formats._shared.episode_cutter import MISSING
-from orlog.datasets.formats._shared.flags import flags_of
+from orlog.datasets.formats._shared.flags import HOW, flags_of
 from orlog.datasets.formats._shared.flat_rows import unbounded_space
 from orlog.datasets.formats.rlds.metadata import (
     FEATURES_FILE,
@@ -394,6 +394,17 @@ class Plan:
         self.truncated = looks["ends"] & ~terminal & ("is_terminal" in features.flags)
         self.doubts: list[str] = []
         self._tell(looks, keeps_last, has_wrong_final, features)
+
+    def end_unknown(self, how: str) -> None:
+        """End the episodes of which nothing says how they ended as the user says, if at all."""
+        unknown = ~(self.terminated | self.truncated)
+        if how and unknown.any():
+            self.terminated = self.terminated | (unknown & (how == "terminated"))
+            self.truncated = self.truncated | (unknown & (how == "truncated"))
+            self.doubts.append(
+                f"Of {int(unknown.sum()):,} episodes nothing says how they ended: taken to be {HOW[how]}, as "
+                "--ends says."
+            )
 
     def _tell(
         self, looks: np.ndarray, keeps_last: bool, has_wrong_final: bool, features: Features

@@ -88,6 +88,21 @@ def import_files(
             min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
         ),
     ] = None,
+    ends: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="How episodes ended where the files do not say it: terminated, truncated or unknown.",
+        ),
+    ] = "",
+    reward: Annotated[
+        str,
+        typer.Option(
+            metavar="FROM",
+            help="Rewards in place of those of the files: constant, constant=NUMBER, success, or "
+            "FILE.py:function.",
+        ),
+    ] = "",
     like: Annotated[
         str,
         typer.Option(
@@ -148,6 +163,8 @@ def import_files(
             task=task,
             no_video=no_video,
             rate=rate,
+            ends=ends,
+            reward=reward,
             like=like,
             environment=environment,
             action_low=_bound("--action-low", action_low),
