@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Mapping
 
 from orlog.datasets.formats._shared.episodes import Options
 from orlog.errors import SchemaError
@@ -62,10 +63,7 @@ class Layout:
         stars = [role for role in options.columns if role.endswith("/*")]
         for role, patterns in options.columns.items():
             if not _is_role(role):
-                raise SchemaError(
-                    f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
-                    f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
-                )
+                raise SchemaError(_about_role(role, where))
             if role not in stars:
                 self.columns[role] = _matching(patterns, names, where, role)
         for role in stars:
@@ -128,6 +126,32 @@ class Layout:
                     part = name.removeprefix(start).replace("/", ".")
                     found[f"{role.removesuffix('*')}{part}"] = [name]
         return found
+
+
+def said_roles(columns: Mapping[str, str], names: list[str], where: str) -> dict[str, str]:
+    """Return the roles of columns that `--map` names, for formats in which each column has one of its own.
+
+    Raises SchemaError if a role is not known, or means no column or several.
+    """
+    found = {}
+    for role, patterns in columns.items():
+        if not _is_role(role):
+            raise SchemaError(_about_role(role, where))
+        fitting = _matching(patterns, names, where, role)
+        if len(fitting) != 1:
+            raise SchemaError(
+                f"{where}: --map {role}={patterns}: expected one name, found {', '.join(fitting)}; "
+                "observation/NAME=.. makes a part of each."
+            )
+        found[fitting[0]] = role
+    return found
+
+
+def _about_role(role: str, where: str) -> str:
+    return (
+        f"{where}: --map {role}=..: expected {', '.join(ROLES)}, observation/NAME or "
+        f"infos/NAME{did_you_mean(role, ROLES) or '.'}"
+    )
 
 
 def base_role(role: str) -> str:

@@ -62,7 +62,7 @@ def _open(asked: Asked) -> Iterator[Opened]:
         )
     folder = find_version(asked.files[0], where)
     info = read_info(folder, where)
-    features = Features(*read_features(folder, where), where)
+    features = Features(*read_features(folder, where), where, asked.options.columns)
     own = read_own(folder, where)
     looks = look_at_all(info, features, where)
     plan = Plan(looks, info, features)
@@ -260,7 +260,7 @@ FORMAT = Format(
     open=_open,
     recognizes=_recognizes,
     extensions=("",),
-    options=("ends",),
+    options=("columns", "ends"),
     write=_write,
     losses=tfds_losses,
 )
