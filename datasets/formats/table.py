@@ -1,4 +1,4 @@
-"""Reads logs in CSV and Parquet tables: a row for each step, columns that the user names.
+"""Reads logs in tables, CSV, Parquet and lines of JSON: a row for each step, columns that the user names.
 
     orlog import logs.parquet lab/robot-v3 --map observation=obs_* --map action=u --map reward=r --episode run
 
@@ -44,7 +44,8 @@ from orlog.datasets.formats.formats import Format
 from orlog.datasets.formats.neorl2 import is_neorl2
 from orlog.errors import SchemaError
 
-ENDINGS = (".csv", ".parquet", ".pq")
+JSON_LINES = (".jsonl", ".ndjson")
+ENDINGS = (".csv", ".parquet", ".pq", *JSON_LINES)
 BLOCK_ROWS = 2**14
 CSV_BLOCK_BYTES = 2**22
 LARGEST_SORTED_BYTES = 2**33
@@ -370,6 +371,11 @@ def _names(file: Path) -> list[str]:
 
 
 def _batches(file: Path, where: str, columns: Sequence[str]) -> Generator[Any, None, None]:
+    if file.suffix.lower() in JSON_LINES:
+        with reading_arrow(where), _opened(file) as reader:
+            for batch in reader:
+                yield batch.select(list(columns))
+        return
     if file.suffix.lower() != ".csv":
         yield from parquet_batches(file, where, columns, BLOCK_ROWS)
         return
@@ -409,6 +415,7 @@ def _opened(
 ) -> Iterator[Any]:
     check_pyarrow()
     import pyarrow.csv
+    import pyarrow.json
     import pyarrow.parquet
 
     if file.suffix.lower() == ".csv":
@@ -417,6 +424,10 @@ def _opened(
             include_columns=columns, column_types=types, strings_can_be_null=False
         )
         with pyarrow.csv.open_csv(file, options, convert_options=convert) as reader:
+            yield reader
+    elif file.suffix.lower() in JSON_LINES:
+        how = pyarrow.json.ReadOptions(block_size=CSV_BLOCK_BYTES)
+        with pyarrow.json.open_json(file, how) as reader:
             yield reader
     else:
         with pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as reader:

@@ -96,8 +96,11 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_bags.write_ros1(root / "drive"),
         Options(columns=test_bags.MAPPED, rate=20),
     ),
+    ("calvin", lambda root: test_layouts.write_calvin(root / "training"), NO_OPTIONS),
     ("d4rl", _d4rl, NO_OPTIONS),
+    ("dqn_replay", lambda root: test_layouts.write_dqn_replay(root / "logs"), NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
+    ("episode_npz", lambda root: test_layouts.write_episode_npz(root / "buffer"), NO_OPTIONS),
     ("imitation", lambda root: test_imitation.write(root / "demos"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm"), NO_OPTIONS),
     ("lerobot", lambda root: test_lerobot.write(root / "arm", "v2.1"), NO_OPTIONS),
@@ -132,10 +135,16 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
     ),
     ("ogmarl", lambda root: test_ogmarl.write(root / "Good", test_ogmarl.arrays()), NO_OPTIONS),
     ("rlds", lambda root: test_rlds.write(root / "arm", test_rlds.SAMPLE), NO_OPTIONS),
+    ("rllib", lambda root: test_layouts.write_rllib(root / "output.json"), NO_OPTIONS),
     ("robomimic", lambda root: test_robomimic.write(root / "a.hdf5"), NO_OPTIONS),
     (
         "table",
         lambda root: test_table.write(test_table.logs([3, 4]), root / "a.csv"),
+        test_table.OPTIONS,
+    ),
+    (
+        "table",
+        lambda root: test_table.write(test_table.logs([3, 4]), root / "a.jsonl"),
         test_table.OPTIONS,
     ),
     (

@@ -178,7 +178,11 @@ def _look(asked: Asked, places: Places, *, is_known: bool) -> _Seen:
 
 def _there(columns: Mapping[str, str], names: list[str]) -> dict[str, str]:
     """Return the columns without those that may be missing, and are."""
-    return {role: patterns for role, patterns in columns.items() if matching(patterns, names)}
+    there = {
+        role: ",".join(one for one in patterns.split(",") if matching(one, names))
+        for role, patterns in columns.items()
+    }
+    return {role: patterns for role, patterns in there.items() if patterns}
 
 
 def _columns(place: Place, layout: Layout) -> dict[str, list[Any]]:

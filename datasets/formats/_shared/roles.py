@@ -121,9 +121,10 @@ class Layout:
         found = {}
         for pattern in filter(None, patterns.split(",")):
             start = pattern.partition("*")[0]
+            folder = max(start.rfind("/"), start.rfind(".")) + 1
             for name in _matching(pattern, names, where, role):
                 if name not in used:
-                    part = name.removeprefix(start).replace("/", ".")
+                    part = name[folder:].replace("/", ".")
                     found[f"{role.removesuffix('*')}{part}"] = [name]
         return found
 

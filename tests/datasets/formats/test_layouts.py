@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -14,9 +15,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gymnasium import spaces
 from PIL import Image
 
-from orlog.datasets.formats import aloha, maniskill, zarr
+from orlog.datasets.formats import aloha, calvin, dqn_replay, episode_npz, maniskill, rllib, zarr
 from orlog.datasets.formats._containers import zarr_arrays
 from orlog.datasets.formats._shared import mapped_arrays
 from orlog.datasets.formats._shared.episodes import Options
@@ -390,3 +392,193 @@ def test_options_that_a_known_layout_does_not_use_are_refused(tmp_path: Path) ->
         read_files(
             maniskill.FORMAT, tmp_path / "demos.h5", tmp_path / "store", Options(task="pick")
         )
+
+
+def write_episode_npz(folder: Path, *, kind: str = "exorl") -> list[dict[str, Any]]:
+    """Write a file for each episode as `dm_control`'s recorders do, and return what is in them."""
+    folder.mkdir(parents=True)
+    bodies = []
+    for number, rows in enumerate((5, 4, 7)):
+        rng = np.random.default_rng(number)
+        ended = number == 1
+        body: dict[str, Any] = {
+            "observation": rng.normal(size=(rows + 1, 3)).astype("f4"),
+            "action": rng.normal(size=(rows + 1, 2)).astype("f4"),
+            "reward": rng.normal(size=(rows + 1, 1)).astype("f4"),
+            "discount": np.where(np.arange(rows + 1) == rows, 1.0 - ended, 1)[:, None].astype("f4"),
+            "physics": rng.normal(size=(rows + 1, 4)),
+        }
+        if kind == "dreamer":
+            body["image"] = rng.integers(0, 255, (rows + 1, 4, 4, 3)).astype("u1")
+            body["is_first"] = np.arange(rows + 1) == 0
+            body["is_terminal"] = (np.arange(rows + 1) == rows) & ended
+            del body["physics"]
+        np.savez_compressed(folder / f"episode_{number + 9}_{rows}.npz", **body)
+        bodies.append(body)
+    return bodies
+
+
+@pytest.mark.parametrize("kind", ["exorl", "dreamer"])
+@pytest.mark.parametrize("block_bytes", [50, 2**22])
+def test_episodes_whose_rows_begin_with_a_reset(
+    tmp_path: Path, kind: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_arrays, "BLOCK_BYTES", block_bytes)
+    bodies = write_episode_npz(tmp_path / "episodes", kind=kind)
+    assert choose_format([tmp_path / "episodes"], None, "lab/a-v1") is episode_npz.FORMAT
+    dataset, _ = read_files(episode_npz.FORMAT, tmp_path / "episodes", tmp_path / "store")
+    for number, (one, body) in enumerate(zip(dataset, bodies, strict=True)):
+        if kind == "dreamer":
+            for part in ("observation", "image"):
+                np.testing.assert_array_equal(one.observations[part], body[part])
+        else:
+            np.testing.assert_array_equal(one.observations, body["observation"])
+            np.testing.assert_array_equal(one.infos["physics"], body["physics"][:-1])
+        np.testing.assert_array_equal(one.actions, body["action"][1:])
+        np.testing.assert_array_equal(one.rewards, body["reward"][1:, 0])
+        assert one.terminations[-1] == (number == 1)
+        assert one.truncations[-1] == (number != 1)
+
+
+def write_dqn_replay(folder: Path, *, checkpoints: int = 2) -> list[dict[str, Any]]:
+    """Write logs as Dopamine's replay buffer does, and return what is in them."""
+    folder.mkdir(parents=True)
+    bodies = []
+    for number in range(checkpoints):
+        rng, rows = np.random.default_rng(number), 20
+        body = {
+            "observation": rng.integers(0, 255, (rows, 6, 5)).astype("u1"),
+            "action": rng.integers(0, 4, rows).astype("i4"),
+            "reward": rng.integers(-1, 2, rows).astype("f4"),
+            "terminal": np.isin(np.arange(rows), (4, 11)).astype("u1"),
+        }
+        for name, values in body.items():
+            with gzip.open(folder / f"$store$_{name}_ckpt.{number + 9}.gz", "wb") as file:
+                np.save(file, values)
+        with gzip.open(folder / f"add_count_ckpt.{number + 9}.gz", "wb") as file:
+            np.save(file, np.array(rows))
+        bodies.append(body)
+    return bodies
+
+
+def test_logs_of_dqn(tmp_path: Path) -> None:
+    bodies = write_dqn_replay(tmp_path / "logs")
+    assert choose_format([tmp_path / "logs"], None, "lab/a-v1") is dqn_replay.FORMAT
+    dataset, found = read_files(dqn_replay.FORMAT, tmp_path / "logs", tmp_path / "store")
+    episodes = iter(dataset)
+    for body in bodies:
+        for start, stop in ((0, 5), (5, 12), (12, 20)):
+            one, ended = next(episodes), stop < 20
+            steps = slice(start, stop if ended else stop - 1)
+            np.testing.assert_array_equal(one.observations[:-1], body["observation"][steps])
+            np.testing.assert_array_equal(one.actions, body["action"][steps])
+            np.testing.assert_array_equal(one.rewards, body["reward"][steps])
+            assert one.terminations[-1] == ended
+            assert one.metadata["final_observation_missing"] == ended
+    assert next(episodes, None) is None
+    assert dataset.action_space == spaces.Discrete(4)
+    assert any("add_count" in one for one in found.doubts)
+
+
+def write_calvin(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Write a file for each step, two episodes with a gap between them, and return all rows."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    rows = {
+        "rgb_static": rng.integers(0, 255, (9, 6, 6, 3)).astype("u1"),
+        "robot_obs": rng.normal(size=(9, 15)),
+        "scene_obs": rng.normal(size=(9, 24)),
+        "actions": rng.normal(size=(9, 7)),
+        "rel_actions": rng.normal(size=(9, 7)),
+    }
+    for number in range(9):
+        shift = 100 * (number >= 4)
+        np.savez(
+            folder / f"episode_{number + shift:07d}.npz",
+            **{name: values[number] for name, values in rows.items()},
+        )
+    np.save(folder / "ep_start_end_ids.npy", [[0, 3], [104, 108]])
+    return rows
+
+
+def test_episodes_of_calvin(tmp_path: Path) -> None:
+    rows = write_calvin(tmp_path / "training")
+    assert choose_format([tmp_path / "training"], None, "lab/a-v1") is calvin.FORMAT
+    dataset, _ = read_files(calvin.FORMAT, tmp_path / "training", tmp_path / "store")
+    for one, start, stop in zip(dataset, (0, 4), (4, 9), strict=True):
+        for part in ("rgb_static", "robot_obs", "scene_obs"):
+            np.testing.assert_array_equal(one.observations[part], rows[part][start:stop])
+        np.testing.assert_array_equal(one.actions, rows["rel_actions"][start : stop - 1])
+        np.testing.assert_array_equal(one.infos["actions"], rows["actions"][start : stop - 1])
+    (tmp_path / "training" / "episode_0000002.npz").unlink()
+    with pytest.raises(SchemaError, match=r"episode_0000002.npz is missing"):
+        read_files(calvin.FORMAT, tmp_path / "training", tmp_path / "other")
+
+
+def write_rllib(path: Path, *, kind: str = "new", per_line: int = 4) -> dict[str, npt.NDArray[Any]]:
+    """Write steps of three episodes as RLlib's `JsonWriter` does, and return them."""
+    rng, rows = np.random.default_rng(0), 12
+    number = np.repeat([7, 9, 8], (5, 4, 3))
+    last = np.append(number[1:] != number[:-1], True)
+    body: dict[str, npt.NDArray[Any]] = {
+        "obs": rng.normal(size=(rows, 3)),
+        "actions": rng.integers(0, 3, rows),
+        "rewards": rng.normal(size=rows),
+        "eps_id": number,
+        "new_obs": rng.normal(size=(rows, 3)),
+    }
+    inner = ~last
+    body["new_obs"][inner] = body["obs"][1:][inner[:-1]]
+    if kind == "new":
+        body |= {"terminateds": last & (number != 9), "truncateds": last & (number == 9)}
+        body["action_logp"] = rng.normal(size=rows)
+    else:
+        body |= {"dones": last & (number != 9), "action_prob": rng.uniform(0.1, 1, rows)}
+    with path.open("w") as file:
+        for start in range(0, rows, per_line):
+            batch = {name: one[start : start + per_line].tolist() for name, one in body.items()}
+            file.write(json.dumps({"type": "SampleBatch", **batch, "t": [0] * len(batch["obs"])}))
+            file.write("\n")
+    return body
+
+
+@pytest.mark.parametrize("kind", ["new", "old"])
+@pytest.mark.parametrize("per_line", [1, 4, 12])
+def test_batches_of_rllib(tmp_path: Path, kind: str, per_line: int) -> None:
+    body = write_rllib(tmp_path / "output.json", kind=kind, per_line=per_line)
+    files = [tmp_path / "output.json"]
+    assert choose_format(files, None, "lab/a-v1") is rllib.FORMAT
+    dataset, _ = read_files(rllib.FORMAT, files, tmp_path / "store")
+    for one, start, stop in zip(dataset, (0, 5, 9), (5, 9, 12), strict=True):
+        steps = slice(start, stop)
+        np.testing.assert_array_equal(one.observations[:-1], body["obs"][steps])
+        np.testing.assert_array_equal(one.observations[-1], body["new_obs"][stop - 1])
+        np.testing.assert_array_equal(one.actions, body["actions"][steps])
+        np.testing.assert_array_equal(one.rewards, body["rewards"][steps])
+        said = body["action_logp"] if kind == "new" else np.log(body["action_prob"])
+        np.testing.assert_array_equal(one.infos["action_log_probs"], said[steps])
+        assert one.terminations[-1] == (start != 5)
+        assert one.truncations[-1] == (start == 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "text"),
+    [
+        (
+            '{"obs": "BCJNGGhAA", "actions": [1], "rewards": [0], "eps_id": [1]}',
+            SchemaError,
+            "pickle",
+        ),
+        ('{"obs": [[1]], "actions": [1, 2], "rewards": [0], "eps_id": [1]}', SchemaError, "length"),
+        ('{"obs": [[1]], "actions": [1]}', SchemaError, "expected a batch of RLlib"),
+        ('{"obs": [[1], [1, 2]], "actions": [1', IntegrityError, "no JSON"),
+        ('{"obs": [["x"]], "actions": [1], "rewards": [0], "eps_id": [1]}', SchemaError, "numbers"),
+        ("[" * 100_000, IntegrityError, "no JSON"),
+    ],
+)
+def test_lines_that_are_no_batches_are_refused(
+    tmp_path: Path, line: str, error: type[Exception], text: str
+) -> None:
+    (tmp_path / "output.json").write_text(line)
+    with pytest.raises(error, match=text):
+        read_files(rllib.FORMAT, tmp_path / "output.json", tmp_path / "store")
