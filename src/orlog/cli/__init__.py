@@ -41,8 +41,8 @@ from orlog.cli import (
     versions,
     views,
 )
-from orlog.cli.application import Debug
-from orlog.cli.application import app as app
+from orlog.cli.options import Debug
+from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
 
 # The panels of `orlog --help` and the modules of their commands, in the order shown.
@@ -91,23 +91,21 @@ for _commands in (
         _command.help = _flowing(inspect.getdoc(_command.callback) or "")
 
 
-# What typer raises for a wrong use; its own text would be wrapped in pipes too.
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
-
-
 def main() -> None:
     """Run the command line; known errors become one line and an exit code."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # it takes whatever comes
     try:
         code = app(prog_name="orlog", standalone_mode=False)
-    except _ClickError as error:
-        _fail_usage(error)
     except typer.Abort:
         errors.print("Aborted.")
         sys.exit(130)
     except (OrlogError, ValueError, FloatingPointError, OSError) as error:
         _fail(error)
-    except Exception as error:  # noqa: BLE001 (a defect, printed as Python does)
+    except Exception as error:  # noqa: BLE001 (a wrong use, or a defect, printed as Python does)
+        # Only what typer raises for a wrong use can format its message; what it prints itself would
+        # be wrapped in pipes too.
+        if hasattr(error, "format_message"):
+            _fail_usage(error)
         _fail_with_traceback(error)
     else:
         sys.exit(code)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
-from orlog.cli.application import AsJson, Imports, Name, TrustEnvironment, app
+from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:

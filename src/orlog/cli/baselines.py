@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title, known_as
 from orlog.base.terminal import console, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, app
 
 if TYPE_CHECKING:
     from orlog.normalize.published_scores import Disagreement, PublishedScore

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.base.terminal import console
-from orlog.cli.application import Imports
-from orlog.cli.training import read_setting
+from orlog.cli.options import Imports, Settings, command_group
+from orlog.cli.training import read_settings
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.algos.behaviors.training import LogLine
 
-behavior = typer.Typer(
-    name="behavior",
-    help="Policies that recipes record datasets with.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
+behavior = command_group(
+    "behavior",
+    "Policies that recipes record datasets with.",
+    "orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
 )
 
 
@@ -38,9 +36,7 @@ def train(
     steps: Annotated[int, typer.Option(min=1, help="Steps in the environment.")] = 1_000_000,
     every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the algorithm, as name=value.")
-    ] = None,
+    settings: Settings = None,
     _imports: Imports = None,
 ) -> None:
     """Train policies in an environment, and keep weak, medium and best ones in a file.
@@ -65,7 +61,7 @@ def train(
             steps=steps,
             seed=seed,
             every=every,
-            settings=dict(read_setting(text) for text in settings or []),
+            settings=read_settings(settings),
             progress=show,
             stops=lambda: bool(request.signal),
         )

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from orlog.base.terminal import console, progress_bar
-from orlog.cli.application import CORES, Name, app
-from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
+from orlog.cli.options import CORES, Executing, Name, app, takes_options
 from orlog.errors import VersionExistsError
 
 
 @app.command(epilog="Example: orlog build pointmaze/umaze-v1")
+@takes_options
 def build(
     name: Name,
     workers: Annotated[
@@ -23,9 +23,8 @@ def build(
             show_default="number of cores, or as many as the executor chooses",
         ),
     ] = None,
-    executor: ExecutorName = "processes",
-    address: Address = None,
-    executor_option: ExecutorOptions = None,
+    *,
+    where: Executing,
     replace: Annotated[
         bool, typer.Option("--replace", help="Build again even if it is here.")
     ] = False,
@@ -51,7 +50,7 @@ def build(
     from orlog.manifests.rebuilds import is_rebuild
     from orlog.manifests.shipped import recorded_folder
 
-    execute = cluster_executor(executor, address, executor_option)
+    execute = where.on_cluster()
     with progress_bar("steps") as update:
         folder = build_dataset(
             name,

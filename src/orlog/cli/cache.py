@@ -12,28 +12,17 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, Versions, app, command_group
 from orlog.errors import StorageError
 
 if TYPE_CHECKING:
     from orlog.datasets.home.holdings import CachedVersion
     from orlog.loaders.arrays.pack_cache import CachedPack
 
-cache = typer.Typer(
-    name="cache",
-    help="The datasets on this machine, and the space that they take.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog cache list",
+cache = command_group(
+    "cache", "The datasets on this machine, and the space that they take.", "orlog cache list"
 )
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME[@VERSION]", help="Dataset; without a version, all versions that are here."
-    ),
-]
 
 
 @cache.command("list", epilog="Example: orlog cache list")
@@ -158,7 +147,7 @@ def gc(
 
 
 @cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
-def pin(name: Which) -> None:
+def pin(name: Versions) -> None:
     """Keep versions, whatever options gc is given."""
     from orlog.datasets.home.garbage import own_versions, pin_version
 
@@ -174,7 +163,7 @@ def pin(name: Which) -> None:
 
 
 @cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
-def unpin(name: Which) -> None:
+def unpin(name: Versions) -> None:
     """Let gc remove versions again."""
     from orlog.datasets.home.garbage import own_versions, unpin_version
 
@@ -198,7 +187,7 @@ def path(
 
 @app.command(epilog="Example: orlog delete lab/arm-v1@1.0.0")
 def delete(
-    name: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    name: Versions, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
     """Delete versions from your home, after showing them and whether you could get them again.
 

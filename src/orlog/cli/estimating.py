@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, print_json, printable, progress_bar, table
-from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, TrustEnvironment, app
+from orlog.cli.options import AlgorithmOfRun, AsJson, DatasetOfRun, Imports, TrustEnvironment, app
 
 if TYPE_CHECKING:
     from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy
@@ -26,10 +26,7 @@ def ope(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN..", help="Folders of runs on one dataset.")
     ],
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
-    ] = None,
+    dataset: DatasetOfRun = None,
     on: Annotated[
         str | None,
         typer.Option(

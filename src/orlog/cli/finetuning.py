@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -10,32 +10,42 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console
-from orlog.cli.application import AlgorithmOfRun, Device, Imports, Log, TrustEnvironment, app
-from orlog.cli.training import read_setting, watched_run
+from orlog.cli.options import (
+    AlgorithmOfRun,
+    DatasetOfRun,
+    Device,
+    Imports,
+    Log,
+    TrustEnvironment,
+    app,
+    takes_options,
+)
+from orlog.cli.training import advice_to_evaluate, train_options, watched_run
 
 EVEN = "even"
 
 
-@app.command(epilog="Example: orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
-def finetune(
-    run: Annotated[Path, typer.Argument(help="Folder of the run to go on with.")],
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """What a run that goes on in its environment is asked for."""
+
     steps: Annotated[
         int, typer.Option(min=1, help="Steps in the environment; each is followed by an update.")
-    ],
+    ]
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting that differs from the run's, as name=value."),
-    ] = None,
+    ] = None
     prior: Annotated[
         str,
         typer.Option(
             help="Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and "
             "of the environment has the same chance."
         ),
-    ] = "0.5",
+    ] = "0.5"
     random_steps: Annotated[
         int, typer.Option(min=0, help="Steps with random actions before the first update.")
-    ] = 0,
+    ] = 0
     noise: Annotated[
         float | None,
         typer.Option(
@@ -43,26 +53,31 @@ def finetune(
             help="Deviation of noise on actions, whose bounds count as -1 and 1.",
             show_default="explore as the algorithm does",
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the new run.", show_default="runs/finetune/ALGO/NAME/seed-N"),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the new run's checkpoint.")
-    ] = False,
+    ] = False
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve after the start; 0: none.")
-    ] = 5,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
-    ] = None,
-    algorithm: AlgorithmOfRun = None,
-    device: Device = "cpu",
-    log: Log = "none",
-    trust_environment: TrustEnvironment = False,
-    _imports: Imports = None,
+    ] = 5
+    dataset: DatasetOfRun = None
+    algorithm: AlgorithmOfRun = None
+    device: Device = "cpu"
+    log: Log = "none"
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+
+
+@app.command(epilog="Example: orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
+@takes_options
+def finetune(
+    run: Annotated[Path, typer.Argument(help="Folder of the run to go on with.")],
+    *,
+    given: Finetuning,
 ) -> None:
     """Go on with a trained run in the environment of its dataset, which stays in the batches.
 
@@ -70,47 +85,35 @@ def finetune(
     Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
     continues from there: a simulator's state cannot be saved within one.
     """
-    from orlog.algos.training.commands import import_words, resume_command
+    from orlog.algos.training.commands import resume_command
     from orlog.algos.training.finetuning import find_finetuned, finetune_run
-    from orlog.algos.training.options import TrainOptions
     from orlog.algos.training.runs import read_run
     from orlog.experiments.logs import check_log
 
-    chosen = dict(read_setting(text) for text in settings or [])
-    share = _share(prior)
-    check_log(log)
-    old, data, folder = find_finetuned(run, out, dataset=dataset, algorithm=algorithm)
+    options, share, algorithm = train_options(given), _share(given.prior), given.algorithm
+    check_log(given.log)
+    old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
     with watched_run(
         f"{algorithm_title(old.algorithm)} seed {old.seed}",
         data,
         folder,
-        log,
-        resume=resume,
+        given.log,
+        resume=given.resume,
         again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
     ) as hooks:
         record = finetune_run(
             run,
             folder,
-            TrainOptions(
-                settings=chosen,
-                steps=steps,
-                evaluations=evaluations,
-                trust_environment=trust_environment,
-                device=device,
-                log=log,
-            ),
+            options,
             hooks,
             prior=share,
-            random_steps=random_steps,
-            noise=noise,
-            resume=resume,
+            random_steps=given.random_steps,
+            noise=given.noise,
+            resume=given.resume,
             dataset=data,
             algorithm=algorithm,
         )[1]
-    advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
-    advice += "" if algorithm is None else f" --algorithm {shlex.quote(algorithm)}"
-    advice += " --trust-environment" if trust_environment else ""
-    advice += "".join(f" {shlex.quote(word)}" for word in import_words(record.imports))
+    advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
     console.print(
         f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}",
         soft_wrap=True,

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
-from orlog.cli.application import AsJson, Imports, Name, app
+from orlog.cli.options import (
+    AsJson,
+    Description,
+    Horizon,
+    Imports,
+    License,
+    Name,
+    app,
+    takes_options,
+)
 
 if TYPE_CHECKING:
     from orlog.datasets.formats._shared.episodes import Found
@@ -18,16 +28,11 @@ if TYPE_CHECKING:
 BOUND = "NUMBER[,..]"
 
 
-@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
-def import_files(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
-    ],
-    name: Annotated[
-        str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
-    ],
-    file_format: Annotated[
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Importing:
+    """What files do not say of themselves, under the names that `import_dataset` has for it."""
+
+    format: Annotated[
         str | None,
         typer.Option(
             "--format",
@@ -35,15 +40,8 @@ def import_files(
             help="Format of the files, such as d4rl, or a file of your own that declares one.",
             show_default="what the files look like",
         ),
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="STEPS",
-            help="Steps after which the environment truncates, for files that do not say where.",
-        ),
-    ] = None,
+    ] = None
+    horizon: Horizon = None
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,7 +50,7 @@ def import_files(
             help="For tables, HDF5 and npz files of any layout: which columns or arrays are the observation, "
             "action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
-    ] = None,
+    ] = None
     episode: Annotated[
         str,
         typer.Option(
@@ -60,28 +58,28 @@ def import_files(
             help="What an episode is: for tables the column that tells them apart; for arrays a pattern "
             "of groups such as demo_*, file, or an array of numbers or ends.",
         ),
-    ] = "",
+    ] = ""
     step: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")
-    ] = "",
+    ] = ""
     length: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: an episode's length.")
-    ] = "",
+    ] = ""
     sort: Annotated[
         bool,
         typer.Option("--sort", help="For tables: put rows in the order of episodes and steps."),
-    ] = False,
+    ] = False
     task: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help="The task whose rewards are taken, or the vault that is read, if there are several.",
         ),
-    ] = "",
+    ] = ""
     no_video: Annotated[
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
-    ] = False,
+    ] = False
     like: Annotated[
         str,
         typer.Option(
@@ -89,7 +87,7 @@ def import_files(
             help="A benchmark's dataset whose environment, bounds and references hold, such as "
             "d4rl/hopper-medium-v2.",
         ),
-    ] = "",
+    ] = ""
     environment: Annotated[
         str | None,
         typer.Option(
@@ -97,28 +95,48 @@ def import_files(
             help="The environment that the data are of, with its spaces and time limit, such as "
             "Pendulum-v1 or Pendulum-v1,g=9.81.",
         ),
-    ] = None,
+    ] = None
     action_low: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Lower bound of actions.")
-    ] = None,
+    ] = None
     action_high: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Upper bound of actions.")
-    ] = None,
+    ] = None
     observation_low: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Lower bound of observations.")
-    ] = None,
+    ] = None
     observation_high: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Upper bound of observations.")
-    ] = None,
-    description: Annotated[str, typer.Option(help="What the data are.")] = "",
-    license: Annotated[  # noqa: A002 (the word of the manifest)
-        str, typer.Option(help="SPDX identifier of the data.")
-    ] = "",
+    ] = None
+    description: Description = ""
+    license: License = ""
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),
-    ] = False,
-    _imports: Imports = None,
+    ] = False
+    imports: Imports = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them as `import_dataset` takes them."""
+        given = dataclasses.asdict(self) | {"columns": _columns(self.columns or [])}
+        for bound in ("action_low", "action_high", "observation_low", "observation_high"):
+            given[bound] = _bound(f"--{bound.replace('_', '-')}", given[bound])
+        del given["imports"]  # its modules are imported
+        return given
+
+
+@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
+@takes_options
+def import_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
+    ],
+    name: Annotated[
+        str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
+    ],
+    *,
+    given: Importing,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
@@ -132,31 +150,14 @@ def import_files(
         folder = import_dataset(
             files,
             name,
-            format=file_format,
-            horizon=horizon,
-            columns=_columns(columns or []),
-            episode=episode,
-            step=step,
-            length=length,
-            sort=sort,
-            task=task,
-            no_video=no_video,
-            like=like,
-            environment=environment,
-            action_low=_bound("--action-low", action_low),
-            action_high=_bound("--action-high", action_high),
-            observation_low=_bound("--observation-low", observation_low),
-            observation_high=_bound("--observation-high", observation_high),
-            description=description,
-            license=license,
-            dry_run=dry_run,
+            **given.arguments(),
             progress=update,
             on_wait=lambda: errors.print(
                 "another process is importing it; waiting for it to finish."
             ),
             on_found=_show_found,
         )
-    if dry_run:
+    if given.dry_run:
         console.print("nothing was kept (--dry-run).")
         return
     manifest = read_manifest(folder / MANIFEST_FILE)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, app
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:

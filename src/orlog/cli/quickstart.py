@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.cli.application import CORES, Workers, app
+from orlog.cli.options import CORES, app
 
 
 @app.command(epilog="Example: orlog quickstart")
@@ -19,7 +19,9 @@ def quickstart(
             help="New folder for the runs and the page.", show_default="orlog-quickstart, -2, .."
         ),
     ] = None,
-    workers: Workers = CORES,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+    ] = CORES,
     smoke: Annotated[
         bool,
         typer.Option(

@@ -9,27 +9,23 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, table
-from orlog.cli.application import SignExisting, Trust, check_signing
+from orlog.cli.options import (
+    Description,
+    Horizon,
+    KeyFile,
+    License,
+    Signing,
+    command_group,
+    takes_options,
+)
 from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 
-registries = typer.Typer(
-    name="registry",
-    help="The places that datasets are fetched from, asked in order.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog registry list",
+registries = command_group(
+    "registry", "The places that datasets are fetched from, asked in order.", "orlog registry list"
 )
-keys = typer.Typer(
-    name="key",
-    help="The keys that sign what is published.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog key new lab.pem",
-)
+keys = command_group("key", "The keys that sign what is published.", "orlog key new lab.pem")
 DIGITS = len("ed25519:") + 12
-
-KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
 
 
 @registries.command(
@@ -103,6 +99,7 @@ def remove(name: Annotated[str, typer.Argument(help="Its name on this machine.")
     epilog="Example: orlog registry link s3://our-bucket/datasets lab/hopper-v2@1.0.0 "
     "https://data.example.org/hopper.hdf5 --format d4rl-hdf5 --sha256 .."
 )
+@takes_options
 def link(
     target: Annotated[
         str, typer.Argument(help="The registry to list it in: a folder, or a URL such as s3://..")
@@ -133,34 +130,19 @@ def link(
         str | None, typer.Option(help="MD5, if upstream publishes nothing better.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=0, help="Its size in bytes.")] = None,
-    description: Annotated[str | None, typer.Option(help="What the data are.")] = None,
-    license: Annotated[  # noqa: A002 (the word of the manifest)
-        str | None, typer.Option(help="SPDX identifier of the data.")
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="STEPS",
-            help="Steps after which the environment truncates, for files that do not say where.",
-        ),
-    ] = None,
-    sign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-    ] = None,
-    trust: Trust = None,
-    sign_existing: SignExisting = False,
+    description: Description = "",
+    license: License = "",  # noqa: A002 (the word of the manifest)
+    horizon: Horizon = None,
+    *,
+    signing: Signing,
 ) -> None:
     """List files of others in a registry; they stay where they are, and nothing is fetched yet.
 
     Users download them from there; without --sha256 or --md5 the first download is trusted. A query that may
     open a signed URL is refused: users give it as --mirror of orlog download.
     """
-    import functools
-
     from orlog.datasets.formats.formats import find_format
     from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
-    from orlog.manifests import signatures
 
     find_format(file_format, name)
     if (url is None) == (files is None):
@@ -172,14 +154,17 @@ def link(
         size_bytes=size,
         sha256=sha256,
         md5=md5,
-        description=description,
-        license=license,
+        description=description or None,
+        license=license or None,
         horizon=horizon,
     )
-    signer = None if sign is None else functools.partial(signatures.sign, key_file=sign)
-    check_signing(sign, trust, sign_existing)
     registry = link_foreign_file(
-        target, name, entry, sign=signer, trusted=trust or (), sign_existing=sign_existing
+        target,
+        name,
+        entry,
+        sign=signing.signer(),
+        trusted=signing.trust or (),
+        sign_existing=signing.sign_existing,
     )
     has_all = all(file.has_checksum for file in entry.each)
     note = "" if has_all else "; without a checksum the first download will be trusted"

@@ -9,15 +9,11 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, print_json, printable
-from orlog.cli.application import AsJson
+from orlog.cli.options import AsJson, command_group
 from orlog.manifests.names import counted
 
-reports = typer.Typer(
-    name="report",
-    help="The reports of sweeps (orlog reproduce --suite).",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog report verify runs/report",
+reports = command_group(
+    "report", "The reports of sweeps (orlog reproduce --suite).", "orlog report verify runs/report"
 )
 
 

@@ -11,26 +11,22 @@ from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson
+from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
     from orlog.experiments.run_folders import RunSummary
 
-runs = typer.Typer(
-    name="runs",
-    help="The runs in a folder: how far they are, what they score, and their learning curves.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog runs list",
+runs = command_group(
+    "runs",
+    "The runs in a folder: how far they are, what they score, and their learning curves.",
+    "orlog runs list",
 )
 
 SUCCESS = "success"
 
-Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, at any depth.")]
-
 
 @runs.command("list", epilog="Example: orlog runs list runs/iql")
-def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """List every run with its state, steps, last score, and the settings in which runs differ.
 
     The interval of a score is over the episodes of that run (95 %). Where the environment tells, the
@@ -110,7 +106,7 @@ def show_run(
 
 
 @runs.command("verify", epilog="Example: orlog runs verify runs/iql")
-def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare the files of runs with the digests that they hold. Exit code 3 if something differs.
 
     A checkpoint has a digest of itself and of run.json; an evaluation and a stored result have digests
@@ -143,7 +139,7 @@ def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
 
 
 @runs.command("compare", epilog="Example: orlog runs compare runs/iql")
-def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
 
     Runs that differ in their seeds only stand in one line. Of runs with the same settings and seed, such
@@ -202,7 +198,7 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
 
 @runs.command("plot", epilog="Example: orlog runs plot runs/iql --out curves.png")
 def plot_runs(
-    folder: Folder = Path("runs"),
+    folder: RunFolder = Path("runs"),
     out: Annotated[
         Path, typer.Option(help="The plot: a name that ends in .png, .svg or .pdf.")
     ] = Path("curves.png"),

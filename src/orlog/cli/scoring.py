@@ -12,7 +12,15 @@ from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
-from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, Name, TrustEnvironment, app
+from orlog.cli.options import (
+    AlgorithmOfRun,
+    AsJson,
+    DatasetOfRun,
+    Imports,
+    Name,
+    TrustEnvironment,
+    app,
+)
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
@@ -23,10 +31,7 @@ if TYPE_CHECKING:
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of runs such as its seeds.")],
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
-    ] = None,
+    dataset: DatasetOfRun = None,
     algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,

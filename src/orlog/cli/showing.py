@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console, errors, print_json, progress_bar, table
-from orlog.cli.application import AsJson, Name, app
+from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
 
 if TYPE_CHECKING:

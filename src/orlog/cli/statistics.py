@@ -10,7 +10,7 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, EvaluatedRuns, app
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,19 +19,10 @@ if TYPE_CHECKING:
     from orlog.normalize.sequential import SequentialComparison
     from orlog.scoring.tuning_curves import TuneCurve
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUNS...",
-        help="Folders of evaluated runs, or folders that hold some; files with the JSON of orlog "
-        "evaluate or orlog reproduce. NAME=RUNS names their method.",
-    ),
-]
-
 
 @app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method")
 def compare(
-    runs: Runs,
+    runs: EvaluatedRuns,
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a plot of each statistic there.")
     ] = None,
@@ -251,7 +242,7 @@ def _draw_comparison(
 
 @app.command("tune-curve", epilog="Example: orlog tune-curve runs/sweep --plot tuning.svg")
 def tune_curve(
-    runs: Runs,
+    runs: EvaluatedRuns,
     evaluations: Annotated[
         int, typer.Option(min=1, help="Episodes that the bandit may run.")
     ] = 200,

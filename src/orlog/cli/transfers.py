@@ -10,22 +10,10 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, printable, transfer_bar
-from orlog.cli.application import Name, SignExisting, Trust, app, check_signing
+from orlog.cli.options import Jobs, Mirrors, Name, Rate, Signing, app, takes_options
 
 if TYPE_CHECKING:
     from orlog.datasets.download.mirrors import Limiter
-
-Mirrors = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mirror", metavar="URL", help="Another place to try, before the others. May be repeated."
-    ),
-]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transfer at once.")]
-Rate = Annotated[
-    str | None,
-    typer.Option(metavar="RATE", help="Bytes per second at most: 500k, 20M.", show_default="none"),
-]
 
 
 @app.command(epilog="Example: orlog download lab/arm-v1 --episodes 0:100 --limit-rate 20M")
@@ -109,16 +97,13 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
 
 
 @app.command(epilog="Example: orlog publish lab/arm-v1 s3://our-bucket/datasets --sign lab.key")
+@takes_options
 def publish(
     name: Name,
     target: Annotated[
         str, typer.Argument(help="Registry to publish it to: a folder, or a URL such as s3://..")
     ],
-    sign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-    ] = None,
-    trust: Trust = None,
-    sign_existing: SignExisting = False,
+    signing: Signing,
     no_audit: Annotated[
         bool,
         typer.Option(
@@ -135,25 +120,18 @@ def publish(
     --sign, an index that is there must be signed by that key or one that --trust names. A view is
     stored as a version first: orlog save VIEW NAME@VERSION.
     """
-    import functools
-
     from orlog.datasets.publish.publish import publish_dataset
     from orlog.datasets.reading.finding import stored_folder
 
-    check_signing(sign, trust, sign_existing)
-    signer = None
-    if sign is not None:
-        from orlog.manifests import signatures
-
-        signer = functools.partial(signatures.sign, key_file=sign)
+    signer = signing.signer()
     folder = stored_folder(name)
     with transfer_bar("publish") as bar:
         url = publish_dataset(
             folder,
             target,
             sign=signer,
-            trusted=trust or (),
-            sign_existing=sign_existing,
+            trusted=signing.trust or (),
+            sign_existing=signing.sign_existing,
             audit=not no_audit,
             jobs=jobs,
             progress=bar,

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, printable, progress_bar, progress_bars
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from orlog.base.terminal import console, errors, print_json, table
-from orlog.cli.application import AsJson, app
+from orlog.cli.options import AsJson, app
 from orlog.errors import LockError, NotFoundError
 
 if TYPE_CHECKING:
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from orlog.manifests.diff import EpisodeRange
     from orlog.manifests.lock import LockedDataset
 
+Compared = Annotated[str, typer.Argument(help="Dataset, version or path.")]
 SHOWN = 5  # ranges of episodes that a line of the terminal holds
 
 
 @app.command(epilog="Example: orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
-def diff(
-    before: Annotated[str, typer.Argument(help="Dataset, version or path.")],
-    after: Annotated[str, typer.Argument(help="Dataset, version or path.")],
-    as_json: AsJson = False,
-) -> None:
+def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     """Show which metadata, columns and episodes differ between two datasets or versions."""
     from orlog.datasets.loading import load_dataset
     from orlog.manifests.diff import diff_datasets

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from orlog.base.terminal import console, progress_bar
-from orlog.cli.application import Name, app
-from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, cluster_executor
+from orlog.cli.options import Container, Executing, Name, OptionalDescription, app, takes_options
 from orlog.manifests.names import counted
 
 
@@ -81,10 +80,11 @@ def _slice(text: str) -> slice:
 
 
 @app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
+@takes_options
 def convert(
     name: Name,
     target: Annotated[Path, typer.Argument(help="New folder.")],
-    to: Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")],
+    to: Container,
     named: Annotated[
         str | None,
         typer.Option(
@@ -94,9 +94,8 @@ def convert(
             show_default="the next patch version",
         ),
     ] = None,
-    executor: ExecutorName = "processes",
-    address: Address = None,
-    executor_option: ExecutorOptions = None,
+    *,
+    where: Executing,
 ) -> None:
     """Write a version into a new folder in the other container: same columns, same values.
 
@@ -109,7 +108,7 @@ def convert(
 
     dataset = load_dataset(name)
     wanted = None if named is None else parse_name(named)
-    execute = cluster_executor(executor, address, executor_option)
+    execute = where.on_cluster()
     with progress_bar("bytes") as update:
         folder = convert_dataset(
             dataset,
@@ -132,13 +131,9 @@ def convert(
 def save(
     view: Annotated[str, typer.Argument(help="View or dataset: a path or a name.")],
     name: Annotated[str, typer.Argument(help="Name and version to store it as, NAME@VERSION.")],
-    description: Annotated[
-        str | None, typer.Option(help="What the data are.", show_default="that of its source")
-    ] = None,
+    description: OptionalDescription = None,
     changes: Annotated[str, typer.Option(help="What is new since the previous version.")] = "",
-    container: Annotated[
-        Literal["zarr", "hdf5"], typer.Option(help="Container to write.")
-    ] = "zarr",
+    container: Container = "zarr",
 ) -> None:
     """Store a view as its own dataset, with its lineage."""
     from orlog.datasets.loading import load_dataset
