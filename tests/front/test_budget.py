@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 77_850, "tests": 65_650, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 77_750, "tests": 65_720, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -25,7 +25,6 @@ LONG = {
     "algos/training/checkpoint.py": 513,
     "algos/training/train.py": 685,
     "datasets/reading/dataset.py": 560,  # one public class
-    "src/orlog/cli/showing.py": 501,
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {

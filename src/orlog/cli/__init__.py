@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import errors, printable
+from orlog.base.terminal import tell
 from orlog.cli import (
     auditing,
     baselines,
@@ -97,7 +96,7 @@ def main() -> None:
     try:
         code = app(prog_name="orlog", standalone_mode=False)
     except typer.Abort:
-        errors.print("Aborted.")
+        tell("Aborted.")
         sys.exit(130)
     except (OrlogError, ValueError, FloatingPointError, OSError) as error:
         _fail(error)
@@ -112,7 +111,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"[yellow]warning:[/yellow] {escape(printable(str(message)))}", soft_wrap=True)
+    tell(message, label="warning")
 
 
 def _fail(error: Exception) -> None:
@@ -125,7 +124,7 @@ def _fail(error: Exception) -> None:
         from orlog.datasets.reading.finding import near_names
 
         text += near_names(error.name)
-    errors.print(f"[red]error:[/red] {escape(printable(text))}", soft_wrap=True)
+    tell(text, label="error")
     sys.exit(_exit_code(error))
 
 
@@ -146,13 +145,13 @@ def _fail_usage(error: Any) -> None:
             usage = " ".join(error.ctx.get_usage().split())
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
-            errors.print(escape(printable(hint)), soft_wrap=True)
+            tell(hint)
         if hasattr(error, "possibilities") and error.ctx is not None:  # there is no such option
             setting = error.option_name.strip("-").replace("-", "_")
             if any("--set" in one.opts for one in error.ctx.command.params):
                 message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"
         end = "" if message.endswith((".", "?")) else "."
-        errors.print(f"[red]error:[/red] {escape(printable(message))}{end}", soft_wrap=True)
+        tell(f"{message}{end}", label="error")
     sys.exit(error.exit_code)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
+from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, app
 from orlog.manifests.names import counted
 
@@ -60,7 +60,7 @@ def audit(
     else:
         print_audit(found)
         if html is not None:
-            console.print(f"written: {escape(str(html))}", soft_wrap=True)
+            say(f"written: {html!s}")
     if not found.is_good:
         raise typer.Exit(3)
 
@@ -82,15 +82,18 @@ def print_audit(found: Audit) -> None:
 
     name = f"{found.name}@{found.version}" if found.version else found.name
     title = f"{name}: {counted(found.episodes, 'episode')}, {counted(found.steps, 'step')}: {found.summary()}"
-    console.print(escape(printable(title)), soft_wrap=True)
+    say(title)
     if found.findings:
-        rows = [
+        rows: list[list[str | Text]] = [
             [
-                f"[{_COLORS[one.severity]}]{one.severity}[/]",
-                *map(escape, (one.check, one.column, place_text(one), one.text)),
+                Text(one.severity, _COLORS[one.severity]),
+                one.check,
+                one.column,
+                place_text(one),
+                one.text,
             ]
             for one in found.findings
         ]
-        console.print(table(["", "check", "column", "first at", "finding"], rows))
+        show_table(["", "check", "column", "first at", "finding"], rows)
     for check, reason in found.not_checked.items():
-        errors.print(escape(printable(f"not checked: {check}: {reason}")), soft_wrap=True)
+        tell(f"not checked: {check}: {reason}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orlog.base.terminal import console
+from orlog.base.terminal import say
 from orlog.cli.options import Imports, Settings, command_group
 from orlog.cli.training import read_settings
 from orlog.manifests.names import counted
@@ -50,7 +50,7 @@ def train(
     from orlog.algos.training.stopping import StopRequest
 
     def show(line: LogLine) -> None:
-        console.print(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
+        say(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
 
     request = StopRequest()
     with request.noted():
@@ -66,8 +66,8 @@ def train(
             stops=lambda: bool(request.signal),
         )
     for line in record.policies:
-        console.print(
+        say(
             f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
             f"{counted(len(line.returns), 'episode')}"
         )
-    console.print(f"{record.digest}\nis in {out}", soft_wrap=True)
+    say(f"{record.digest}\nis in {out}")

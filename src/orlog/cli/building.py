@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.base.terminal import console, progress_bar
+from orlog.base.terminal import progress_bar, say, waits
 from orlog.cli.options import CORES, Executing, Name, app, takes_options
 from orlog.errors import VersionExistsError
 
@@ -58,9 +58,7 @@ def build(
             replace=replace,
             execute=execute,
             progress=update,
-            on_wait=lambda: console.print(
-                "another process is building it; waiting for it to finish."
-            ),
+            on_wait=waits("building it", say),
         )
     dataset = load_dataset(folder)
     comparison = compare_with_recorded(dataset)
@@ -74,6 +72,6 @@ def build(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataset.manifest.to_json(), "utf-8")
         record_statistics(dataset)
-    console.print(f"{dataset.name}@{dataset.version} is in {folder}", soft_wrap=True)
-    console.print(f"{dataset.digest}\n{comparison}", soft_wrap=True)
+    say(f"{dataset.name}@{dataset.version} is in {folder}")
+    say(f"{dataset.digest}\n{comparison}")
     check_pin(dataset)

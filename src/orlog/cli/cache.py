@@ -6,14 +6,14 @@ import datetime as dt
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, table
+from orlog.base.terminal import print_json, say, show_table, waits
 from orlog.cli.options import AsJson, Versions, app, command_group
 from orlog.errors import StorageError
+from orlog.manifests.names import size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.home.holdings import CachedVersion
@@ -55,21 +55,21 @@ def list_versions(as_json: AsJson = False) -> None:
         print_json(body)
         return
     if found:
-        console.print(_table(found))
-        console.print()
-    console.print(escape(f"folder: {datasets_folder()}"), soft_wrap=True)
-    console.print(f"in all: {_size(total_bytes())}, shared files counted once")
+        _show_versions(found)
+        say()
+    say(f"folder: {datasets_folder()}")
+    say(f"in all: {size_text(total_bytes())}, shared files counted once")
     if packs:
-        console.print()
-        console.print(_pack_table(packs))
-        console.print()
-        console.print(escape(f"packs: {packs_folder()}"), soft_wrap=True)
-        console.print(f"in all: {_size(packs_bytes)}")
+        say()
+        _show_packs(packs)
+        say()
+        say(f"packs: {packs_folder()}")
+        say(f"in all: {size_text(packs_bytes)}")
     if results.finished or results.begun:
-        console.print()
-        console.print(escape(f"results: {results_folder()}"), soft_wrap=True)
-        console.print(
-            f"in all: {_size(results.size_bytes)}; {results.finished:,} finished, "
+        say()
+        say(f"results: {results_folder()}")
+        say(
+            f"in all: {size_text(results.size_bytes)}; {results.finished:,} finished, "
             f"{results.begun:,} begun"
         )
 
@@ -128,16 +128,16 @@ def gc(
     removed = {gone.path: gone for report in reports for gone in report.removed}
     for gone in removed.values():
         verb = "would remove" if dry_run else "removed"
-        _say(f"{verb} {gone.path} ({_size(gone.freed_bytes)}): {gone.why}")
+        say(f"{verb} {gone.path} ({size_text(gone.freed_bytes)}): {gone.why}")
     for kept in {kept.path: kept for report in reports for kept in report.kept}.values():
-        _say(f"kept {kept.path}: {kept.why}")
-    freed = _size(sum(gone.freed_bytes for gone in removed.values()))
-    _say(
+        say(f"kept {kept.path}: {kept.why}")
+    freed = size_text(sum(gone.freed_bytes for gone in removed.values()))
+    say(
         f"{freed} {'would be freed' if dry_run else 'freed'}; versions take "
-        f"{_size(versions.left_bytes)}, packs {_size(packs.left_bytes)}"
+        f"{size_text(versions.left_bytes)}, packs {size_text(packs.left_bytes)}"
     )
     if limit is not None and packs.left_bytes + versions.left_bytes > limit:
-        _say(
+        say(
             f"that is more than {max_size}, but nothing else may be removed; to see what is left, "
             "run: orlog cache list"
         )
@@ -152,14 +152,8 @@ def pin(name: Versions) -> None:
     from orlog.datasets.home.garbage import own_versions, pin_version
 
     for one in own_versions(name):
-        pin_version(
-            one.name,
-            one.version,
-            on_wait=lambda: errors.print(
-                "another process is writing it; waiting for it to finish."
-            ),
-        )
-        _say(f"{one} is pinned")
+        pin_version(one.name, one.version, on_wait=waits("writing it"))
+        say(f"{one} is pinned")
 
 
 @cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
@@ -169,7 +163,7 @@ def unpin(name: Versions) -> None:
 
     for one in own_versions(name):
         was_pinned = unpin_version(one.name, one.version)
-        _say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
+        say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
 
 
 @cache.command(epilog="Example: orlog cache path lab/arm-v1")
@@ -208,17 +202,17 @@ def delete(
         check_deletable(one.name, one.version)
     found, freed = plan_deletion(wanted)
     packs = packs_of(wanted)
-    console.print(_table(found))
-    console.print()
+    _show_versions(found)
+    say()
     for version in found:
         if version.kind in ("version", "strange"):
-            _say(f"{version.folder}: {_how_to_get_again(version)}")
+            say(f"{version.folder}: {_how_to_get_again(version)}")
     for there in cached_versions():
         if there.kind == "recording" and there.name == wanted[0].name:
-            _say(f"{there.folder}: an interrupted recording, left alone")
+            say(f"{there.folder}: an interrupted recording, left alone")
     for pack in packs:
-        _say(f"{pack.folder}: its pack ({_size(pack.size_bytes)})")
-    _say(f"this frees {_size(freed + sum(pack.size_bytes for pack in packs))}")
+        say(f"{pack.folder}: its pack ({size_text(pack.size_bytes)})")
+    say(f"this frees {size_text(freed + sum(pack.size_bytes for pack in packs))}")
     if not yes:
         if not _is_terminal():
             raise ValueError(
@@ -227,12 +221,12 @@ def delete(
         typer.confirm("Delete?", abort=True)
     for one in wanted:
         freed = delete_version(one.name, one.version)
-        _say(f"deleted {one} ({_size(freed)})")
+        say(f"deleted {one} ({size_text(freed)})")
     failures = []
     for pack in packs:
         try:
             delete_pack(pack)
-            _say(f"deleted {pack.folder} ({_size(pack.size_bytes)})")
+            say(f"deleted {pack.folder} ({size_text(pack.size_bytes)})")
         except StorageError as error:
             failures.append(error)
     if failures:
@@ -245,38 +239,38 @@ def _how_to_get_again(version: CachedVersion) -> str:
     return f"NO OTHER COPY IS KNOWN ({version.came_from or 'moved aside by orlog repair'})"
 
 
-def _table(versions: Sequence[CachedVersion]) -> Any:
+def _show_versions(versions: Sequence[CachedVersion]) -> None:
     rows = [
         (
             one.name,
             one.version,
             "" if one.kind == "version" else one.kind,
-            _size(one.size_bytes),
-            _size(one.shared_bytes) if one.shared_bytes else "-",
-            escape(one.came_from) or "-",
+            size_text(one.size_bytes),
+            size_text(one.shared_bytes) if one.shared_bytes else "-",
+            one.came_from or "-",
             _days_ago(one.last_used),
             "pinned" if one.is_pinned else "",
-            escape(str(one.home)),
+            str(one.home),
         )
         for one in versions
     ]
     headings = ("name", "version", "what", "size", "shared", "from", "last used", "pin", "home")
-    return table(headings, rows, numbers=(3, 4))
+    show_table(headings, rows, numbers=(3, 4))
 
 
-def _pack_table(packs: Sequence[CachedPack]) -> Any:
+def _show_packs(packs: Sequence[CachedPack]) -> None:
     rows = [
         (
-            escape(printable(one.name)) or "-",
+            one.name or "-",
             _versions_of(one) or "-",
             "" if one.kind == "pack" else one.kind,
-            _size(one.size_bytes),
+            size_text(one.size_bytes),
             _days_ago(one.last_used),
-            escape(str(one.folder)),
+            str(one.folder),
         )
         for one in packs
     ]
-    return table(("pack of", "version", "what", "size", "last used", "folder"), rows, numbers=(3,))
+    show_table(("pack of", "version", "what", "size", "last used", "folder"), rows, numbers=(3,))
 
 
 def _versions_of(pack: CachedPack) -> str:
@@ -318,10 +312,6 @@ def _pack_as_json(pack: CachedPack) -> dict[str, object]:
     }
 
 
-def _say(text: str) -> None:
-    console.print(escape(printable(text)), soft_wrap=True)
-
-
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
@@ -332,10 +322,3 @@ def _bytes(text: str) -> int:
     if match is None:
         raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G.")
     return int(float(match[1]) * UNITS[match[2]])
-
-
-def _size(count: int) -> str:
-    for unit, size in reversed(UNITS.items()):
-        if count >= size and unit:
-            return f"{count / size:.1f} {unit}B"
-    return f"{count} B"

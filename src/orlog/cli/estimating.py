@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, print_json, printable, progress_bar, table
+from orlog.base.terminal import print_json, progress_bar, say, show_table
 from orlog.cli.options import AlgorithmOfRun, AsJson, DatasetOfRun, Imports, TrustEnvironment, app
 
 if TYPE_CHECKING:
@@ -83,9 +82,7 @@ def ope(
         print_json(result.to_json())
         return
     rows = [row for policy in result.policies for row in _policy_rows(policy, len(runs) > 1)]
-    console.print(
-        table(["policy", "estimator", "value", "95 % interval", "error"], rows, numbers=(2, 3, 4))
-    )
+    show_table(["policy", "estimator", "value", "95 % interval", "error"], rows, numbers=(2, 3, 4))
     if result.quality:
         measures = [one for one in _QUALITY if any(one in of for of in result.quality.values())]
         rows = [
@@ -93,20 +90,20 @@ def ope(
             for name, found in result.quality.items()
         ]
         headings = ["estimator", *(_QUALITY[one] for one in measures)]
-        console.print()
-        console.print(table(headings, rows, numbers=range(1, len(headings))))
+        say()
+        show_table(headings, rows, numbers=range(1, len(headings)))
     for reason in dict.fromkeys(result.left_out.values()):
         names = [name for name, one in result.left_out.items() if one == reason]
-        _note(f"left out: {', '.join(names)}: {reason}")
+        say(f"left out: {', '.join(names)}: {reason}")
     for note in result.notes:
-        _note(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _policy_rows(policy: EvaluatedPolicy, several: bool) -> list[list[str]]:
     """Return the lines of a policy: the true value, then the estimates."""
     label = f"step {policy.step:,}"
     if several:
-        label = f"{escape(str(policy.run))} {label}"
+        label = f"{policy.run} {label}"
     rows = []
     if policy.value is not None:
         returned = "" if policy.mean_return is None else f"true (return {policy.mean_return:.2f})"
@@ -128,7 +125,3 @@ def _interval(found: Estimate) -> str:
 def _with_interval(found: Estimate) -> str:
     interval = _interval(found)
     return f"{found.value:.3g}" + (f" ({interval})" if interval else "")
-
-
-def _note(text: str) -> None:
-    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console
+from orlog.base.terminal import say
 from orlog.cli.options import (
     AlgorithmOfRun,
     DatasetOfRun,
@@ -114,10 +114,7 @@ def finetune(
             algorithm=algorithm,
         )[1]
     advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
-    console.print(
-        f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}",
-        soft_wrap=True,
-    )
+    say(f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}")
 
 
 def _share(text: str) -> float | None:

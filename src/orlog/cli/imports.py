@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
+from orlog.base.terminal import print_json, progress_bar, say, show_facts, show_table, tell, waits
 from orlog.cli.options import (
     AsJson,
     Description,
@@ -152,17 +151,15 @@ def import_files(
             name,
             **given.arguments(),
             progress=update,
-            on_wait=lambda: errors.print(
-                "another process is importing it; waiting for it to finish."
-            ),
+            on_wait=waits("importing it"),
             on_found=_show_found,
         )
     if given.dry_run:
-        console.print("nothing was kept (--dry-run).")
+        say("nothing was kept (--dry-run).")
         return
     manifest = read_manifest(folder / MANIFEST_FILE)
     lines = f"{manifest.name}@{manifest.version} in {folder}\n{manifest.digest}"
-    console.print(escape(printable(lines)), soft_wrap=True)
+    say(lines)
 
 
 def _columns(given: list[str]) -> dict[str, str]:
@@ -212,7 +209,7 @@ def _show_found(found: Found) -> None:
         ("checksums", _checksums(found)),
         ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
     ]
-    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))
+    show_facts(rows)
 
 
 def _checksums(found: Found) -> str:
@@ -259,9 +256,9 @@ def export(
             to=to,
             lossy=lossy,
             progress=update,
-            on_losses=lambda losses: errors.print(escape("\n".join(losses)), soft_wrap=True),
+            on_losses=lambda losses: tell("\n".join(losses)),
         )
-    console.print(escape(f"{dataset.name} as {to} in {folder}"), soft_wrap=True)
+    say(f"{dataset.name} as {to} in {folder}")
 
 
 @app.command(epilog="Example: orlog formats")
@@ -290,4 +287,4 @@ def formats(as_json: AsJson = False) -> None:
         )
         for one in found
     ]
-    console.print(table(("format", "reads", "writes", "files"), rows))
+    show_table(("format", "reads", "writes", "files"), rows)

@@ -17,7 +17,7 @@ import typer
 import orlog
 from orlog.algos.algorithms import ALGORITHMS, known_as
 from orlog.base.processes import cores
-from orlog.base.terminal import console
+from orlog.base.terminal import say
 
 if TYPE_CHECKING:
     from orlog.datasets.publish.publish import Sign
@@ -47,7 +47,7 @@ def command_group(name: str, about: str, example: str) -> typer.Typer:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        console.print(orlog.__version__)
+        say(orlog.__version__)
         raise typer.Exit
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, table
+from orlog.base.terminal import say, show_table
 from orlog.cli.options import (
     Description,
     Horizon,
@@ -59,7 +58,7 @@ def add(
 
     registry = add_registry(name, url, mirrors=mirrors or (), keys=public_keys or (), first=first)
     state = "signed" if registry.keys else "not signed: its index is trusted as it is"
-    console.print(escape(f"added {registry.name}: {registry.url} ({state})"), soft_wrap=True)
+    say(f"added {registry.name}: {registry.url} ({state})")
 
 
 @registries.command("list", epilog="Example: orlog registry list")
@@ -72,18 +71,18 @@ def list_registries() -> None:
     rows = [
         (
             one.name,
-            escape(one.url),
-            escape("\n".join(one.mirrors) or "-"),
+            one.url,
+            "\n".join(one.mirrors) or "-",
             "\n".join(f"{key[:DIGITS]}.." for key in one.keys) or "not signed",
         )
         for one in registered
     ]
     rows += [(name, "shipped with orlog", "-", "-") for name in SHIPPED]
-    console.print(table(("name", "URL", "mirrors", "signed by"), rows))
+    show_table(("name", "URL", "mirrors", "signed by"), rows)
     if not registered:
-        console.print("\nadd one: orlog registry add NAME URL", soft_wrap=True)
+        say("\nadd one: orlog registry add NAME URL")
         return
-    console.print(escape(f"\nfile: {registries_file()}"), soft_wrap=True)
+    say(f"\nfile: {registries_file()}")
 
 
 @registries.command(epilog="Example: orlog registry remove lab")
@@ -92,7 +91,7 @@ def remove(name: Annotated[str, typer.Argument(help="Its name on this machine.")
     from orlog.datasets.home.registries import remove_registry
 
     removed = remove_registry(name)
-    console.print(escape(f"removed {removed.name}: {removed.url}"), soft_wrap=True)
+    say(f"removed {removed.name}: {removed.url}")
 
 
 @registries.command(
@@ -169,7 +168,7 @@ def link(
     has_all = all(file.has_checksum for file in entry.each)
     note = "" if has_all else "; without a checksum the first download will be trusted"
     places = url or f"{counted(len(entry.files), 'file')}"
-    console.print(escape(f"listed in {registry}: {name} at {places}{note}"), soft_wrap=True)
+    say(f"listed in {registry}: {name} at {places}{note}")
 
 
 def _listed_files(path: Path) -> Any:
@@ -187,12 +186,9 @@ def new(path: KeyFile) -> None:
     from orlog.manifests.signatures import new_key
 
     public = new_key(path)
-    console.print(
-        escape(
-            f"private key: {path} (keep it secret, and keep a copy)\n"
-            f"public key: {public} (for those who use your registry)"
-        ),
-        soft_wrap=True,
+    say(
+        f"private key: {path} (keep it secret, and keep a copy)\n"
+        f"public key: {public} (for those who use your registry)"
     )
 
 
@@ -201,4 +197,4 @@ def show(path: KeyFile) -> None:
     """Print the public key of a private key file."""
     from orlog.manifests.signatures import public_key
 
-    console.print(public_key(path), soft_wrap=True)
+    say(public_key(path))

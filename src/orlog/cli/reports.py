@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, print_json, printable
+from orlog.base.terminal import print_json, say
 from orlog.cli.options import AsJson, command_group
 from orlog.manifests.names import counted
 
@@ -43,15 +42,14 @@ def verify(
         )
     else:
         for problem in found.problems:
-            console.print(f"[red]differs:[/red] {escape(printable(problem))}", soft_wrap=True)
+            say(problem, label="differs")
         for note in found.notes:
-            console.print(f"note: {escape(printable(note))}", soft_wrap=True)
+            say(f"note: {note}")
         wrong = counted(len(found.problems), "difference")
         outcome = wrong if found.problems else "all numbers agree"
-        console.print(
+        say(
             f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
-            "stored in this home and were compared with it",
-            soft_wrap=True,
+            "stored in this home and were compared with it"
         )
     if found.problems:
         raise typer.Exit(3)

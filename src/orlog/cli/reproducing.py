@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    progress_bar,
-    progress_bars,
-    table,
-)
+from orlog.base.terminal import print_json, progress_bar, progress_bars, say, show_table, tell
 from orlog.cli.options import (
     CORES,
     AsJson,
@@ -246,10 +237,8 @@ def _one(
     if given.sequential and max_seeds is None:
         max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
-    def tell(so_far: Result) -> None:
-        errors.print(
-            f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}", soft_wrap=True
-        )
+    def look(so_far: Result) -> None:
+        tell(f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}")
 
     with progress_bars(lines=True) as update:
         result = run(
@@ -265,7 +254,7 @@ def _one(
             trust_environment=given.trust_environment,
             max_seeds=max_seeds,
             executor=executor,
-            on_look=tell,
+            on_look=look,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
     if given.as_json:
@@ -301,7 +290,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     for dataset in sorted({group.dataset for group in sweep.groups} if given.record else ()):
         _check_recordable(load_dataset(dataset), dataset)
     for line in sweep.left_out:
-        errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+        tell(f"note: {line}")
     damaged: list[str] = []
     try:
         with progress_bar("jobs", lines=True) as update_jobs:
@@ -314,10 +303,9 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
             )
     finally:
         for line in damaged:
-            errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+            tell(f"note: {line}")
         for failure in sweep.failures:
-            line = escape(printable(f"{failure.what}: {failure.message}"))
-            errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)
+            tell(f"{failure.what}: {failure.message}", label="failed")
     evidence = evidence_of(sweep)
     results = [one.result() for one in evidence]
     if given.as_json:
@@ -333,17 +321,14 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
         page = write_reports(sweep, evidence, given.report, title=title)
-        (errors if given.as_json else console).print(
-            f"report: {page}", soft_wrap=True, markup=False
-        )
+        (tell if given.as_json else say)(f"report: {page}")
     for result in results if given.record else []:
         if len(result.evaluations) == len(seeds):
             _record(result, given.as_json)
         else:
-            errors.print(
+            tell(
                 f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
-                f"{len(result.evaluations)} of {len(seeds)} seeds are done.",
-                soft_wrap=True,
+                f"{len(result.evaluations)} of {len(seeds)} seeds are done."
             )
     if any(failure.is_damage for failure in sweep.failures):
         return results, DAMAGE
@@ -366,14 +351,14 @@ def _print_results(results: list[Result]) -> None:
         headings, shift = ("dataset", *HEADINGS), 1
         rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
     numbers = [column + shift for column in (1, 2, 3, 6)]
-    console.print(table(headings, rows, numbers=numbers))
+    show_table(headings, rows, numbers=numbers)
     for one in results:
         for line in verdict_lines([one]):
             about = f"{one.record.dataset}: " if shift else ""
-            console.print(f"{about}{line}", soft_wrap=True)
+            say(f"{about}{line}")
     notes = [note for one in results for note in (*one.notes, *one.caveats)]
     for note in dict.fromkeys([*notes, *reading_notes(results)]):
-        console.print(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _check_recordable(dataset: Dataset, given: str) -> None:
@@ -389,4 +374,4 @@ def _record(result: Result, as_json: bool) -> None:
     from orlog.normalize.baselines import record_baseline
 
     path = record_baseline(result.as_baseline())
-    (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)
+    (tell if as_json else say)(f"recorded in {path}")

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, printable, table
+from orlog.base.terminal import print_json, say, show_table, tell
 from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
     _print_table([*headings, "state"], rows, (3, 4))
     for run in found:
         if run.problem:
-            _note(_problem(run))
+            tell(f"note: {_problem(run)}")
     _note_returns(found)
 
 
@@ -96,13 +95,13 @@ def show_run(
         print_json({"folder": str(run), "command": line, "record": msgspec.to_builtins(record)})
         return
     if command:
-        console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
+        say(line)
         return
     for name, value in msgspec.to_builtins(record).items():
         if name not in ("obs_mean", "obs_std", "settings") and value is not None:
             text = ", ".join(setting_words(value)) if isinstance(value, dict) else str(value)
-            console.print(printable(f"{name}: {text}"), soft_wrap=True, markup=False)
-    console.print(printable(f"command: {line}"), soft_wrap=True, markup=False)
+            say(f"{name}: {text}")
+    say(f"command: {line}")
 
 
 @runs.command("verify", epilog="Example: orlog runs verify runs/iql")
@@ -127,13 +126,12 @@ def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
         for run in found:
             for problem in run.problems:
                 where = "" if str(run.folder) in problem else f"{run.folder}: "
-                text = escape(printable(f"{where}{problem}"))
-                console.print(f"[red]damaged:[/red] {text}", soft_wrap=True)
+                say(f"{where}{problem}", label="damaged")
             for line in run.unverified:
-                _note(f"{run.folder}: unverified: {line}.")
+                tell(f"note: {run.folder}: unverified: {line}.")
         whole = sum(not run.problems and not run.unverified for run in found)
         outcome = f"{len(damaged)} damaged" if damaged else "none is damaged"
-        console.print(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
+        say(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
     if damaged:
         raise typer.Exit(3)
 
@@ -192,7 +190,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
         rows.append([*row, _share(group.success_rate)])
     _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
     for note in notes:
-        _note(note)
+        tell(f"note: {note}")
     _note_returns(found)
 
 
@@ -219,8 +217,8 @@ def plot_runs(
     save_plot(curves_plot(group_runs(found), success=success), out)
     for run in found:
         if run.problem:
-            _note(_problem(run))
-    console.print(f"written: {escape(printable(str(out)))}", soft_wrap=True)
+            tell(f"note: {_problem(run)}")
+    say(f"written: {out!s}")
 
 
 def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
@@ -255,13 +253,7 @@ def _print_table(
     if not any(row[at] for row in rows):
         headings = [*headings[:at], *headings[at + 1 :]]
         rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    # Names and settings come from files, so they are no markup.
-    cells = [[escape(cell) for cell in row] for row in rows]
-    console.print(table(headings, cells, numbers=numbers))
-
-
-def _note(text: str) -> None:
-    errors.print(printable(f"note: {text}"), soft_wrap=True, markup=False)
+    show_table(headings, rows, numbers=numbers)
 
 
 def _note_returns(found: Sequence[RunSummary]) -> None:
@@ -271,4 +263,4 @@ def _note_returns(found: Sequence[RunSummary]) -> None:
         if run.record is not None and run.scores is not None and not run.is_normalized
     }
     for dataset in sorted(plain):
-        _note(f"{dataset}: no reference returns are known, so its scores are returns.")
+        tell(f"note: {dataset}: no reference returns are known, so its scores are returns.")

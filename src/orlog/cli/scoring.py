@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
+from orlog.base.terminal import print_json, progress_bar, say, show_table, tell
 from orlog.cli.options import (
     AlgorithmOfRun,
     AsJson,
@@ -78,9 +77,9 @@ def evaluate(
         for result in results:
             _print_result(result, episodes)
         if not is_one:
-            console.print(f"to compare them, run: orlog runs compare {run}", soft_wrap=True)
+            say(f"to compare them, run: orlog runs compare {run}")
     for problem in problems:
-        errors.print(printable(problem), soft_wrap=True, markup=False)
+        tell(problem)
     if problems:
         raise typer.Exit(1)
 
@@ -94,30 +93,26 @@ def _print_result(result: RunResult, episodes: int) -> None:
     spread = "one episode, so there is no standard error"
     if error is not None:
         spread = f"standard error {error:.2f}, {counted(episodes, 'episode')}"
-    console.print(
+    say(
         f"{algorithm_title(record.algorithm)} seed {record.seed} on {record.shown_dataset}, step "
         f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
     )
     if references is None:
-        _note(f"no normalized score: {result.reason}")
+        say(f"no normalized score: {result.reason}")
     else:
         interval = ""
         if result.interval is not None:
             interval = f", 95 % interval {result.interval[0]:.1f} to {result.interval[1]:.1f}"
         elif len(result.returns) > 1:
             interval = ", without an interval: all episodes returned the same"
-        console.print(f"normalized score {result.score:.1f}{interval}")
-        _note(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
-        _note(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
+        say(f"normalized score {result.score:.1f}{interval}")
+        say(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
+        say(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
     if result.successes is not None and result.success_rate is not None:
         reached = f"{result.successes.sum()} of {len(result.successes)} episodes"
-        console.print(f"success rate {100 * result.success_rate:.1f} % ({reached})")
+        say(f"success rate {100 * result.success_rate:.1f} % ({reached})")
     for caveat in result.caveats:
-        _note(f"note: {caveat}")
-
-
-def _note(text: str) -> None:
-    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
+        say(f"note: {caveat}")
 
 
 @app.command(
@@ -176,7 +171,7 @@ def references(
     try:
         before = references_of(dataset.manifest)
     except ManifestError as error:  # new ones come before a damaged file
-        errors.print(f"warning: {printable(str(error))}", soft_wrap=True, markup=False)
+        tell(f"warning: {error!s}")
         before = None
     count, finished = episodes or EPISODES, 0
     with progress_bar("episodes") as update:
@@ -255,20 +250,20 @@ def _show_references(
             f"{one.mean:.8g}",
             "none" if deviations[kind] is None else f"{deviations[kind]:.4g}",
             *(() if path is None else ("none" if before is None else _mean(before, kind),)),
-            escape(one.policy),
+            one.policy,
         )
         for kind, score, one in ends
     ]
     headings = ("score", "return", "standard error", *(() if path is None else ("before",)))
     numbers = tuple(range(len(headings)))
-    console.print(table((*headings, "policy"), rows, numbers=numbers))
-    _note(f"source: {found.source}")
-    _note(f"protocol: {how}")
-    _note(f"simulator: {found.simulator or simulator_of(protocol)}")
+    show_table((*headings, "policy"), rows, numbers=numbers)
+    say(f"source: {found.source}")
+    say(f"protocol: {how}")
+    say(f"simulator: {found.simulator or simulator_of(protocol)}")
     for caveat in found.caveats:
-        _note(f"note: {caveat}")
+        say(f"note: {caveat}")
     if path is not None:
-        _note(f"kept in {path}")
+        say(f"kept in {path}")
 
 
 def _mean(references: References, kind: str) -> str:

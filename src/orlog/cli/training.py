@@ -13,7 +13,7 @@ import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import console, errors, printable, table
+from orlog.base.terminal import say, show_table, tell
 from orlog.cli.options import (
     CORES,
     Algorithm,
@@ -248,22 +248,18 @@ def _introduce(
     from orlog.algos.presets import DEFAULTS, preset_names
 
     for line in recipe.lines(steps):
-        _tell(line)
+        tell(line)
     if settings:
-        _tell(f"changed with --set: {', '.join(settings)}")
+        tell(f"changed with --set: {', '.join(settings)}")
     for line in taken:
-        _tell(f"from the data: {line}")
+        tell(f"from the data: {line}")
     others = preset_names(algorithm_name(algorithm), dataset)
     others.remove(recipe.preset)
     if others:
         named = [
             "none, which is the algorithm's defaults" if one == DEFAULTS else one for one in others
         ]
-        _tell(f"other presets: {', '.join(named)} (--preset)")
-
-
-def _tell(text: str) -> None:
-    errors.print(text, soft_wrap=True, markup=False)
+        tell(f"other presets: {', '.join(named)} (--preset)")
 
 
 @contextlib.contextmanager
@@ -276,13 +272,13 @@ def watched_run(
     resume: bool,
     again: Callable[[], str],
     introduce: Callable[[int], None] = lambda _steps: None,
-    tell: Callable[[str], None] = lambda _text: None,
+    on_setting: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[Hooks]:
     """Show a line of a run while it is trained, copy its log, and let signals stop it.
 
     It yields the hooks that do so. The line begins with `label`, and after a signal `again` returns
     the command that continues. `introduce` is called with the number of steps before the first one,
-    `tell` with a line on each setting that is taken from the data.
+    `on_setting` with a line on each setting that is taken from the data.
     """
     from orlog.algos.training.options import Hooks
     from orlog.experiments.logs import in_turn, log_to
@@ -301,7 +297,7 @@ def watched_run(
                 stack.enter_context(request.noted())
                 introduce(total)
                 if resume:
-                    _tell(
+                    tell(
                         f"resuming from step {step:,} of {total:,}"
                         if step
                         else "no checkpoint; starting from step 0"
@@ -314,11 +310,11 @@ def watched_run(
                 log=in_turn(watcher.log, copy_line),
                 begin=copy_line.begin,
                 stop=lambda: request.signal != 0,
-                note=_tell,
-                tell=tell,
+                note=tell,
+                tell=on_setting,
             )
         except StoppedError as stopped:
-            _tell(
+            tell(
                 f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
             )
             raise typer.Exit(128 + request.signal) from stopped
@@ -346,16 +342,14 @@ def _train_one(
         resume=resume,
         again=lambda: resume_command(folder, read_run(folder), dataset, algorithm),
         introduce=lambda total: introduce(total, taken),
-        tell=taken.append,
+        on_setting=taken.append,
     ) as hooks:
         record = train_run(algorithm, dataset, folder, options, hooks, resume=resume)
     advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
     if dataset.environment is not None:
         own = algorithm if ":" in algorithm else None
         advice = advice_to_evaluate(folder, record, own, options.trust_environment)
-    console.print(
-        f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
-    )
+    say(f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}")
 
 
 def advice_to_evaluate(
@@ -384,7 +378,7 @@ def _train_several(
             for note in status.notes:
                 if note not in noted:
                     noted.add(note)
-                    _tell(note)
+                    tell(note)
             update(f"{algorithm_title(algorithm)} seed {seed}", status)
 
         outcomes = train_seeds(
@@ -402,9 +396,9 @@ def _train_several(
     unfinished = [one for one in outcomes if one.status.state != "finished"]
     for one in outcomes:
         if one.message:
-            _tell(printable(f"{one.details}error: seed {one.seed}: {one.message}"))
+            tell(f"{one.details}error: seed {one.seed}: {one.message}")
     if unfinished:
-        _tell(
+        tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "
             f"{again}"
         )
@@ -424,7 +418,7 @@ def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
         step = f"{status.step:,}"
         rows.append([str(one.seed), status.state, step, score, speed, str(one.folder)])
     headings = ("seed", "state", "step", f"last {scored}", "updates/s", "folder")
-    console.print(table(headings, rows, numbers=(0, 2, 3, 4)))
+    show_table(headings, rows, numbers=(0, 2, 3, 4))
 
 
 def read_settings(given: Sequence[str] | None) -> dict[str, object]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, printable, transfer_bar
+from orlog.base.terminal import say, tell, transfer_bar, waits
 from orlog.cli.options import Jobs, Mirrors, Name, Rate, Signing, app, takes_options
 
 if TYPE_CHECKING:
@@ -58,11 +57,9 @@ def download(
             limiter=_limiter(limit_rate),
             progress=bar,
             on_objects=bar.count,
-            on_wait=lambda: errors.print(
-                "another process is downloading it; waiting for it to finish."
-            ),
-            on_read=lambda: errors.print("downloaded; importing it as a version"),
-            on_mirror=lambda text: errors.print(escape(printable(text)), soft_wrap=True),
+            on_wait=waits("downloading it"),
+            on_read=lambda: tell("downloaded; importing it as a version"),
+            on_mirror=lambda text: tell(text),
         )
     _print_downloaded(folder)
 
@@ -88,12 +85,12 @@ def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate
                 on_objects=bar.count,
             )
         for problem in problems:
-            console.print(escape(printable(str(problem))), soft_wrap=True)
+            say(problem)
         result = "no damage found."
         if problems:
             one = len(problems) == 1
             result = "1 problem, repaired." if one else f"{len(problems)} problems, all repaired."
-        console.print(f"{folder}: {result}", soft_wrap=True)
+        say(f"{folder}: {result}")
 
 
 @app.command(epilog="Example: orlog publish lab/arm-v1 s3://our-bucket/datasets --sign lab.key")
@@ -136,11 +133,9 @@ def publish(
             jobs=jobs,
             progress=bar,
             on_audit=bar.audited,
-            on_wait=lambda: errors.print(
-                "another process is publishing there; waiting for it to finish."
-            ),
+            on_wait=waits("publishing there"),
         )
-    console.print(f"published: {url}", soft_wrap=True)
+    say(f"published: {url}")
 
 
 def _print_downloaded(folder: Path) -> None:
@@ -167,7 +162,7 @@ def _print_downloaded(folder: Path) -> None:
         )
     elif manifest.lineage:
         lines.append(manifest.lineage[-1].operation)
-    console.print(escape(printable("\n".join(lines))), soft_wrap=True)
+    say("\n".join(lines))
 
 
 def _positions(text: str | None) -> list[int] | None:

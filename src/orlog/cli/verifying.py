@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, progress_bars
+from orlog.base.terminal import print_json, progress_bar, progress_bars, say, tell
 from orlog.cli.options import AsJson, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
@@ -88,7 +87,7 @@ def verify(
             _print_json(folder, manifest, problems, origin)
             continue
         for problem in problems:
-            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+            tell(problem, style="red")
         if not are_bytes_right:
             _print_damage(folder, name, manifest, len(problems))
         else:
@@ -96,9 +95,9 @@ def verify(
             if values:
                 _print_values(folder, manifest, bool(problems))
         if origin.state == "other":
-            errors.print(f"[red]{escape(printable(origin.text))}[/red]", soft_wrap=True)
+            tell(origin.text, style="red")
         elif was_downloaded(folder):
-            console.print(escape(printable(origin.text)), soft_wrap=True)
+            say(origin.text)
     if not is_right:
         raise typer.Exit(3)
 
@@ -119,19 +118,19 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
         )
     for pack in found if not as_json else ():
         for problem in pack.problems:
-            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+            tell(problem, style="red")
         whose = f"{pack.name or 'of an unknown dataset'}: the pack in {pack.folder}"
         if not pack.problems:
             text = f"{whose}: {counted(pack.files, 'file')}, {pack.size_bytes:,} bytes, all as recorded"
-            console.print(escape(printable(text)), soft_wrap=True)
+            say(text)
         elif pack.folder.parent == packs_folder():
             text = f"{whose} is damaged; it is made again when it is next opened."
-            errors.print(escape(printable(text)), soft_wrap=True)
+            tell(text)
         else:
             text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it."
-            errors.print(escape(printable(text)), soft_wrap=True)
+            tell(text)
     if not found and not as_json:
-        console.print("no packs here" if name is None else f"no packs of {name} here")
+        say("no packs here" if name is None else f"no packs of {name} here")
     if any(pack.problems for pack in found):
         raise typer.Exit(3)
 
@@ -169,13 +168,12 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
     if not is_whole(folder, manifest):
         count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
-    console.print(
+    say(
         f"{manifest.name}@{version_of(manifest)}: {count}, "
-        f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}",
-        soft_wrap=True,
+        f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}"
     )
     if text := rebuild_text(manifest):
-        console.print(escape(printable(f"{text}: not the recorded data")), soft_wrap=True)
+        say(f"{text}: not the recorded data")
 
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
@@ -189,26 +187,22 @@ def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> No
         again = f"run: orlog build {manifest.name} --replace"
     else:
         again = f"copy it from its source again, or run: orlog repair {name} --mirror URL"
-    errors.print(
+    tell(
         f"{count} of {len(manifest.objects)} files of {manifest.name}@{manifest.version} are not "
-        f"as in the manifest ({folder}); {again}",
-        soft_wrap=True,
+        f"as in the manifest ({folder}); {again}"
     )
 
 
 def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
     if are_wrong:
-        errors.print(
+        tell(
             f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
             f"decode to the values it states ({folder}): faulty memory or a faulty codec wrote "
-            "them, or reads them now; try another machine, then ask the author for a new version.",
-            soft_wrap=True,
+            "them, or reads them now; try another machine, then ask the author for a new version."
         )
     else:
         total = _value_bytes(manifest)
-        console.print(
-            f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated"
-        )
+        say(f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated")
 
 
 def _find_wrong_values(folder: Path) -> list[Problem]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, table
+from orlog.base.terminal import print_json, say, show_table, tell
 from orlog.cli.options import AsJson, app
 from orlog.errors import LockError, NotFoundError
 
@@ -37,8 +36,8 @@ def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
             (one.kind, one.name, one.change, _short(one.before), _short(one.after))
             for one in found.differences
         ]
-        console.print(table(("what", "name", "change", "before", "after"), rows))
-        console.print()
+        show_table(("what", "name", "change", "before", "after"), rows)
+        say()
     lines = [
         ("unchanged", f"{found.unchanged:,}", ""),
         ("changed", f"{sum(map(len, found.changed)):,}", _ranges(found.changed)),
@@ -50,17 +49,17 @@ def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
             ", ".join(f"{one.before} -> {one.after}" for one in found.moved[:SHOWN]),
         ),
     ]
-    console.print(table(("episodes", "number", "which"), lines, numbers=(1,)))
+    show_table(("episodes", "number", "which"), lines, numbers=(1,))
     if found.changed_columns:
         text = ", ".join(f"{name} in {count}" for name, count in found.changed_columns.items())
-        console.print(f"\ncolumns of changed episodes: {text}", soft_wrap=True)
+        say(f"\ncolumns of changed episodes: {text}")
     if found.is_append:
-        console.print("\nthe second is the first with episodes appended")
+        say("\nthe second is the first with episodes appended")
 
 
 def _short(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return escape(text if len(text) <= 60 else f"{text[:57]}...")
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _ranges(ranges: list[EpisodeRange]) -> str:
@@ -110,8 +109,8 @@ def lock(
         state = "new" if old is None else "unchanged" if old.digest == pin.digest else "moved"
         rows.append((name, old.version if old else "-", pin.version, pin.digest[:19], state))
     write_lock(path, wanted)
-    console.print(table(("name", "was", "version", "digest", "pin"), rows))
-    console.print(f"\n{path}: commit it with the code that uses these datasets.", soft_wrap=True)
+    show_table(("name", "was", "version", "digest", "pin"), rows)
+    say(f"\n{path}: commit it with the code that uses these datasets.")
 
 
 def _pin_of(name: str, rebuild: bool) -> LockedDataset:
@@ -146,7 +145,7 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
     from orlog.manifests.rebuilds import marked_version
 
     if not pins:
-        console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)
+        say(f"{path} pins nothing; run: orlog lock NAME")
         return
     rows, unmet = [], []
     for name, pin in sorted(pins.items()):
@@ -155,10 +154,10 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
         if not is_here:
             unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
         rows.append((name, version, pin.digest[:19], "here" if is_here else "not here"))
-    console.print(table(("name", "version", "digest", "state"), rows))
-    console.print(f"\n{path}", soft_wrap=True)
+    show_table(("name", "version", "digest", "state"), rows)
+    say(f"\n{path}")
     for line in unmet:
-        errors.print(f"\n{escape(line)}", soft_wrap=True)
+        tell(f"\n{line}")
     if unmet:
         raise typer.Exit(3)
 
@@ -241,4 +240,4 @@ def mark(
         clear_status(wanted.name, wanted.version)
     else:
         set_status(wanted.name, wanted.version, status, reason=reason, use=use)
-    console.print(f"{wanted} is {status}")
+    say(f"{wanted} is {status}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orlog.base.terminal import console, progress_bar
+from orlog.base.terminal import progress_bar, say
 from orlog.cli.options import Container, Executing, Name, OptionalDescription, app, takes_options
 from orlog.manifests.names import counted
 
@@ -62,10 +62,8 @@ def view(
             "empty view with --allow-empty."
         )
     path = dataset.save(save, replace=replace)
-    console.print(
-        f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}"
-    )
-    console.print(f"{dataset.digest}\n{path}", soft_wrap=True)
+    say(f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}")
+    say(f"{dataset.digest}\n{path}")
 
 
 def _slice(text: str) -> slice:
@@ -120,10 +118,9 @@ def convert(
             progress=update,
         )
     written = load_dataset(folder)
-    console.print(
+    say(
         f"{dataset.name}@{dataset.version} as {to} is {written.name}@{written.version}, in {folder}\n"
-        f"{written.digest}",
-        soft_wrap=True,
+        f"{written.digest}"
     )
 
 
@@ -152,4 +149,4 @@ def save(
             progress=update,
         )
     stored = load_dataset(folder)
-    console.print(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}", soft_wrap=True)
+    say(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}")

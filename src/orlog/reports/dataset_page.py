@@ -13,7 +13,7 @@ from orlog.base.files import make_folder
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.experiments.reproducing import Result
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.reports.pages import html_table, page
@@ -132,10 +132,7 @@ def _facts(dataset: Dataset) -> str:
         ("name and version", f"{dataset.name}@{dataset.version}"),
         ("digest", dataset.digest),
         ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
-        (
-            "size",
-            f"{manifest.size_bytes / 1e6:,.1f} MB in {counted(len(manifest.objects), 'file')}",
-        ),
+        ("size", f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), 'file')}"),
         ("behavior policy", manifest.behavior_policy),
         ("license", manifest.license),
     ]
