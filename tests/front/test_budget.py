@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 77_750, "tests": 65_720, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 77_650, "tests": 65_740, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -41,7 +41,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "src/orlog/cli": 25}
+FULL = {"algos": 38}
 """Folders with more modules than others may have; `algos` has one for each algorithm."""
 
 

@@ -6,9 +6,11 @@ Nothing that is printed here is read as rich's markup, since names and paths may
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from rich.console import Console, ConsoleDimensions
@@ -66,7 +68,22 @@ def tell(text: object, *, label: str = "", style: str = "") -> None:
 
 def print_json(body: object) -> None:
     """Print one JSON document to stdout, the same bytes for a terminal and for a script."""
-    print(json.dumps(body, indent=2, allow_nan=False))  # noqa: T201 (rich would wrap and color it)
+    text = json.dumps(body, indent=2, allow_nan=False, default=_as_text)
+    print(text)  # noqa: T201 (rich would wrap and color it)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is not in a JSON document.")
+
+
+def say_notes(notes: Iterable[object], say: Callable[[str], None] = say) -> None:
+    """Print notes, such as caveats of a score, a line each."""
+    for note in notes:
+        say(f"note: {note}")
 
 
 def waits(what: str, say: Callable[[str], None] = tell) -> Callable[[], None]:

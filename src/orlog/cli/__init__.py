@@ -16,60 +16,50 @@ from typing import Any
 import typer
 
 from orlog.base.terminal import tell
-from orlog.cli import (
-    auditing,
+from orlog.cli import (  # noqa: F401 (some only declare commands)
     baselines,
-    behaviors,
-    building,
     cache,
-    estimating,
-    finetuning,
+    checking,
+    environments,
     imports,
     listing,
-    quickstart,
     registries,
-    reports,
     reproducing,
     runs,
     scoring,
     showing,
     statistics,
     training,
-    transfers,
-    verifying,
     versions,
-    views,
 )
 from orlog.cli.options import Debug
 from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
 
-# The panels of `orlog --help` and the modules of their commands, in the order shown.
+# The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
 PANELS = {
-    "Datasets": (listing, showing, building, verifying, auditing),
-    "Download and publish": (transfers, imports),
-    "Versions and views": (versions, views),
-    "Disk space": (cache,),
+    "Datasets": ("list", "show", "build", "verify", "audit"),
+    "Download and publish": ("download", "repair", "publish", "import", "export", "formats"),
+    "Versions and views": ("diff", "lock", "mark", "view", "convert", "save"),
+    "Disk space": ("delete",),
     "Training and scores": (
-        training,
-        finetuning,
-        scoring,
-        estimating,
-        baselines,
-        reproducing,
-        statistics,
-        quickstart,
+        "train",
+        "finetune",
+        "evaluate",
+        "references",
+        "ope",
+        "baselines",
+        "reproduce",
+        "compare",
+        "tune-curve",
+        "quickstart",
     ),
 }
-_MODULES = {module.__name__: panel for panel, modules in PANELS.items() for module in modules}
-for _command in app.registered_commands:
-    _command.rich_help_panel = _MODULES[_command.callback.__module__]
-app.registered_commands.sort(key=lambda command: list(_MODULES).index(command.callback.__module__))
-for _group in (registries.registries, registries.keys):
-    app.add_typer(_group, rich_help_panel="Download and publish")
-app.add_typer(cache.cache, rich_help_panel="Disk space")
-for _group in (runs.runs, reports.reports, behaviors.behavior):
-    app.add_typer(_group, rich_help_panel="Training and scores")
+GROUPS = {
+    "Download and publish": (registries.registries, registries.keys),
+    "Disk space": (cache.cache,),
+    "Training and scores": (runs.runs, reproducing.reports, environments.behavior),
+}
 
 
 def _flowing(text: str) -> str:
@@ -77,17 +67,26 @@ def _flowing(text: str) -> str:
     return re.sub(r"(?<![.:\n])\n(?!\n)", " ", text)
 
 
-for _commands in (
-    app,
-    registries.registries,
-    registries.keys,
-    cache.cache,
-    runs.runs,
-    reports.reports,
-    behaviors.behavior,
-):
-    for _command in _commands.registered_commands:
-        _command.help = _flowing(inspect.getdoc(_command.callback) or "")
+def _name(command: Any) -> str:
+    return str(command.name or command.callback.__name__)
+
+
+def _arrange() -> None:
+    """Put commands and groups into their panels, with their docstrings as help."""
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    order = list(panel_of)
+    app.registered_commands.sort(key=lambda command: order.index(_name(command)))
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[_name(command)]
+    for panel, groups in GROUPS.items():
+        for group in groups:
+            app.add_typer(group, rich_help_panel=panel)
+    for commands in (app, *(group for groups in GROUPS.values() for group in groups)):
+        for command in commands.registered_commands:
+            command.help = _flowing(inspect.getdoc(command.callback) or "")
+
+
+_arrange()
 
 
 def main() -> None:

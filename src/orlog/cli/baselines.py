@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.algos.algorithms import algorithm_title, known_as
-from orlog.base.terminal import console, print_json, say, show_table
+from orlog.base.terminal import console, print_json, say, say_notes, show_table
 from orlog.cli.options import AsJson, app
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _print_references(known: References) -> None:
     )
     say(f"simulator: {known.simulator or simulator_of(known.protocol)}")
     say(f"source: {known.source}")
-    for caveat in known.caveats:
-        say(f"note: {caveat}")
+    say_notes(known.caveats)
 
 
 def _print_section(section: Section) -> None:

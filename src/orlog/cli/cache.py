@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.base.terminal import print_json, say, show_table, waits
-from orlog.cli.options import AsJson, Versions, app, command_group
+from orlog.cli.options import AsJson, Versions, app, command_group, read_bytes
 from orlog.errors import StorageError
 from orlog.manifests.names import size_text
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 cache = command_group(
     "cache", "The datasets on this machine, and the space that they take.", "orlog cache list"
 )
-UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @cache.command("list", epilog="Example: orlog cache list")
@@ -43,13 +42,13 @@ def list_versions(as_json: AsJson = False) -> None:
     packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
     if as_json:
         body = {
-            "folder": str(datasets_folder()),
+            "folder": datasets_folder(),
             "total_bytes": total_bytes(),
-            "versions": [_as_json(one) for one in found],
-            "packs_folder": str(packs_folder()),
+            "versions": [dataclasses.asdict(one) for one in found],
+            "packs_folder": packs_folder(),
             "packs_bytes": packs_bytes,
             "packs": [_pack_as_json(one) for one in packs],
-            "results_folder": str(results_folder()),
+            "results_folder": results_folder(),
             "results": results._asdict(),
         }
         print_json(body)
@@ -116,7 +115,7 @@ def gc(
             failures.append(error)
             return GarbageReport([], [], total_bytes())
 
-    limit = None if max_size is None else _bytes(max_size)
+    limit = None if max_size is None else read_bytes(max_size, "a size such as 500M or 50G")
     # First what is removed in any case; packs may use the space that this leaves.
     versions = due = collect_versions(None)
     room = None if limit is None else max(0, limit - due.left_bytes)
@@ -284,41 +283,17 @@ def _days_ago(time: dt.datetime) -> str:
     return "within a day" if days == 0 else f"{days} days ago"
 
 
-def _as_json(version: CachedVersion) -> dict[str, object]:
-    return {
-        "name": version.name,
-        "version": version.version,
-        "kind": version.kind,
-        "folder": str(version.folder),
-        "home": str(version.home),
-        "size_bytes": version.size_bytes,
-        "shared_bytes": version.shared_bytes,
-        "came_from": version.came_from,
-        "again": version.again,
-        "last_used": version.last_used.isoformat(timespec="seconds"),
-        "is_pinned": version.is_pinned,
-    }
-
-
 def _pack_as_json(pack: CachedPack) -> dict[str, object]:
     return {
         "name": pack.name,
         "versions": list(map(str, pack.versions)),
         "is_view": pack.is_view,
         "kind": pack.kind,
-        "folder": str(pack.folder),
+        "folder": pack.folder,
         "size_bytes": pack.size_bytes,
-        "last_used": pack.last_used.isoformat(timespec="seconds"),
+        "last_used": pack.last_used,
     }
 
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
-
-
-def _bytes(text: str) -> int:
-    """Return bytes from text such as 500M or 50G."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMGT]?)B?", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G.")
-    return int(float(match[1]) * UNITS[match[2]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -113,6 +114,15 @@ def _is_gathered(parameter: inspect.Parameter) -> bool:
 
 def _fields(parameter: inspect.Parameter) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(parameter.annotation, eval_str=True).parameters
+
+
+def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:
+    """Return the bytes that a text such as 500M or 1.5G means."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)b?", text.lower())
+    size = int(float(match[1]) * 1000 ** " kmgt".index(match[2] or " ")) if match else -1
+    if size < at_least:
+        raise typer.BadParameter(f"{text!r}: expected {expected}.")
+    return size
 
 
 # Datasets.

@@ -1,16 +1,17 @@
-"""Trains and scores by a recipe, and compares the scores with the recorded baseline."""
+"""Runs experiments from end to end, compares scores with recorded baselines, and checks reports."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orlog.base.terminal import print_json, progress_bar, progress_bars, say, show_table, tell
+from orlog.base.terminal import print_json, progress_bar, progress_bars, say, say_notes, tell
 from orlog.cli.options import (
     CORES,
     AsJson,
@@ -21,6 +22,7 @@ from orlog.cli.options import (
     Steps,
     TrustEnvironment,
     app,
+    command_group,
     takes_options,
 )
 from orlog.errors import SchemaError
@@ -31,11 +33,16 @@ if TYPE_CHECKING:
     from orlog.experiments.jobs import Executor
     from orlog.experiments.reproducing import Result
 
+
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")
 
 NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
 """Exit codes of verdicts; 0 is good."""
+
+reports = command_group(
+    "report", "The reports of sweeps (orlog reproduce --suite).", "orlog report verify runs/report"
+)
 
 
 @contextlib.contextmanager
@@ -260,7 +267,9 @@ def _one(
     if given.as_json:
         print_json(result.to_json())
     else:
-        _print_results([result])
+        from orlog.reports.dataset_page import show_results
+
+        show_results([result])
     if given.record:
         _record(result, given.as_json)
     return result
@@ -270,6 +279,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
+    from orlog.reports.dataset_page import show_results
     from orlog.reports.plots import check_plots
     from orlog.reports.sweep_report import evidence_of, write_reports
 
@@ -289,8 +299,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
         )
     for dataset in sorted({group.dataset for group in sweep.groups} if given.record else ()):
         _check_recordable(load_dataset(dataset), dataset)
-    for line in sweep.left_out:
-        tell(f"note: {line}")
+    say_notes(sweep.left_out, tell)
     damaged: list[str] = []
     try:
         with progress_bar("jobs", lines=True) as update_jobs:
@@ -302,8 +311,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
                 note=damaged.append,
             )
     finally:
-        for line in damaged:
-            tell(f"note: {line}")
+        say_notes(damaged, tell)
         for failure in sweep.failures:
             tell(f"{failure.what}: {failure.message}", label="failed")
     evidence = evidence_of(sweep)
@@ -317,7 +325,7 @@ def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[l
             }
         )
     elif results:
-        _print_results(results)
+        show_results(results)
     if results:  # before anything is recorded, which it would be compared with
         title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
         page = write_reports(sweep, evidence, given.report, title=title)
@@ -342,25 +350,6 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _print_results(results: list[Result]) -> None:
-    from orlog.reports.dataset_page import HEADINGS, reading_notes, result_cells, verdict_lines
-
-    headings: tuple[str, ...] = HEADINGS
-    rows, shift = [result_cells(one) for one in results], 0
-    if len({one.record.dataset for one in results}) > 1:
-        headings, shift = ("dataset", *HEADINGS), 1
-        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
-    numbers = [column + shift for column in (1, 2, 3, 6)]
-    show_table(headings, rows, numbers=numbers)
-    for one in results:
-        for line in verdict_lines([one]):
-            about = f"{one.record.dataset}: " if shift else ""
-            say(f"{about}{line}")
-    notes = [note for one in results for note in (*one.notes, *one.caveats)]
-    for note in dict.fromkeys([*notes, *reading_notes(results)]):
-        say(f"note: {note}")
-
-
 def _check_recordable(dataset: Dataset, given: str) -> None:
     """Refuse a view, whose scores would be recorded as those of the dataset that it is of."""
     if dataset.operation is not None:
@@ -375,3 +364,75 @@ def _record(result: Result, as_json: bool) -> None:
 
     path = record_baseline(result.as_baseline())
     (tell if as_json else say)(f"recorded in {path}")
+
+
+@app.command(epilog="Example: orlog quickstart")
+def quickstart(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder for the runs and the page.", show_default="orlog-quickstart, -2, .."
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+    ] = CORES,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke",
+            help="A run of seconds that shows that everything works; its scores mean nothing.",
+        ),
+    ] = False,
+) -> None:
+    """Build, verify, train, score and compare on one dataset, and write a page about it."""
+    from orlog.reports.quickstart import quickstart as run
+
+    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+
+
+def _free_folder(name: str) -> Path:
+    """Return the first of name, name-2, name-3 ... that is not there."""
+    return next(
+        path
+        for number in itertools.count(1)
+        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
+    )
+
+
+@reports.command(epilog="Example: orlog report verify runs/report/report.html")
+def verify(
+    path: Annotated[
+        Path, typer.Argument(help="The report's folder, its report.json or its report.html.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compute all numbers of a report again from its returns, and compare. Exit code 3 if one differs.
+
+    Results that are also in this home are compared with those; reference returns and recorded baselines
+    with the ones that this orlog knows. Of a page, text and pictures are checked too.
+    """
+    from orlog.reports.sweep_report import verify_report
+
+    found = verify_report(path)
+    if as_json:
+        print_json(
+            {
+                "problems": found.problems,
+                "notes": found.notes,
+                "results": found.results,
+                "stored_here": found.stored,
+            }
+        )
+    else:
+        for problem in found.problems:
+            say(problem, label="differs")
+        say_notes(found.notes)
+        wrong = counted(len(found.problems), "difference")
+        outcome = wrong if found.problems else "all numbers agree"
+        say(
+            f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
+            "stored in this home and were compared with it"
+        )
+    if found.problems:
+        raise typer.Exit(3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, show_table, tell
+from orlog.base.terminal import print_json, say, say_notes, show_table, tell
 from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None
         )
     headings = ["run", "algorithm", "dataset", "seed", "step", "settings", "score", SUCCESS]
     _print_table([*headings, "state"], rows, (3, 4))
-    for run in found:
-        if run.problem:
-            tell(f"note: {_problem(run)}")
+    say_notes(_problems(found), tell)
     _note_returns(found)
 
 
@@ -148,7 +146,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
 
     found = find_run_folders(folder)
     groups = group_runs(found)
-    notes = [_problem(run) for run in found if run.problem]
+    notes = _problems(found)
     for group in groups:
         for run in group.runs:
             if run.record is None:
@@ -189,8 +187,7 @@ def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> N
         ]
         rows.append([*row, _share(group.success_rate)])
     _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
-    for note in notes:
-        tell(f"note: {note}")
+    say_notes(notes, tell)
     _note_returns(found)
 
 
@@ -215,10 +212,8 @@ def plot_runs(
     check_format(out)
     found = find_run_folders(folder)
     save_plot(curves_plot(group_runs(found), success=success), out)
-    for run in found:
-        if run.problem:
-            tell(f"note: {_problem(run)}")
-    say(f"written: {out!s}")
+    say_notes(_problems(found), tell)
+    say(f"written: {out}")
 
 
 def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
@@ -229,10 +224,13 @@ def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
     return ", ".join(setting_words(shown))
 
 
-def _problem(run: RunSummary) -> str:
-    """Return why a folder cannot be read, with its path once."""
-    problem = run.problem.removeprefix(f"{run.folder} ").replace(f"{run.folder}/", "")
-    return f"{run.folder}: {problem}."
+def _problems(found: Sequence[RunSummary]) -> list[str]:
+    """Return why folders cannot be read, with the path of each once."""
+    return [
+        f"{run.folder}: {run.problem.removeprefix(f'{run.folder} ').replace(f'{run.folder}/', '')}."
+        for run in found
+        if run.problem
+    ]
 
 
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:

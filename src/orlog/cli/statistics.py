@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import print_json, say, show_table, tell
+from orlog.base.terminal import print_json, say, say_notes, show_table, tell
 from orlog.cli.options import AsJson, EvaluatedRuns, app
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def compare(
         _print_comparison(comparison, results.is_normalized)
         if decided is not None:
             _print_sequential(decided)
-        for note in notes:
-            say(f"note: {note}")
+        say_notes(notes)
 
 
 def _reading_notes(comparison: Comparison) -> list[str]:
@@ -302,8 +301,7 @@ def _print_curve(curve: TuneCurve) -> None:
     rows = [[str(count), f"{score:.1f}"] for count, score in enumerate(curve.expected_best, 1)]
     best = f"expected {unit} of the best"
     show_table(("settings evaluated", best), rows, numbers=(0, 1))
-    for note in curve.notes:
-        say(f"note: {note}")
+    say_notes(curve.notes)
     say()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
-from orlog.base.terminal import progress_bar, progress_bars, say, show_table, waits
+from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
@@ -19,13 +19,7 @@ from orlog.errors import IntegrityError
 from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import Result, summarize
 from orlog.manifests.names import counted, size_text
-from orlog.reports.dataset_page import (
-    HEADINGS,
-    reading_notes,
-    result_cells,
-    verdict_lines,
-    write_report,
-)
+from orlog.reports.dataset_page import show_results, write_report
 from orlog.reports.plots import check_plots
 
 # The slowest first, so that no process is left training alone at the end.
@@ -89,12 +83,7 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
 
     remark = SMOKE_REMARK if smoke else SMALL_RECIPE
     say()
-    show_table(HEADINGS, [result_cells(result) for result in results], numbers=(1, 2, 3, 6))
-    for line in verdict_lines(results):
-        say(line)
-    own = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
-    for note in (*own, *reading_notes(results)):
-        say(f"note: {note}")
+    show_results(results)
     say(remark)
     page = folder / "report.html"
     write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])

@@ -1,10 +1,10 @@
-"""Goes on with trained runs in their environments."""
+"""Trains in environments: goes on with runs there, and makes policies that recipes record with."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,13 +16,26 @@ from orlog.cli.options import (
     Device,
     Imports,
     Log,
+    Settings,
     TrustEnvironment,
     app,
+    command_group,
     takes_options,
 )
-from orlog.cli.training import advice_to_evaluate, train_options, watched_run
+from orlog.cli.training import advice_to_evaluate, read_settings, train_options, watched_run
+from orlog.manifests.names import counted
+
+if TYPE_CHECKING:
+    from orlog.algos.behaviors.training import LogLine
+
 
 EVEN = "even"
+
+behavior = command_group(
+    "behavior",
+    "Policies that recipes record datasets with.",
+    "orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,3 +139,54 @@ def _share(text: str) -> float | None:
         raise ValueError(
             f"--prior takes a number from 0 to 1, or {EVEN}; found {text!r}."
         ) from None
+
+
+@behavior.command(
+    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors"
+)
+def train(
+    environment: Annotated[
+        str, typer.Argument(help="Id of a Gymnasium environment with actions in [-1, 1].")
+    ],
+    algorithm: Annotated[
+        str, typer.Option(help="ars (random search, linear policies) or sac (networks).")
+    ],
+    out: Annotated[Path, typer.Option(help="File of the policies, FILE.safetensors.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps in the environment.")] = 1_000_000,
+    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    settings: Settings = None,
+    _imports: Imports = None,
+) -> None:
+    """Train policies in an environment, and keep weak, medium and best ones in a file.
+
+    The medium policy is the one that returns about a third of what the best one does. The record
+    beside the file (FILE.json) holds its digest, the settings, the versions of packages, the log of
+    training, and the returns of each policy over 100 episodes. Ctrl-C ends training early, with the
+    files of the steps until then.
+    """
+    from orlog.algos.behaviors.training import train_behavior
+    from orlog.algos.training.stopping import StopRequest
+
+    def show(line: LogLine) -> None:
+        say(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
+
+    request = StopRequest()
+    with request.noted():
+        record = train_behavior(
+            environment,
+            out,
+            algorithm=algorithm,
+            steps=steps,
+            seed=seed,
+            every=every,
+            settings=read_settings(settings),
+            progress=show,
+            stops=lambda: bool(request.signal),
+        )
+    for line in record.policies:
+        say(
+            f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
+            f"{counted(len(line.returns), 'episode')}"
+        )
+    say(f"{record.digest}\nis in {out}")
