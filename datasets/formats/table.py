@@ -29,14 +29,15 @@ import gymnasium
 import numpy as np
 
 from orlog.datasets.columns.schema import Schema
-from orlog.datasets.formats._shared.arrow_files import (
+from orlog.datasets.formats._containers.arrow_files import (
     array_of,
     check_pyarrow,
     parquet_batches,
     reading_arrow,
 )
 from orlog.datasets.formats._shared.episode_cutter import EpisodeCutter, ends_of_lengths
-from orlog.datasets.formats._shared.episodes import Asked, Opened, Steps
+from orlog.datasets.formats._shared.episodes import Asked, Opened, Options, Steps
+from orlog.datasets.formats._shared.flags import unknown_ends
 from orlog.datasets.formats._shared.flat_rows import mapped_action_space, unbounded_space
 from orlog.datasets.formats._shared.roles import Layout, base_role
 from orlog.datasets.formats.formats import Format
@@ -75,7 +76,9 @@ def _open(asked: Asked) -> Iterator[Opened]:
         opened.doubts.append("No column of rewards was named: they are zeros.")
     if layout.left_out:
         opened.doubts.append(f"Left out, not named: {', '.join(layout.left_out)}.")
-    opened.steps = _steps(table, layout, checked, opened.doubts)
+    if not {"terminated", "truncated"} & layout.columns.keys():
+        opened.doubts.append(unknown_ends(asked.options, "truncated"))
+    opened.steps = _steps(table, layout, checked, opened.doubts, asked.options)
     yield opened
 
 
@@ -291,8 +294,12 @@ def _see_kinds(table: _Table, layout: Layout, checked: _Checked) -> None:
             checked.kinds[role] = np.result_type(before, dtype), shape
 
 
-def _steps(table: _Table, layout: Layout, checked: _Checked, doubts: list[str]) -> Iterator[Steps]:
-    cutter = EpisodeCutter(ends_of_lengths(checked.lengths), table.where)
+def _steps(
+    table: _Table, layout: Layout, checked: _Checked, doubts: list[str], options: Options
+) -> Iterator[Steps]:
+    cutter = EpisodeCutter(
+        ends_of_lengths(checked.lengths), table.where, unknown=options.ends or "truncated"
+    )
     names = [name for found in layout.columns.values() for name in found]
     first = 0
     for block in table.blocks(list(dict.fromkeys(names))):
@@ -421,6 +428,6 @@ FORMAT = Format(
     open=_open,
     recognizes=lambda files: not is_neorl2(files),
     extensions=ENDINGS,
-    options=("columns", "episode", "step", "length", "sort"),
+    options=("columns", "episode", "step", "length", "sort", "ends"),
     check=check_pyarrow,
 )

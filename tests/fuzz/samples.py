@@ -19,8 +19,10 @@ from orlog.datasets.formats.formats import formats
 from orlog.datasets.reading.dataset import Dataset
 from tests.datasets.formats import (
     test_arrays,
+    test_bags,
     test_d4rl,
     test_imitation,
+    test_layouts,
     test_lerobot,
     test_minari_arrow,
     test_neorl2,
@@ -73,6 +75,7 @@ def _minari(root: Path, data_format: str) -> None:
 
 MAPPED = {"observation/state": "obs/state", "observation/image": "obs/image", "action": "actions"}
 HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
+    ("aloha", lambda root: test_layouts.write_aloha(root / "episodes"), NO_OPTIONS),
     (
         "arrays",
         lambda root: test_arrays.write_groups(root / "a.h5", [3, 5]),
@@ -82,6 +85,16 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         "arrays",
         lambda root: test_arrays.write_rows(root / "a.npz", [3, 1, 4]),
         Options(columns=MAPPED, episode="ends"),
+    ),
+    (
+        "bags",
+        lambda root: test_bags.write_mcap(root / "drives" / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
+    ),
+    (
+        "bags",
+        lambda root: test_bags.write_ros1(root / "drive"),
+        Options(columns=test_bags.MAPPED, rate=20),
     ),
     ("d4rl", _d4rl, NO_OPTIONS),
     ("dsrl", lambda root: test_npz.write_dsrl(root / "a.hdf5"), NO_OPTIONS),
@@ -93,6 +106,7 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: np.savez(root / "a-val.npz", **test_npz.flat(9, [3, 8]), index=[0, 4]),
         NO_OPTIONS,
     ),
+    ("maniskill", lambda root: test_layouts.write_maniskill(root), NO_OPTIONS),
     ("minari", lambda root: _minari(root, "hdf5"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "arrow"), NO_OPTIONS),
     ("minari_arrow", lambda root: _minari(root, "parquet"), NO_OPTIONS),
@@ -129,6 +143,8 @@ HAND_MADE: tuple[tuple[str, Callable[[Path], object], Options], ...] = (
         lambda root: test_table.write(test_table.logs([3, 4]), root / "a.parquet"),
         test_table.OPTIONS,
     ),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr"), NO_OPTIONS),
+    ("zarr", lambda root: test_layouts.write_zarr(root / "a.zarr", version=3), NO_OPTIONS),
 )
 
 

@@ -46,8 +46,8 @@ class Importing:
         typer.Option(
             "--map",
             metavar="NAME=COLUMNS",
-            help="For tables, HDF5 and npz files of any layout: which columns or arrays are the observation, "
-            "action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
+            help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
+            "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
     ] = None
     episode: Annotated[
@@ -79,6 +79,27 @@ class Importing:
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
     ] = False
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
+        ),
+    ] = None
+    ends: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="How episodes ended where the files do not say it: terminated, truncated or unknown.",
+        ),
+    ] = ""
+    reward: Annotated[
+        str,
+        typer.Option(
+            metavar="FROM",
+            help="Rewards in place of those of the files: constant, constant=NUMBER, success, or "
+            "FILE.py:function.",
+        ),
+    ] = ""
     like: Annotated[
         str,
         typer.Option(
