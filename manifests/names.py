@@ -134,6 +134,16 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def size_text(size_bytes: float | None) -> str:
+    """Return a size in words, such as `1.5 MB`; a dash if it is not known."""
+    if size_bytes is None:
+        return "-"
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return up to three known words that end in, resemble or contain `word`, nearest first."""
     words = [one for one in known if one != word]

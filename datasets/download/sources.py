@@ -142,7 +142,7 @@ def find_source(
     if not asked:
         raise NotFoundError(
             f"{wanted}: there is no registry to ask"
-            + (did_you_mean(wanted.name, shipped_names()) or ";")
+            + (did_you_mean(wanted.name, shipped_names()) or ".")
             + " Run: orlog registry add NAME URL, or give the URL of the version."
         )
     end = "." if wanted.name in known else did_you_mean(wanted.name, known) or "."

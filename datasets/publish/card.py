@@ -23,6 +23,7 @@ from orlog.datasets.publish.card_picture import card_picture
 from orlog.datasets.reading.dataset import Dataset
 from orlog.manifests.columns import axis_of, is_part
 from orlog.manifests.manifest import Manifest
+from orlog.manifests.names import size_text
 from orlog.manifests.rebuilds import version_of
 from orlog.manifests.spaces import leaf_spaces
 
@@ -168,7 +169,7 @@ def _quality(
         ("version", f"{version_of(manifest)}, `{manifest.digest}`"),
         ("episodes", f"{dataset.total_episodes:,}"),
         ("steps", f"{dataset.total_steps:,}"),
-        ("size", f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.objects):,} files"),
+        ("size", f"{size_text(manifest.size_bytes)} in {len(manifest.objects):,} files"),
         ("length of an episode", _spread(lengths)),
         ("return of an episode", _spread(returns)),
         ("ends of episodes", _ends(dataset)),

@@ -18,7 +18,7 @@ from orlog.loaders.arrays.arrays import Arrays, read_arrays
 from orlog.loaders.arrays.filling import layout_of
 from orlog.loaders.arrays.memory import Memory, measure_memory
 from orlog.loaders.arrays.packs import is_packed, open_pack
-from orlog.manifests.names import did_you_mean
+from orlog.manifests.names import did_you_mean, size_text
 
 RAM_SHARE = 0.5  # of free memory that `auto` takes; networks and workers need some too
 GPU_SHARE = 0.9  # of free memory of a GPU that a dataset may take, asked for by name
@@ -109,14 +109,14 @@ def choose_place(dataset: Given, where: str = "auto", memory: Memory | None = No
         kind=kind,
         device=device,
         needed_bytes=needed,
-        reason=f"{dataset.name}: {_size(needed)} of arrays in {device or kind}: {why}",
+        reason=f"{dataset.name}: {size_text(needed)} of arrays in {device or kind}: {why}",
     )
 
 
 def _kind_of(
     dataset: Dataset, where: str, needed: int, memory: Memory
 ) -> tuple[Literal["ram", "mmap"], str]:
-    free = _size(memory.ram_bytes)
+    free = size_text(memory.ram_bytes)
     if where == "ram":
         return "ram", f"as asked for, with {free} of memory free"
     share = f"half of the {free} of free memory"
@@ -127,8 +127,8 @@ def _kind_of(
     disk = shutil.disk_usage(_existing(datasets_folder())).free
     if needed > disk:
         raise ValueError(
-            f"{dataset.name}: {_size(needed)} of arrays are more than {share}, and more than the "
-            f"{_size(disk)} of free disk at {datasets_folder().parent}; use stream_transitions, set "
+            f"{dataset.name}: {size_text(needed)} of arrays are more than {share}, and more than the "
+            f"{size_text(disk)} of free disk at {datasets_folder().parent}; use stream_transitions, set "
             "ORLOG_HOME to another disk, or take fewer episodes or columns."
         )
     return "mmap", f"more than {share}"
@@ -151,15 +151,11 @@ def _check_gpu(dataset: Dataset, device: str, needed: int, memory: Memory) -> st
     free = memory.gpu_bytes[device]
     if needed > GPU_SHARE * free:
         raise ValueError(
-            f"{dataset.name}: {_size(needed)} of arrays do not fit into {device}, which has "
-            f"{_size(free)} free, of which {GPU_SHARE:.0%} may be taken; {instead}."
+            f"{dataset.name}: {size_text(needed)} of arrays do not fit into {device}, which has "
+            f"{size_text(free)} free, of which {GPU_SHARE:.0%} may be taken; {instead}."
         )
-    return f"as asked for, with {_size(free)} free there"
+    return f"as asked for, with {size_text(free)} free there"
 
 
 def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

@@ -17,7 +17,7 @@ import orlog
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("algos", "datasets", "loaders", "manifests", "normalize", "src")
-LINES = {"product": 80_800, "tests": 67_200, "benchmarks": 6_150, "tools": 2_700}
+LINES = {"product": 80_800, "tests": 67_300, "benchmarks": 6_150, "tools": 2_700}
 MODULE_LINES = 500
 PARAMETERS = 8
 FOLDER_MODULES = 18
@@ -25,7 +25,6 @@ LONG = {
     "algos/training/checkpoint.py": 513,
     "algos/training/train.py": 685,
     "datasets/reading/dataset.py": 560,  # one public class
-    "src/orlog/cli/showing.py": 501,
 }
 """Modules that are longer than others may be, and how long they may be."""
 WIDE = {
@@ -42,7 +41,7 @@ WIDE = {
     "train_behavior",
 }
 """Functions inside that take more parameters than others may."""
-FULL = {"algos": 38, "datasets/formats": 21, "src/orlog/cli": 26}
+FULL = {"algos": 38, "datasets/formats": 21}
 """Folders with more modules than others may have; `algos` has one for each algorithm."""
 
 

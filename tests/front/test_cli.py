@@ -1,23 +1,29 @@
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orlog as orlog_package
+from orlog import cli
 from orlog.algos.algorithms import ALGORITHMS
 from orlog.cli import app
 from orlog.errors import InvalidNameError
 from orlog.manifests.shipped import recorded_folder
 from tests.command_line import orlog
 
+FOLDER = Path(cli.__file__).parent
+OPTIONS = ("typer.Option", "typer.Argument")
 MINI = "pointmaze/umaze-mini-v1"
 COMMANDS = [
     command.name or command.callback.__name__
@@ -59,6 +65,30 @@ def test_lines_of_help_end_where_the_terminal_or_a_sentence_does(
     lines = [line.strip() for line in orlog("verify", "--help").stdout.splitlines()]
     (line,) = (line for line in lines if line.startswith("The place it was downloaded from"))
     assert len(line) > 150
+
+
+def options_written() -> Iterator[ast.Call]:
+    """Yield every place of the command line's code where an option or an argument is declared."""
+    for file in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in OPTIONS:
+                yield node
+
+
+def test_an_option_that_several_commands_take_is_declared_once() -> None:
+    texts = Counter(
+        ast.unparse(word.value)
+        for option in options_written()
+        for word in option.keywords
+        if word.arg == "help" and isinstance(word.value, ast.Constant)
+    )
+    assert len(texts) > 100
+    assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_no_private_name_of_typer_is_used() -> None:
+    code = "".join(file.read_text("utf-8") for file in FOLDER.glob("*.py"))
+    assert re.findall(r"\b(?:typer|click)\.(?:core|main|models|_\w+)|__mro__", code) == []
 
 
 def test_a_wrong_option_is_a_usage_error() -> None:

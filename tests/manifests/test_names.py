@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from orlog.errors import InvalidNameError
-from orlog.manifests.names import did_you_mean, either, parse_name
+from orlog.manifests.names import did_you_mean, either, parse_name, size_text
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,18 @@ def test_words_are_a_choice_in_a_sentence() -> None:
         "a or b",
         "a, b or c",
     ]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (556_500, "556.5 kB"),
+        (2.5e9, "2.5 GB"),
+    ],
+)
+def test_sizes_are_written_in_one_way(size_bytes: float | None, text: str) -> None:
+    assert size_text(size_bytes) == text

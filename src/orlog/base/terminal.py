@@ -1,11 +1,17 @@
-"""What the commands print: tables, JSON for scripts, progress bars and one line for an error."""
+"""What the commands print: lines, tables, JSON for scripts, and progress bars.
+
+Nothing that is printed here is read as rich's markup, since names and paths may look like it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
 
 from rich.console import Console, ConsoleDimensions
 from rich.progress import (
@@ -19,6 +25,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 LINE_SECONDS = 5.0
 UNBOUNDED = 10**6  # columns
@@ -38,28 +45,78 @@ class _Output(Console):
         self._width, self._height = new_size
 
 
-# A file and class such as my_method.py:X: would otherwise hold an emoji, :X:.
-console = _Output(highlight=False, emoji=False)
-errors = _Output(stderr=True, highlight=False, emoji=False)
+# A file and class such as my_method.py:X: would otherwise hold an emoji, :X:, and a[1] a style.
+console = _Output(highlight=False, emoji=False, markup=False)
+errors = _Output(stderr=True, highlight=False, emoji=False, markup=False)
+
+COLORS = {"error": "red", "failed": "red", "damaged": "red", "differs": "red", "warning": "yellow"}
+"""The colors of labels that lines begin with; others are bold."""
+
+
+def say(text: object = "", *, label: str = "", style: str = "", to: Console = console) -> None:
+    """Print text as it is, behind a label if one is given; the terminal breaks lines that are long."""
+    line = Text(printable(str(text)), style)
+    if label:
+        line = Text.assemble((printable(f"{label}:"), COLORS.get(label, "bold")), " ", line)
+    to.print(line, soft_wrap=True)
+
+
+def tell(text: object, *, label: str = "", style: str = "") -> None:
+    """Print text to stderr, as `say` does."""
+    say(text, label=label, style=style, to=errors)
 
 
 def print_json(body: object) -> None:
     """Print one JSON document to stdout, the same bytes for a terminal and for a script."""
-    print(json.dumps(body, indent=2, allow_nan=False))  # noqa: T201 (rich would wrap and color it)
+    text = json.dumps(body, indent=2, allow_nan=False, default=_as_text)
+    print(text)  # noqa: T201 (rich would wrap and color it)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is not in a JSON document.")
+
+
+def say_notes(notes: Iterable[object], say: Callable[[str], None] = say) -> None:
+    """Print notes, such as caveats of a score, a line each."""
+    for note in notes:
+        say(f"note: {note}")
+
+
+def waits(what: str, say: Callable[[str], None] = tell) -> Callable[[], None]:
+    """Return what says that another process is at it, such as `building it`."""
+    return lambda: say(f"another process is {what}; waiting for it to finish.")
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
 ) -> Table:
-    """Return a table; the columns in `numbers` are aligned to the right."""
+    """Return a table; the columns in `numbers` are aligned to the right, and `Text` has a style."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(headings):
-        made.add_column(
-            printable(heading), justify="right" if index in numbers else "left", overflow="fold"
-        )
+        justify: Literal["left", "right"] = "right" if index in numbers else "left"
+        made.add_column(Text(printable(heading)), justify=justify, overflow="fold")
     for row in rows:
-        made.add_row(*map(printable, row))
+        made.add_row(*(one if isinstance(one, Text) else Text(printable(one)) for one in row))
     return made
+
+
+def show_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, numbers: Sequence[int] = ()
+) -> None:
+    """Print a table; the columns in `numbers` are aligned to the right."""
+    console.print(table(headings, rows, numbers=numbers))
+
+
+def show_facts(facts: Iterable[tuple[str, str]], *, alarming: Collection[str] = ()) -> None:
+    """Print what is known of one thing: names and texts, the names in `alarming` in yellow."""
+    show_table(
+        ("", ""),
+        [(Text(name, "bold yellow" if name in alarming else "bold"), text) for name, text in facts],
+    )
 
 
 def printable(text: str) -> str:
@@ -101,10 +158,10 @@ class TransferBar:
 def transfer_bar(what: str) -> Iterator[TransferBar]:
     """Show one bar with bytes, files, rate and time left."""
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
         console=errors,
@@ -122,7 +179,7 @@ def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], 
     there every few seconds.
     """
     bars = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
@@ -141,7 +198,7 @@ def progress_bars(*, lines: bool = False) -> Iterator[Callable[[str, int, int], 
                 and not errors.is_terminal
                 and now - printed.setdefault(label, now) > LINE_SECONDS
             ):
-                errors.print(f"{label}: {done:,} of {total:,}", soft_wrap=True)
+                tell(f"{label}: {done:,} of {total:,}")
                 printed[label] = now
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)

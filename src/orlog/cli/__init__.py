@@ -14,63 +14,52 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import errors, printable
-from orlog.cli import (
-    auditing,
+from orlog.base.terminal import tell
+from orlog.cli import (  # noqa: F401 (some only declare commands)
     baselines,
-    behaviors,
-    building,
     cache,
-    estimating,
-    finetuning,
+    checking,
+    environments,
     imports,
     listing,
-    quickstart,
     registries,
-    reports,
     reproducing,
     runs,
     scoring,
     showing,
     statistics,
     training,
-    transfers,
-    verifying,
     versions,
-    views,
 )
-from orlog.cli.application import Debug
-from orlog.cli.application import app as app
+from orlog.cli.options import Debug
+from orlog.cli.options import app as app
 from orlog.errors import InvalidNameError, OrlogError
 
-# The panels of `orlog --help` and the modules of their commands, in the order shown.
+# The panels of `orlog --help` and their commands, in the order shown, and those of groups of commands.
 PANELS = {
-    "Datasets": (listing, showing, building, verifying, auditing),
-    "Download and publish": (transfers, imports),
-    "Versions and views": (versions, views),
-    "Disk space": (cache,),
+    "Datasets": ("list", "show", "build", "verify", "audit"),
+    "Download and publish": ("download", "repair", "publish", "import", "export", "formats"),
+    "Versions and views": ("diff", "lock", "mark", "view", "convert", "save"),
+    "Disk space": ("delete",),
     "Training and scores": (
-        training,
-        finetuning,
-        scoring,
-        estimating,
-        baselines,
-        reproducing,
-        statistics,
-        quickstart,
+        "train",
+        "finetune",
+        "evaluate",
+        "references",
+        "ope",
+        "baselines",
+        "reproduce",
+        "compare",
+        "tune-curve",
+        "quickstart",
     ),
 }
-_MODULES = {module.__name__: panel for panel, modules in PANELS.items() for module in modules}
-for _command in app.registered_commands:
-    _command.rich_help_panel = _MODULES[_command.callback.__module__]
-app.registered_commands.sort(key=lambda command: list(_MODULES).index(command.callback.__module__))
-for _group in (registries.registries, registries.keys):
-    app.add_typer(_group, rich_help_panel="Download and publish")
-app.add_typer(cache.cache, rich_help_panel="Disk space")
-for _group in (runs.runs, reports.reports, behaviors.behavior):
-    app.add_typer(_group, rich_help_panel="Training and scores")
+GROUPS = {
+    "Download and publish": (registries.registries, registries.keys),
+    "Disk space": (cache.cache,),
+    "Training and scores": (runs.runs, reproducing.reports, environments.behavior),
+}
 
 
 def _flowing(text: str) -> str:
@@ -78,21 +67,26 @@ def _flowing(text: str) -> str:
     return re.sub(r"(?<![.:\n])\n(?!\n)", " ", text)
 
 
-for _commands in (
-    app,
-    registries.registries,
-    registries.keys,
-    cache.cache,
-    runs.runs,
-    reports.reports,
-    behaviors.behavior,
-):
-    for _command in _commands.registered_commands:
-        _command.help = _flowing(inspect.getdoc(_command.callback) or "")
+def _name(command: Any) -> str:
+    return str(command.name or command.callback.__name__)
 
 
-# What typer raises for a wrong use; its own text would be wrapped in pipes too.
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+def _arrange() -> None:
+    """Put commands and groups into their panels, with their docstrings as help."""
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    order = list(panel_of)
+    app.registered_commands.sort(key=lambda command: order.index(_name(command)))
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[_name(command)]
+    for panel, groups in GROUPS.items():
+        for group in groups:
+            app.add_typer(group, rich_help_panel=panel)
+    for commands in (app, *(group for groups in GROUPS.values() for group in groups)):
+        for command in commands.registered_commands:
+            command.help = _flowing(inspect.getdoc(command.callback) or "")
+
+
+_arrange()
 
 
 def main() -> None:
@@ -100,21 +94,23 @@ def main() -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # it takes whatever comes
     try:
         code = app(prog_name="orlog", standalone_mode=False)
-    except _ClickError as error:
-        _fail_usage(error)
     except typer.Abort:
-        errors.print("Aborted.")
+        tell("Aborted.")
         sys.exit(130)
     except (OrlogError, ValueError, FloatingPointError, OSError) as error:
         _fail(error)
-    except Exception as error:  # noqa: BLE001 (a defect, printed as Python does)
+    except Exception as error:  # noqa: BLE001 (a wrong use, or a defect, printed as Python does)
+        # Only what typer raises for a wrong use can format its message; what it prints itself would
+        # be wrapped in pipes too.
+        if hasattr(error, "format_message"):
+            _fail_usage(error)
         _fail_with_traceback(error)
     else:
         sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"[yellow]warning:[/yellow] {escape(printable(str(message)))}", soft_wrap=True)
+    tell(message, label="warning")
 
 
 def _fail(error: Exception) -> None:
@@ -127,7 +123,7 @@ def _fail(error: Exception) -> None:
         from orlog.datasets.reading.finding import near_names
 
         text += near_names(error.name)
-    errors.print(f"[red]error:[/red] {escape(printable(text))}", soft_wrap=True)
+    tell(text, label="error")
     sys.exit(_exit_code(error))
 
 
@@ -148,13 +144,13 @@ def _fail_usage(error: Any) -> None:
             usage = " ".join(error.ctx.get_usage().split())
             path = error.ctx.command_path
             hint = f"{usage}\nFor help, run: {path} --help"
-            errors.print(escape(printable(hint)), soft_wrap=True)
+            tell(hint)
         if hasattr(error, "possibilities") and error.ctx is not None:  # there is no such option
             setting = error.option_name.strip("-").replace("-", "_")
             if any("--set" in one.opts for one in error.ctx.command.params):
                 message = f"{message.removesuffix('.')}; if it is a setting of the algorithm: --set {setting}=VALUE"
         end = "" if message.endswith((".", "?")) else "."
-        errors.print(f"[red]error:[/red] {escape(printable(message))}{end}", soft_wrap=True)
+        tell(f"{message}{end}", label="error")
     sys.exit(error.exit_code)
 
 

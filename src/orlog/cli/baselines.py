@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title, known_as
-from orlog.base.terminal import console, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.base.terminal import console, print_json, say, say_notes, show_table
+from orlog.cli.options import AsJson, app
 
 if TYPE_CHECKING:
     from orlog.normalize.published_scores import Disagreement, PublishedScore
@@ -78,7 +77,7 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
     if known is not None:
         _print_references(known)
     if problem is not None:
-        console.print(escape(problem))
+        say(problem)
     for section in in_sections(scores):
         _print_section(section)
     _print_disagreements(disagreements)
@@ -87,22 +86,19 @@ def _show_dataset(name: str, algorithm: str | None, *, as_json: bool) -> None:
 def _print_references(known: References) -> None:
     from orlog.normalize.references import simulator_of
 
-    console.print(
-        f"score 0 = {escape(printable(known.random.policy))}, {known.random.mean:.2f}; "
-        f"100 = {escape(printable(known.expert.policy))}, {known.expert.mean:.2f}"
+    say(
+        f"score 0 = {known.random.policy}, {known.random.mean:.2f}; "
+        f"100 = {known.expert.policy}, {known.expert.mean:.2f}"
     )
-    console.print(
-        f"simulator: {escape(printable(known.simulator or simulator_of(known.protocol)))}"
-    )
-    console.print(f"source: {escape(printable(known.source))}")
-    for caveat in known.caveats:
-        console.print(f"note: {escape(printable(caveat))}")
+    say(f"simulator: {known.simulator or simulator_of(known.protocol)}")
+    say(f"source: {known.source}")
+    say_notes(known.caveats)
 
 
 def _print_section(section: Section) -> None:
     """Print the scores on one dataset that share a protocol and a publication."""
     scores = [one for row in section.scores.values() for one in row.values()]
-    console.print()
+    say()
     _print_heading(section.key, scores)
     kinds = sorted({one.spread_kind for one in scores if one.spread is not None})
     caveats = any(one.caveats for one in scores)
@@ -119,38 +115,35 @@ def _print_section(section: Section) -> None:
         ]
         for one in sorted(scores, key=lambda one: -one.score)
     ]
-    console.print(table(headings, rows, numbers=(1, 2, 3)))
+    show_table(headings, rows, numbers=(1, 2, 3))
     if kinds:
-        console.print(f"spread: {escape(', '.join(kinds))}")
+        say(f"spread: {', '.join(kinds)}")
     _print_sources(scores)
 
 
 def _print_heading(key: SectionKey, scores: Sequence[PublishedScore]) -> None:
     mark = "" if not scores[0].secondary else ", secondary: someone else's copy of it"
     where = f"{key.benchmark} {key.version}".strip()
-    console.print(
-        f"[bold]{escape(printable(key.publication))}[/bold]: "
-        f"{escape(printable(key.protocol or 'protocol not stated'))} ({escape(where)}, "
-        f"{escape(_metric(key.metric))}{mark})"
-    )
+    protocol = key.protocol or "protocol not stated"
+    say(f"{protocol} ({where}, {_metric(key.metric)}{mark})", label=key.publication)
 
 
 def _print_sources(scores: Sequence[PublishedScore]) -> None:
     for source in dict.fromkeys((one.source, one.source_kind, one.year) for one in scores):
         text, kind, year = source
-        console.print(f"source: {escape(text)} ({escape(kind)}{f', {year}' if year else ''})")
+        say(f"source: {text} ({kind}{f', {year}' if year else ''})")
 
 
 def _print_disagreements(disagreements: Sequence[Disagreement]) -> None:
     if disagreements:
-        console.print("\n[bold]Sources disagree[/bold]")
+        say("\nSources disagree", style="bold")
     for one in disagreements:
         values = (
             f"{value} ({source})" if source else value
             for value, source in ((one.value_a, one.source_a), (one.value_b, one.source_b))
         )
         note = f" Note: {one.note}." if one.note else ""
-        console.print(escape(f"{one.item}: {' or '.join(values)}.{note}"))
+        say(f"{one.item}: {' or '.join(values)}.{note}")
 
 
 _METRICS = {
@@ -181,13 +174,13 @@ def _show_benchmark(key: str, algorithm: str | None, *, as_json: bool) -> None:
         return
     for index, section in enumerate(sections):
         if index:
-            console.print()
+            say()
         scores = [one for row in section.scores.values() for one in row.values()]
         _print_heading(section.key, scores)
         for algorithms in _columns(section):
             numbers = range(1, len(algorithms) + 1)
             rows = list(_rows(section, algorithms))
-            console.print(table(["dataset", *algorithms], rows, numbers=numbers))
+            show_table(["dataset", *algorithms], rows, numbers=numbers)
         _print_sources(scores)
 
 

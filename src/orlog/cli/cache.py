@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
-import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.base.terminal import print_json, say, show_table, waits
+from orlog.cli.options import AsJson, Versions, app, command_group, read_bytes
 from orlog.errors import StorageError
+from orlog.manifests.names import size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.home.holdings import CachedVersion
     from orlog.loaders.arrays.pack_cache import CachedPack
 
-cache = typer.Typer(
-    name="cache",
-    help="The datasets on this machine, and the space that they take.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog cache list",
+cache = command_group(
+    "cache", "The datasets on this machine, and the space that they take.", "orlog cache list"
 )
-UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME[@VERSION]", help="Dataset; without a version, all versions that are here."
-    ),
-]
 
 
 @cache.command("list", epilog="Example: orlog cache list")
@@ -54,33 +42,33 @@ def list_versions(as_json: AsJson = False) -> None:
     packs_bytes = sum(one.size_bytes for one in packs if one.folder.parent == packs_folder())
     if as_json:
         body = {
-            "folder": str(datasets_folder()),
+            "folder": datasets_folder(),
             "total_bytes": total_bytes(),
-            "versions": [_as_json(one) for one in found],
-            "packs_folder": str(packs_folder()),
+            "versions": [dataclasses.asdict(one) for one in found],
+            "packs_folder": packs_folder(),
             "packs_bytes": packs_bytes,
             "packs": [_pack_as_json(one) for one in packs],
-            "results_folder": str(results_folder()),
+            "results_folder": results_folder(),
             "results": results._asdict(),
         }
         print_json(body)
         return
     if found:
-        console.print(_table(found))
-        console.print()
-    console.print(escape(f"folder: {datasets_folder()}"), soft_wrap=True)
-    console.print(f"in all: {_size(total_bytes())}, shared files counted once")
+        _show_versions(found)
+        say()
+    say(f"folder: {datasets_folder()}")
+    say(f"in all: {size_text(total_bytes())}, shared files counted once")
     if packs:
-        console.print()
-        console.print(_pack_table(packs))
-        console.print()
-        console.print(escape(f"packs: {packs_folder()}"), soft_wrap=True)
-        console.print(f"in all: {_size(packs_bytes)}")
+        say()
+        _show_packs(packs)
+        say()
+        say(f"packs: {packs_folder()}")
+        say(f"in all: {size_text(packs_bytes)}")
     if results.finished or results.begun:
-        console.print()
-        console.print(escape(f"results: {results_folder()}"), soft_wrap=True)
-        console.print(
-            f"in all: {_size(results.size_bytes)}; {results.finished:,} finished, "
+        say()
+        say(f"results: {results_folder()}")
+        say(
+            f"in all: {size_text(results.size_bytes)}; {results.finished:,} finished, "
             f"{results.begun:,} begun"
         )
 
@@ -127,7 +115,7 @@ def gc(
             failures.append(error)
             return GarbageReport([], [], total_bytes())
 
-    limit = None if max_size is None else _bytes(max_size)
+    limit = None if max_size is None else read_bytes(max_size, "a size such as 500M or 50G")
     # First what is removed in any case; packs may use the space that this leaves.
     versions = due = collect_versions(None)
     room = None if limit is None else max(0, limit - due.left_bytes)
@@ -139,16 +127,16 @@ def gc(
     removed = {gone.path: gone for report in reports for gone in report.removed}
     for gone in removed.values():
         verb = "would remove" if dry_run else "removed"
-        _say(f"{verb} {gone.path} ({_size(gone.freed_bytes)}): {gone.why}")
+        say(f"{verb} {gone.path} ({size_text(gone.freed_bytes)}): {gone.why}")
     for kept in {kept.path: kept for report in reports for kept in report.kept}.values():
-        _say(f"kept {kept.path}: {kept.why}")
-    freed = _size(sum(gone.freed_bytes for gone in removed.values()))
-    _say(
+        say(f"kept {kept.path}: {kept.why}")
+    freed = size_text(sum(gone.freed_bytes for gone in removed.values()))
+    say(
         f"{freed} {'would be freed' if dry_run else 'freed'}; versions take "
-        f"{_size(versions.left_bytes)}, packs {_size(packs.left_bytes)}"
+        f"{size_text(versions.left_bytes)}, packs {size_text(packs.left_bytes)}"
     )
     if limit is not None and packs.left_bytes + versions.left_bytes > limit:
-        _say(
+        say(
             f"that is more than {max_size}, but nothing else may be removed; to see what is left, "
             "run: orlog cache list"
         )
@@ -158,29 +146,23 @@ def gc(
 
 
 @cache.command(epilog="Example: orlog cache pin lab/arm-v1@1.0.0")
-def pin(name: Which) -> None:
+def pin(name: Versions) -> None:
     """Keep versions, whatever options gc is given."""
     from orlog.datasets.home.garbage import own_versions, pin_version
 
     for one in own_versions(name):
-        pin_version(
-            one.name,
-            one.version,
-            on_wait=lambda: errors.print(
-                "another process is writing it; waiting for it to finish."
-            ),
-        )
-        _say(f"{one} is pinned")
+        pin_version(one.name, one.version, on_wait=waits("writing it"))
+        say(f"{one} is pinned")
 
 
 @cache.command(epilog="Example: orlog cache unpin lab/arm-v1@1.0.0")
-def unpin(name: Which) -> None:
+def unpin(name: Versions) -> None:
     """Let gc remove versions again."""
     from orlog.datasets.home.garbage import own_versions, unpin_version
 
     for one in own_versions(name):
         was_pinned = unpin_version(one.name, one.version)
-        _say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
+        say(f"{one} is {'no longer' if was_pinned else 'not'} pinned")
 
 
 @cache.command(epilog="Example: orlog cache path lab/arm-v1")
@@ -198,7 +180,7 @@ def path(
 
 @app.command(epilog="Example: orlog delete lab/arm-v1@1.0.0")
 def delete(
-    name: Which, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    name: Versions, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 ) -> None:
     """Delete versions from your home, after showing them and whether you could get them again.
 
@@ -219,17 +201,17 @@ def delete(
         check_deletable(one.name, one.version)
     found, freed = plan_deletion(wanted)
     packs = packs_of(wanted)
-    console.print(_table(found))
-    console.print()
+    _show_versions(found)
+    say()
     for version in found:
         if version.kind in ("version", "strange"):
-            _say(f"{version.folder}: {_how_to_get_again(version)}")
+            say(f"{version.folder}: {_how_to_get_again(version)}")
     for there in cached_versions():
         if there.kind == "recording" and there.name == wanted[0].name:
-            _say(f"{there.folder}: an interrupted recording, left alone")
+            say(f"{there.folder}: an interrupted recording, left alone")
     for pack in packs:
-        _say(f"{pack.folder}: its pack ({_size(pack.size_bytes)})")
-    _say(f"this frees {_size(freed + sum(pack.size_bytes for pack in packs))}")
+        say(f"{pack.folder}: its pack ({size_text(pack.size_bytes)})")
+    say(f"this frees {size_text(freed + sum(pack.size_bytes for pack in packs))}")
     if not yes:
         if not _is_terminal():
             raise ValueError(
@@ -238,12 +220,12 @@ def delete(
         typer.confirm("Delete?", abort=True)
     for one in wanted:
         freed = delete_version(one.name, one.version)
-        _say(f"deleted {one} ({_size(freed)})")
+        say(f"deleted {one} ({size_text(freed)})")
     failures = []
     for pack in packs:
         try:
             delete_pack(pack)
-            _say(f"deleted {pack.folder} ({_size(pack.size_bytes)})")
+            say(f"deleted {pack.folder} ({size_text(pack.size_bytes)})")
         except StorageError as error:
             failures.append(error)
     if failures:
@@ -256,38 +238,38 @@ def _how_to_get_again(version: CachedVersion) -> str:
     return f"NO OTHER COPY IS KNOWN ({version.came_from or 'moved aside by orlog repair'})"
 
 
-def _table(versions: Sequence[CachedVersion]) -> Any:
+def _show_versions(versions: Sequence[CachedVersion]) -> None:
     rows = [
         (
             one.name,
             one.version,
             "" if one.kind == "version" else one.kind,
-            _size(one.size_bytes),
-            _size(one.shared_bytes) if one.shared_bytes else "-",
-            escape(one.came_from) or "-",
+            size_text(one.size_bytes),
+            size_text(one.shared_bytes) if one.shared_bytes else "-",
+            one.came_from or "-",
             _days_ago(one.last_used),
             "pinned" if one.is_pinned else "",
-            escape(str(one.home)),
+            str(one.home),
         )
         for one in versions
     ]
     headings = ("name", "version", "what", "size", "shared", "from", "last used", "pin", "home")
-    return table(headings, rows, numbers=(3, 4))
+    show_table(headings, rows, numbers=(3, 4))
 
 
-def _pack_table(packs: Sequence[CachedPack]) -> Any:
+def _show_packs(packs: Sequence[CachedPack]) -> None:
     rows = [
         (
-            escape(printable(one.name)) or "-",
+            one.name or "-",
             _versions_of(one) or "-",
             "" if one.kind == "pack" else one.kind,
-            _size(one.size_bytes),
+            size_text(one.size_bytes),
             _days_ago(one.last_used),
-            escape(str(one.folder)),
+            str(one.folder),
         )
         for one in packs
     ]
-    return table(("pack of", "version", "what", "size", "last used", "folder"), rows, numbers=(3,))
+    show_table(("pack of", "version", "what", "size", "last used", "folder"), rows, numbers=(3,))
 
 
 def _versions_of(pack: CachedPack) -> str:
@@ -301,52 +283,17 @@ def _days_ago(time: dt.datetime) -> str:
     return "within a day" if days == 0 else f"{days} days ago"
 
 
-def _as_json(version: CachedVersion) -> dict[str, object]:
-    return {
-        "name": version.name,
-        "version": version.version,
-        "kind": version.kind,
-        "folder": str(version.folder),
-        "home": str(version.home),
-        "size_bytes": version.size_bytes,
-        "shared_bytes": version.shared_bytes,
-        "came_from": version.came_from,
-        "again": version.again,
-        "last_used": version.last_used.isoformat(timespec="seconds"),
-        "is_pinned": version.is_pinned,
-    }
-
-
 def _pack_as_json(pack: CachedPack) -> dict[str, object]:
     return {
         "name": pack.name,
         "versions": list(map(str, pack.versions)),
         "is_view": pack.is_view,
         "kind": pack.kind,
-        "folder": str(pack.folder),
+        "folder": pack.folder,
         "size_bytes": pack.size_bytes,
-        "last_used": pack.last_used.isoformat(timespec="seconds"),
+        "last_used": pack.last_used,
     }
-
-
-def _say(text: str) -> None:
-    console.print(escape(printable(text)), soft_wrap=True)
 
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty()
-
-
-def _bytes(text: str) -> int:
-    """Return bytes from text such as 500M or 50G."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kMGT]?)B?", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r}: expected a size such as 500M or 50G.")
-    return int(float(match[1]) * UNITS[match[2]])
-
-
-def _size(count: int) -> str:
-    for unit, size in reversed(UNITS.items()):
-        if count >= size and unit:
-            return f"{count / size:.1f} {unit}B"
-    return f"{count} B"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
-from orlog.cli.application import AsJson, Imports, Name, app
+from orlog.base.terminal import print_json, progress_bar, say, show_facts, show_table, tell, waits
+from orlog.cli.options import (
+    AsJson,
+    Description,
+    Horizon,
+    Imports,
+    License,
+    Name,
+    app,
+    takes_options,
+)
 
 if TYPE_CHECKING:
     from orlog.datasets.formats._shared.episodes import Found
@@ -18,16 +27,11 @@ if TYPE_CHECKING:
 BOUND = "NUMBER[,..]"
 
 
-@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
-def import_files(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
-    ],
-    name: Annotated[
-        str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
-    ],
-    file_format: Annotated[
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Importing:
+    """What files do not say of themselves, under the names that `import_dataset` has for it."""
+
+    format: Annotated[
         str | None,
         typer.Option(
             "--format",
@@ -35,15 +39,8 @@ def import_files(
             help="Format of the files, such as d4rl, or a file of your own that declares one.",
             show_default="what the files look like",
         ),
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="STEPS",
-            help="Steps after which the environment truncates, for files that do not say where.",
-        ),
-    ] = None,
+    ] = None
+    horizon: Horizon = None
     columns: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,7 +49,7 @@ def import_files(
             help="For tables, HDF5, npz, Zarr and recordings of any layout: which columns, arrays or topics are "
             "the observation, action, reward, terminated, truncated or infos/NAME, such as observation=obs_*.",
         ),
-    ] = None,
+    ] = None
     episode: Annotated[
         str,
         typer.Option(
@@ -60,41 +57,41 @@ def import_files(
             help="What an episode is: for tables the column that tells them apart; for arrays a pattern "
             "of groups such as demo_*, file, or an array of numbers or ends.",
         ),
-    ] = "",
+    ] = ""
     step: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: what counts an episode's steps.")
-    ] = "",
+    ] = ""
     length: Annotated[
         str, typer.Option(metavar="COLUMN", help="For tables: an episode's length.")
-    ] = "",
+    ] = ""
     sort: Annotated[
         bool,
         typer.Option("--sort", help="For tables: put rows in the order of episodes and steps."),
-    ] = False,
+    ] = False
     task: Annotated[
         str,
         typer.Option(
             metavar="NAME",
             help="The task whose rewards are taken, or the vault that is read, if there are several.",
         ),
-    ] = "",
+    ] = ""
     no_video: Annotated[
         bool,
         typer.Option("--no-video", help="For LeRobotDatasets: leave out the frames of videos."),
-    ] = False,
+    ] = False
     rate: Annotated[
         float | None,
         typer.Option(
             min=1e-6, metavar="HZ", help="For recordings of robots (MCAP, bags): rows a second."
         ),
-    ] = None,
+    ] = None
     ends: Annotated[
         str,
         typer.Option(
             metavar="HOW",
             help="How episodes ended where the files do not say it: terminated, truncated or unknown.",
         ),
-    ] = "",
+    ] = ""
     reward: Annotated[
         str,
         typer.Option(
@@ -102,7 +99,7 @@ def import_files(
             help="Rewards in place of those of the files: constant, constant=NUMBER, success, or "
             "FILE.py:function.",
         ),
-    ] = "",
+    ] = ""
     like: Annotated[
         str,
         typer.Option(
@@ -110,7 +107,7 @@ def import_files(
             help="A benchmark's dataset whose environment, bounds and references hold, such as "
             "d4rl/hopper-medium-v2.",
         ),
-    ] = "",
+    ] = ""
     environment: Annotated[
         str | None,
         typer.Option(
@@ -118,28 +115,48 @@ def import_files(
             help="The environment that the data are of, with its spaces and time limit, such as "
             "Pendulum-v1 or Pendulum-v1,g=9.81.",
         ),
-    ] = None,
+    ] = None
     action_low: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Lower bound of actions.")
-    ] = None,
+    ] = None
     action_high: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Upper bound of actions.")
-    ] = None,
+    ] = None
     observation_low: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Lower bound of observations.")
-    ] = None,
+    ] = None
     observation_high: Annotated[
         str | None, typer.Option(metavar=BOUND, help="Upper bound of observations.")
-    ] = None,
-    description: Annotated[str, typer.Option(help="What the data are.")] = "",
-    license: Annotated[  # noqa: A002 (the word of the manifest)
-        str, typer.Option(help="SPDX identifier of the data.")
-    ] = "",
+    ] = None
+    description: Description = ""
+    license: License = ""
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Read the files and show what they hold; keep nothing."),
-    ] = False,
-    _imports: Imports = None,
+    ] = False
+    imports: Imports = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return them as `import_dataset` takes them."""
+        given = dataclasses.asdict(self) | {"columns": _columns(self.columns or [])}
+        for bound in ("action_low", "action_high", "observation_low", "observation_high"):
+            given[bound] = _bound(f"--{bound.replace('_', '-')}", given[bound])
+        del given["imports"]  # its modules are imported
+        return given
+
+
+@app.command("import", epilog="Example: orlog import hopper.hdf5 lab/hopper-v1")
+@takes_options
+def import_files(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="The files of one dataset, in order, or its folder."),
+    ],
+    name: Annotated[
+        str, typer.Argument(help="Name of the dataset, NAME or NAME@VERSION; 1.0.0 by default.")
+    ],
+    *,
+    given: Importing,
 ) -> None:
     """Import third-party files as a new version; the files stay as they are.
 
@@ -153,39 +170,17 @@ def import_files(
         folder = import_dataset(
             files,
             name,
-            format=file_format,
-            horizon=horizon,
-            columns=_columns(columns or []),
-            episode=episode,
-            step=step,
-            length=length,
-            sort=sort,
-            task=task,
-            no_video=no_video,
-            rate=rate,
-            ends=ends,
-            reward=reward,
-            like=like,
-            environment=environment,
-            action_low=_bound("--action-low", action_low),
-            action_high=_bound("--action-high", action_high),
-            observation_low=_bound("--observation-low", observation_low),
-            observation_high=_bound("--observation-high", observation_high),
-            description=description,
-            license=license,
-            dry_run=dry_run,
+            **given.arguments(),
             progress=update,
-            on_wait=lambda: errors.print(
-                "another process is importing it; waiting for it to finish."
-            ),
+            on_wait=waits("importing it"),
             on_found=_show_found,
         )
-    if dry_run:
-        console.print("nothing was kept (--dry-run).")
+    if given.dry_run:
+        say("nothing was kept (--dry-run).")
         return
     manifest = read_manifest(folder / MANIFEST_FILE)
     lines = f"{manifest.name}@{manifest.version} in {folder}\n{manifest.digest}"
-    console.print(escape(printable(lines)), soft_wrap=True)
+    say(lines)
 
 
 def _columns(given: list[str]) -> dict[str, str]:
@@ -235,7 +230,7 @@ def _show_found(found: Found) -> None:
         ("checksums", _checksums(found)),
         ("notes", "\n".join(found.doubts) or "nothing was left out or repaired"),
     ]
-    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in rows]))
+    show_facts(rows)
 
 
 def _checksums(found: Found) -> str:
@@ -282,9 +277,9 @@ def export(
             to=to,
             lossy=lossy,
             progress=update,
-            on_losses=lambda losses: errors.print(escape("\n".join(losses)), soft_wrap=True),
+            on_losses=lambda losses: tell("\n".join(losses)),
         )
-    console.print(escape(f"{dataset.name} as {to} in {folder}"), soft_wrap=True)
+    say(f"{dataset.name} as {to} in {folder}")
 
 
 @app.command(epilog="Example: orlog formats")
@@ -313,4 +308,4 @@ def formats(as_json: AsJson = False) -> None:
         )
         for one in found
     ]
-    console.print(table(("format", "reads", "writes", "files"), rows))
+    show_table(("format", "reads", "writes", "files"), rows)

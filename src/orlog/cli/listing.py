@@ -6,16 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
-from orlog.manifests.names import counted
+from orlog.base.terminal import console, print_json, say, show_table, tell
+from orlog.cli.options import AsJson, app
+from orlog.manifests.names import counted, size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Listed
-
-UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
 
 
 @app.command("list", epilog="Example: orlog list --remote --benchmark minari --search hopper")
@@ -67,7 +64,7 @@ def list_datasets(
     chosen = matching(found, pattern, benchmark, search)
     for registry, problem in problems.items():
         text = f"the registry {registry} does not answer: {problem}."
-        errors.print(escape(printable(text)), soft_wrap=True)
+        tell(text)
     if as_json:
         print_json(
             {
@@ -85,14 +82,13 @@ def list_datasets(
         text = _nothing(pattern, benchmark, search, sorted({one.split("/")[0] for one in found}))
         if not (remote or every):
             text += f" To search what can be downloaded, run: orlog list --all {pattern}".rstrip()
-        errors.print(escape(printable(text)), soft_wrap=True)
+        tell(text)
     if not remote or every:
-        console.print(escape(f"\nfolder: {datasets_folder()}"), soft_wrap=True)
+        say(f"\nfolder: {datasets_folder()}")
     elif chosen:
-        console.print(
+        say(
             f"\n{counted(len(chosen), 'dataset')}. Files and checksums: orlog show NAME; to get one: "
-            "orlog download NAME",
-            soft_wrap=True,
+            "orlog download NAME"
         )
 
 
@@ -114,12 +110,12 @@ def _print_all(chosen: list[Listed]) -> None:
             one.name,
             one.version,
             "-" if one.steps is None else f"{one.steps:,}",
-            "-" if one.size_bytes is None else f"{one.size_bytes / 1e6:.1f} MB",
-            escape(_state(one)),
+            size_text(one.size_bytes),
+            _state(one),
         )
         for one in chosen
     ]
-    console.print(table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3)))
+    show_table(("name", "version", "steps", "size", "state"), rows, numbers=(2, 3))
 
 
 def _print_remote(chosen: list[Listed]) -> None:
@@ -139,17 +135,7 @@ def _print_remote(chosen: list[Listed]) -> None:
             f"{name:{widths[0]}}  {version:{widths[1]}}  {size:>{widths[2]}}  "
             f"{license_id:{widths[3]}}  {here}"
         )
-        console.print(escape(printable(line)), style=None if number else "bold", soft_wrap=True)
-
-
-def size_text(size_bytes: int | None) -> str:
-    """Return a size for people; a dash if it is not known."""
-    if size_bytes is None:
-        return "-"
-    for unit, text in UNITS:
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f} {text}"
-    return f"{size_bytes} B"
+        say(line, style="" if number else "bold")
 
 
 def _note(one: Listed) -> str:

@@ -1,35 +1,216 @@
-"""Commands about registries, where datasets are fetched from, and the keys that sign them."""
+"""What comes from registries and goes there, which of them are asked, and the keys that sign them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, table
-from orlog.cli.application import SignExisting, Trust, check_signing
+from orlog.base.terminal import say, show_table, tell, transfer_bar, waits
+from orlog.cli.options import (
+    Description,
+    Horizon,
+    Jobs,
+    KeyFile,
+    License,
+    Mirrors,
+    Name,
+    Rate,
+    Signing,
+    app,
+    command_group,
+    read_bytes,
+    takes_options,
+)
 from orlog.manifests.documents import parse_json, read_small_file
 from orlog.manifests.names import counted
 
-registries = typer.Typer(
-    name="registry",
-    help="The places that datasets are fetched from, asked in order.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog registry list",
+if TYPE_CHECKING:
+    from orlog.datasets.download.mirrors import Limiter
+
+
+registries = command_group(
+    "registry", "The places that datasets are fetched from, asked in order.", "orlog registry list"
 )
-keys = typer.Typer(
-    name="key",
-    help="The keys that sign what is published.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog key new lab.pem",
-)
+keys = command_group("key", "The keys that sign what is published.", "orlog key new lab.pem")
 DIGITS = len("ed25519:") + 12
 
-KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
+
+@app.command(epilog="Example: orlog download lab/arm-v1 --episodes 0:100 --limit-rate 20M")
+def download(
+    name: Annotated[str, typer.Argument(help="Dataset's name, or the URL of a version's folder.")],
+    episodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B,..",
+            help="Only the files that hold these episodes: 0:100 are the first hundred.",
+            show_default="all",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,..",
+            help="Keep only these of the optional columns: infos/.., parts of observations, ..",
+            show_default="all",
+        ),
+    ] = None,
+    mirror: Mirrors = None,
+    jobs: Jobs = 16,
+    limit_rate: Rate = None,
+) -> None:
+    """Download a version from a registry or a URL, every byte checked.
+
+    An interrupted download resumes where it stopped; what is here is not transferred again. A part
+    is opened by orlog.load_dataset with the same episodes and columns, and completed by downloading
+    without them. A mirror of a name is the URL of another registry with the same versions; a mirror
+    of a URL is the URL of another copy of the folder.
+    """
+    from orlog.datasets.download.download import download_dataset
+
+    with transfer_bar("download") as bar:
+        folder = download_dataset(
+            name,
+            episodes=_positions(episodes),
+            columns=None if columns is None else [one for one in columns.split(",") if one],
+            mirrors=mirror or (),
+            jobs=jobs,
+            limiter=_limiter(limit_rate),
+            progress=bar,
+            on_objects=bar.count,
+            on_wait=waits("downloading it"),
+            on_read=lambda: tell("downloaded; importing it as a version"),
+            on_mirror=lambda text: tell(text),
+        )
+    _print_downloaded(folder)
+
+
+@app.command(epilog="Example: orlog repair lab/arm-v1")
+def repair(name: Name, mirror: Mirrors = None, jobs: Jobs = 16, limit_rate: Rate = None) -> None:
+    """Check a version and download again what is damaged or missing, and nothing else.
+
+    It comes from the mirrors given here (URLs of the version's folder), then from where it was
+    downloaded, or else from the registries.
+    """
+    from orlog.datasets.download.download import repair_dataset
+    from orlog.datasets.reading.finding import folders_to_repair
+
+    for folder in folders_to_repair(name):
+        with transfer_bar("repair") as bar:
+            problems = repair_dataset(
+                folder,
+                mirrors=mirror or (),
+                jobs=jobs,
+                limiter=_limiter(limit_rate),
+                progress=bar,
+                on_objects=bar.count,
+            )
+        for problem in problems:
+            say(problem)
+        result = "no damage found."
+        if problems:
+            one = len(problems) == 1
+            result = "1 problem, repaired." if one else f"{len(problems)} problems, all repaired."
+        say(f"{folder}: {result}")
+
+
+@app.command(epilog="Example: orlog publish lab/arm-v1 s3://our-bucket/datasets --sign lab.key")
+@takes_options
+def publish(
+    name: Name,
+    target: Annotated[
+        str, typer.Argument(help="Registry to publish it to: a folder, or a URL such as s3://..")
+    ],
+    signing: Signing,
+    no_audit: Annotated[
+        bool,
+        typer.Option(
+            "--no-audit", help="Publish without an audit; the registry's index then says so."
+        ),
+    ] = False,
+    jobs: Jobs = 8,
+) -> None:
+    """Put a version into a registry, so that any static file server of that folder is a mirror.
+
+    The data are audited first (orlog audit); with errors, nothing is published and the exit code is 3.
+
+    A version that is there is never changed. An interrupted command continues when you give it again. With
+    --sign, an index that is there must be signed by that key or one that --trust names. A view is
+    stored as a version first: orlog save VIEW NAME@VERSION.
+    """
+    from orlog.datasets.publish.publish import publish_dataset
+    from orlog.datasets.reading.finding import stored_folder
+
+    signer = signing.signer()
+    folder = stored_folder(name)
+    with transfer_bar("publish") as bar:
+        url = publish_dataset(
+            folder,
+            target,
+            sign=signer,
+            trusted=signing.trust or (),
+            sign_existing=signing.sign_existing,
+            audit=not no_audit,
+            jobs=jobs,
+            progress=bar,
+            on_audit=bar.audited,
+            on_wait=waits("publishing there"),
+        )
+    say(f"published: {url}")
+
+
+def _print_downloaded(folder: Path) -> None:
+    from orlog.datasets.home.origin import read_origin
+    from orlog.datasets.home.presence import is_partial, present_objects
+    from orlog.manifests.manifest import MANIFEST_FILE, read_manifest
+
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    objects = present_objects(folder, manifest)
+    size = sum(item.size_bytes for item in objects)
+    part = ""
+    if is_partial(folder):
+        part = f" (a part: {len(objects)} of {len(manifest.objects)} files)"
+    lines = [
+        f"{manifest.name}@{manifest.version}: {size:,} bytes in {folder}{part}",
+        manifest.digest,
+    ]
+    origin = read_origin(folder)
+    if origin is not None:
+        where = f"registry {origin.registry}" if origin.registry else origin.mirrors[0]
+        lines.append(
+            f"from {where}, "
+            + (f"signed by {origin.signed_by}" if origin.signed_by else "no signature required")
+        )
+    elif manifest.lineage:
+        lines.append(manifest.lineage[-1].operation)
+    say("\n".join(lines))
+
+
+def _positions(text: str | None) -> list[int] | None:
+    """Return the episodes that `0:100,200:300` means."""
+    if text is None:
+        return None
+    positions: list[int] = []
+    for one in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", one.strip())
+        first = int(match[1]) if match else 0
+        last = int(match[2] or first + 1) if match else 0
+        if last <= first:
+            raise typer.BadParameter(f"{text!r}: expected ranges such as 0:100 or 0:100,200:300.")
+        positions += range(first, last)
+    return positions
+
+
+def _limiter(rate: str | None) -> Limiter | None:
+    """Return what bounds the rate, from text such as 500k or 20M."""
+    if rate is None:
+        return None
+    from orlog.datasets.download.mirrors import Limiter
+
+    number = read_bytes(rate, "bytes per second such as 500k or 20M", at_least=1)
+    return Limiter(number)
 
 
 @registries.command(
@@ -63,7 +244,7 @@ def add(
 
     registry = add_registry(name, url, mirrors=mirrors or (), keys=public_keys or (), first=first)
     state = "signed" if registry.keys else "not signed: its index is trusted as it is"
-    console.print(escape(f"added {registry.name}: {registry.url} ({state})"), soft_wrap=True)
+    say(f"added {registry.name}: {registry.url} ({state})")
 
 
 @registries.command("list", epilog="Example: orlog registry list")
@@ -76,18 +257,18 @@ def list_registries() -> None:
     rows = [
         (
             one.name,
-            escape(one.url),
-            escape("\n".join(one.mirrors) or "-"),
+            one.url,
+            "\n".join(one.mirrors) or "-",
             "\n".join(f"{key[:DIGITS]}.." for key in one.keys) or "not signed",
         )
         for one in registered
     ]
     rows += [(name, "shipped with orlog", "-", "-") for name in SHIPPED]
-    console.print(table(("name", "URL", "mirrors", "signed by"), rows))
+    show_table(("name", "URL", "mirrors", "signed by"), rows)
     if not registered:
-        console.print("\nadd one: orlog registry add NAME URL", soft_wrap=True)
+        say("\nadd one: orlog registry add NAME URL")
         return
-    console.print(escape(f"\nfile: {registries_file()}"), soft_wrap=True)
+    say(f"\nfile: {registries_file()}")
 
 
 @registries.command(epilog="Example: orlog registry remove lab")
@@ -96,13 +277,14 @@ def remove(name: Annotated[str, typer.Argument(help="Its name on this machine.")
     from orlog.datasets.home.registries import remove_registry
 
     removed = remove_registry(name)
-    console.print(escape(f"removed {removed.name}: {removed.url}"), soft_wrap=True)
+    say(f"removed {removed.name}: {removed.url}")
 
 
 @registries.command(
     epilog="Example: orlog registry link s3://our-bucket/datasets lab/hopper-v2@1.0.0 "
     "https://data.example.org/hopper.hdf5 --format d4rl-hdf5 --sha256 .."
 )
+@takes_options
 def link(
     target: Annotated[
         str, typer.Argument(help="The registry to list it in: a folder, or a URL such as s3://..")
@@ -133,34 +315,19 @@ def link(
         str | None, typer.Option(help="MD5, if upstream publishes nothing better.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=0, help="Its size in bytes.")] = None,
-    description: Annotated[str | None, typer.Option(help="What the data are.")] = None,
-    license: Annotated[  # noqa: A002 (the word of the manifest)
-        str | None, typer.Option(help="SPDX identifier of the data.")
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="STEPS",
-            help="Steps after which the environment truncates, for files that do not say where.",
-        ),
-    ] = None,
-    sign: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
-    ] = None,
-    trust: Trust = None,
-    sign_existing: SignExisting = False,
+    description: Description = "",
+    license: License = "",  # noqa: A002 (the word of the manifest)
+    horizon: Horizon = None,
+    *,
+    signing: Signing,
 ) -> None:
     """List files of others in a registry; they stay where they are, and nothing is fetched yet.
 
     Users download them from there; without --sha256 or --md5 the first download is trusted. A query that may
     open a signed URL is refused: users give it as --mirror of orlog download.
     """
-    import functools
-
     from orlog.datasets.formats.formats import find_format
     from orlog.datasets.publish.linking import foreign_file_entry, link_foreign_file
-    from orlog.manifests import signatures
 
     find_format(file_format, name)
     if (url is None) == (files is None):
@@ -172,19 +339,22 @@ def link(
         size_bytes=size,
         sha256=sha256,
         md5=md5,
-        description=description,
-        license=license,
+        description=description or None,
+        license=license or None,
         horizon=horizon,
     )
-    signer = None if sign is None else functools.partial(signatures.sign, key_file=sign)
-    check_signing(sign, trust, sign_existing)
     registry = link_foreign_file(
-        target, name, entry, sign=signer, trusted=trust or (), sign_existing=sign_existing
+        target,
+        name,
+        entry,
+        sign=signing.signer(),
+        trusted=signing.trust or (),
+        sign_existing=signing.sign_existing,
     )
     has_all = all(file.has_checksum for file in entry.each)
     note = "" if has_all else "; without a checksum the first download will be trusted"
     places = url or f"{counted(len(entry.files), 'file')}"
-    console.print(escape(f"listed in {registry}: {name} at {places}{note}"), soft_wrap=True)
+    say(f"listed in {registry}: {name} at {places}{note}")
 
 
 def _listed_files(path: Path) -> Any:
@@ -202,12 +372,9 @@ def new(path: KeyFile) -> None:
     from orlog.manifests.signatures import new_key
 
     public = new_key(path)
-    console.print(
-        escape(
-            f"private key: {path} (keep it secret, and keep a copy)\n"
-            f"public key: {public} (for those who use your registry)"
-        ),
-        soft_wrap=True,
+    say(
+        f"private key: {path} (keep it secret, and keep a copy)\n"
+        f"public key: {public} (for those who use your registry)"
     )
 
 
@@ -216,4 +383,4 @@ def show(path: KeyFile) -> None:
     """Print the public key of a private key file."""
     from orlog.manifests.signatures import public_key
 
-    console.print(public_key(path), soft_wrap=True)
+    say(public_key(path))

@@ -1,27 +1,30 @@
-"""Trains and scores by a recipe, and compares the scores with the recorded baseline."""
+"""Runs experiments from end to end, compares scores with recorded baselines, and checks reports."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from orlog.algos.algorithms import ALGORITHMS, known_as
-from orlog.base.terminal import (
-    console,
-    errors,
-    print_json,
-    printable,
-    progress_bar,
-    progress_bars,
-    table,
+from orlog.base.terminal import print_json, progress_bar, progress_bars, say, say_notes, tell
+from orlog.cli.options import (
+    CORES,
+    AsJson,
+    Executing,
+    Imports,
+    OptionalAlgorithm,
+    OptionalName,
+    Steps,
+    TrustEnvironment,
+    app,
+    command_group,
+    takes_options,
 )
-from orlog.cli.application import CORES, AsJson, Imports, TrustEnvironment, app
-from orlog.cli.executors import Address, ExecutorName, ExecutorOptions, chosen_executor
 from orlog.errors import SchemaError
 from orlog.manifests.names import counted
 
@@ -30,11 +33,16 @@ if TYPE_CHECKING:
     from orlog.experiments.jobs import Executor
     from orlog.experiments.reproducing import Result
 
+
 OUT = Path("runs/reproduce")
 REPORT = Path("runs/report")
 
 NOT_CONSISTENT, ERROR, DAMAGE, UNSETTLED = 1, 2, 3, 4
 """Exit codes of verdicts; 0 is good."""
+
+reports = command_group(
+    "report", "The reports of sweeps (orlog reproduce --suite).", "orlog report verify runs/report"
+)
 
 
 @contextlib.contextmanager
@@ -50,81 +58,74 @@ def _errors_are_no_verdict() -> Iterator[None]:
         raise
 
 
-@app.command(
-    epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
-    "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
-)
-@_errors_are_no_verdict()
-def reproduce(
-    algorithm: Annotated[
-        str | None,
-        typer.Argument(
-            help=f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS.",
-            show_default=False,
-            callback=lambda given: given and known_as(given),
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")
-    ] = None,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What is trained and scored, where, and when it is enough."""
+
     suite: Annotated[
         str | None,
         typer.Option(help="Sweep over the datasets of the catalogue that begin so, or all."),
-    ] = None,
+    ] = None
     datasets: Annotated[
         str | None, typer.Option(metavar="NAME,..", help="Sweep over these datasets.")
-    ] = None,
+    ] = None
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,..", help="Algorithms of a sweep.")
-    ] = None,
+    ] = None
     seeds: Annotated[
         str, typer.Option(help="How many training seeds, from 0; or which, as 0-4 or 0,2,5.")
-    ] = "3",
+    ] = "3"
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Add seeds until the verdict is settled.")
-    ] = False,
+    ] = False
     max_seeds: Annotated[
         int | None,
         typer.Option(
             min=1, help="Most seeds with --sequential.", show_default="as many as were recorded"
         ),
-    ] = None,
+    ] = None
     require_same: Annotated[
         bool,
         typer.Option("--require-same", help="Exit with code 4 if it is not shown to be the same."),
-    ] = False,
+    ] = False
     largest_share: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
             help="With --require-same: largest share of seeds that may fail unseen; 0.4 takes 6 seeds.",
         ),
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
-    ] = None,
+    ] = None
+    episodes: Annotated[int, typer.Option(min=1, help="Evaluation episodes per seed.")] = 100
+    steps: Steps = None
     evaluations: Annotated[
         int, typer.Option(min=1, help="Evaluations during the training of each run.")
-    ] = 5,
+    ] = 5
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Jobs at a time.", show_default="as many as there are cores"),
-    ] = None,
-    executor: ExecutorName = "processes",
-    address: Address = None,
-    executor_option: ExecutorOptions = None,
-    out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT,
-    report: Annotated[Path, typer.Option(help="Folder for the report of a sweep.")] = REPORT,
+    ] = None
+    where: Executing
+    out: Annotated[Path, typer.Option(help="Folder for the runs; not of a sweep.")] = OUT
+    report: Annotated[Path, typer.Option(help="Folder for the report of a sweep.")] = REPORT
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue interrupted runs; a sweep does so by itself.")
-    ] = False,
+    ] = False
     record: Annotated[
         bool, typer.Option("--record", help="Record the scores as the baseline (maintainers).")
-    ] = False,
-    trust_environment: TrustEnvironment = False,
-    _imports: Imports = None,
-    as_json: AsJson = False,
+    ] = False
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+    as_json: AsJson = False
+
+
+@app.command(
+    epilog="Example: orlog reproduce iql pointmaze/umaze-v1 --seeds 3, or, for a sweep, orlog reproduce "
+    "--suite pointmaze --algorithms bc,iql,td3bc --seeds 0-4"
+)
+@_errors_are_no_verdict()
+@takes_options
+def reproduce(
+    algorithm: OptionalAlgorithm = None, name: OptionalName = None, *, given: Reproduction
 ) -> None:
     """Train and score by recipes, and compare with the recorded baselines: one dataset, or a sweep.
 
@@ -135,74 +136,46 @@ def reproduce(
     error, or a job of a sweep failed; 3 damage; 4 unsettled, or with --require-same neither identical
     nor the same. If several apply, the first of 3, 2, 1 and 4 counts.
     """
-    wanted = _seeds(seeds)
-    if largest_share is not None and not require_same:
+    seeds, share = _seeds(given.seeds), given.largest_share
+    if share is not None and not given.require_same:
         raise typer.BadParameter("--largest-share is only for --require-same; add it.")
-    _check_largest_share(largest_share, wanted if not sequential else range(max_seeds or 10**6))
-    where = chosen_executor(executor, address, executor_option)
-    if suite is None and datasets is None and algorithms is None:
+    most = range(given.max_seeds or 10**6) if given.sequential else seeds
+    _check_largest_share(share, most)
+    executor = given.where.chosen()
+    if given.suite is None and given.datasets is None and given.algorithms is None:
         if algorithm is None or name is None:
             raise typer.BadParameter(
                 "name an algorithm and a dataset; or, for a sweep, --algorithms with --suite or "
                 "--datasets."
             )
-        results = [
-            _one(
-                algorithm,
-                name,
-                wanted,
-                sequential=sequential,
-                max_seeds=max_seeds,
-                require_same=require_same,
-                largest_share=largest_share,
-                episodes=episodes,
-                steps=steps,
-                evaluations=evaluations,
-                workers=workers,
-                executor=where,
-                out=out,
-                resume=resume,
-                record=record,
-                trust_environment=trust_environment,
-                as_json=as_json,
-            )
-        ]
-        failed = 0
+        results, failed = [_one(algorithm, name, seeds, given, executor)], 0
     else:
-        if algorithm is not None or algorithms is None or (suite is None) == (datasets is None):
-            raise typer.BadParameter(
-                "a sweep takes --algorithms, and either --suite or --datasets, without other names."
-            )
-        if sequential or max_seeds is not None or out != OUT:
-            raise typer.BadParameter("--sequential, --max-seeds and --out are not for sweeps.")
-        if resume:
-            raise typer.BadParameter(
-                "--resume is not for sweeps: the same command goes on where it was interrupted."
-            )
-        results, failed = _sweep(
-            suite,
-            datasets,
-            algorithms,
-            wanted,
-            episodes=episodes,
-            steps=steps,
-            evaluations=evaluations,
-            workers=workers,
-            executor=where,
-            report=report,
-            record=record,
-            trust_environment=trust_environment,
-            as_json=as_json,
-        )
+        _check_sweep(algorithm, given)
+        results, failed = _sweep(seeds, given, executor)
     words = [None if one.verdict is None else one.verdict.word for one in results]
     if failed:
         raise typer.Exit(failed)
     if "not consistent" in words:
         raise typer.Exit(NOT_CONSISTENT)
     if "unsettled" in words or not all(
-        _is_same(one, largest_share) for one in results if require_same
+        _is_same(one, share) for one in results if given.require_same
     ):
         raise typer.Exit(UNSETTLED)
+
+
+def _check_sweep(algorithm: str | None, given: Reproduction) -> None:
+    """Refuse what is missing or too much for a sweep."""
+    has_one_source = (given.suite is None) != (given.datasets is None)
+    if algorithm is not None or given.algorithms is None or not has_one_source:
+        raise typer.BadParameter(
+            "a sweep takes --algorithms, and either --suite or --datasets, without other names."
+        )
+    if given.sequential or given.max_seeds is not None or given.out != OUT:
+        raise typer.BadParameter("--sequential, --max-seeds and --out are not for sweeps.")
+    if given.resume:
+        raise typer.BadParameter(
+            "--resume is not for sweeps: the same command goes on where it was interrupted."
+        )
 
 
 def _is_same(result: Result, largest_share: float | None) -> bool:
@@ -244,24 +217,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _one(
-    algorithm: str,
-    name: str,
-    seeds: list[int],
-    *,
-    sequential: bool,
-    max_seeds: int | None,
-    require_same: bool,
-    largest_share: float | None,
-    episodes: int,
-    steps: int | None,
-    evaluations: int,
-    workers: int | None,
-    executor: Executor,
-    out: Path,
-    resume: bool,
-    record: bool,
-    trust_environment: bool,
-    as_json: bool,
+    algorithm: str, name: str, seeds: list[int], given: Reproduction, executor: Executor
 ) -> Result:
     """Reproduce one algorithm on one dataset, with the runs in a folder of the user's."""
     from orlog.algos.settings import make_config
@@ -270,109 +226,97 @@ def _one(
     from orlog.experiments.sweeps import load_or_make
     from orlog.normalize.baselines import read_baseline
 
-    if max_seeds is not None and not sequential:
+    max_seeds = given.max_seeds
+    if max_seeds is not None and not given.sequential:
         raise typer.BadParameter("--max-seeds is only for --sequential; add it, or use --seeds.")
     if max_seeds is not None and max_seeds < len(seeds):
         raise typer.BadParameter(f"--max-seeds {max_seeds} is less than --seeds {len(seeds)}.")
     make_config(algorithm, {})
     with progress_bars(lines=True) as update:
         dataset = load_or_make(name, CORES, update)
-    if record:
+    if given.record:
         _check_recordable(dataset, name)
-    if require_same:
-        check_comparable(algorithm, dataset, steps)
+    if given.require_same:
+        check_comparable(algorithm, dataset, given.steps)
     baseline = read_baseline(algorithm, dataset.name)
-    if baseline is not None and not sequential:
-        _check_largest_share(largest_share, seeds, [*map(int, baseline.returns)])
-    if sequential and max_seeds is None:
+    if baseline is not None and not given.sequential:
+        _check_largest_share(given.largest_share, seeds, [*map(int, baseline.returns)])
+    if given.sequential and max_seeds is None:
         max_seeds = max(len(seeds), len(baseline.returns) if baseline is not None else 0)
 
-    def tell(so_far: Result) -> None:
-        errors.print(
-            f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}", soft_wrap=True
-        )
+    def look(so_far: Result) -> None:
+        tell(f"{counted(len(so_far.evaluations), 'seed')}: {so_far.verdict}")
 
     with progress_bars(lines=True) as update:
         result = run(
             algorithm,
             dataset,
-            out,
+            given.out,
             seeds=seeds,
-            episodes=episodes,
-            workers=workers,
-            steps=steps,
-            evaluations=evaluations,
-            resume=resume,
-            trust_environment=trust_environment,
+            episodes=given.episodes,
+            workers=given.workers,
+            steps=given.steps,
+            evaluations=given.evaluations,
+            resume=given.resume,
+            trust_environment=given.trust_environment,
             max_seeds=max_seeds,
             executor=executor,
-            on_look=tell,
+            on_look=look,
             progress=lambda job, step: update(f"seed {job.seed}", step, job.steps),
         )
-    if as_json:
+    if given.as_json:
         print_json(result.to_json())
     else:
-        _print_results([result])
-    if record:
-        _record(result, as_json)
+        from orlog.reports.dataset_page import show_results
+
+        show_results([result])
+    if given.record:
+        _record(result, given.as_json)
     return result
 
 
-def _sweep(
-    suite: str | None,
-    datasets: str | None,
-    algorithms: str,
-    seeds: list[int],
-    *,
-    episodes: int,
-    steps: int | None,
-    evaluations: int,
-    workers: int | None,
-    executor: Executor,
-    report: Path,
-    record: bool,
-    trust_environment: bool,
-    as_json: bool,
-) -> tuple[list[Result], int]:
+def _sweep(seeds: list[int], given: Reproduction, executor: Executor) -> tuple[list[Result], int]:
     """Run a sweep; return the result of each algorithm on each dataset, and the code of a failure or 0."""
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.sweeps import plan_sweep, run_sweep, suite_datasets
+    from orlog.reports.dataset_page import show_results
     from orlog.reports.plots import check_plots
     from orlog.reports.sweep_report import evidence_of, write_reports
 
     check_plots()
-    names = _names(datasets) if datasets is not None else suite_datasets(str(suite))
+    names = _names(given.datasets or "") if given.suite is None else suite_datasets(given.suite)
     with progress_bars(lines=True) as update:
         sweep = plan_sweep(
             names,
-            _names(algorithms),
+            _names(given.algorithms or ""),
             seeds=seeds,
-            episodes=episodes,
-            steps=steps,
-            evaluations=evaluations,
-            trust_environment=trust_environment,
+            episodes=given.episodes,
+            steps=given.steps,
+            evaluations=given.evaluations,
+            trust_environment=given.trust_environment,
             processes=CORES,
             on_build=update,
         )
-    for dataset in sorted({group.dataset for group in sweep.groups} if record else ()):
+    for dataset in sorted({group.dataset for group in sweep.groups} if given.record else ()):
         _check_recordable(load_dataset(dataset), dataset)
-    for line in sweep.left_out:
-        errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+    say_notes(sweep.left_out, tell)
     damaged: list[str] = []
     try:
         with progress_bar("jobs", lines=True) as update_jobs:
             run_sweep(
-                sweep, workers=workers, executor=executor, progress=update_jobs, note=damaged.append
+                sweep,
+                workers=given.workers,
+                executor=executor,
+                progress=update_jobs,
+                note=damaged.append,
             )
     finally:
-        for line in damaged:
-            errors.print(f"note: {escape(printable(line))}", soft_wrap=True)
+        say_notes(damaged, tell)
         for failure in sweep.failures:
-            line = escape(printable(f"{failure.what}: {failure.message}"))
-            errors.print(f"[red]failed:[/red] {line}", soft_wrap=True)
+            tell(f"{failure.what}: {failure.message}", label="failed")
     evidence = evidence_of(sweep)
     results = [one.result() for one in evidence]
-    if as_json:
+    if given.as_json:
         print_json(
             {
                 "results": [one.to_json() for one in results],
@@ -381,19 +325,18 @@ def _sweep(
             }
         )
     elif results:
-        _print_results(results)
+        show_results(results)
     if results:  # before anything is recorded, which it would be compared with
-        title = f"Sweep of {algorithms} on {suite or datasets}"
-        page = write_reports(sweep, evidence, report, title=title)
-        (errors if as_json else console).print(f"report: {page}", soft_wrap=True, markup=False)
-    for result in results if record else []:
+        title = f"Sweep of {given.algorithms} on {given.suite or given.datasets}"
+        page = write_reports(sweep, evidence, given.report, title=title)
+        (tell if given.as_json else say)(f"report: {page}")
+    for result in results if given.record else []:
         if len(result.evaluations) == len(seeds):
-            _record(result, as_json)
+            _record(result, given.as_json)
         else:
-            errors.print(
+            tell(
                 f"note: {result.record.algorithm} on {result.record.dataset} is not recorded: "
-                f"{len(result.evaluations)} of {len(seeds)} seeds are done.",
-                soft_wrap=True,
+                f"{len(result.evaluations)} of {len(seeds)} seeds are done."
             )
     if any(failure.is_damage for failure in sweep.failures):
         return results, DAMAGE
@@ -405,25 +348,6 @@ def _names(text: str) -> list[str]:
     if not names:
         raise typer.BadParameter(f"{text!r} names nothing; give names with commas between them.")
     return names
-
-
-def _print_results(results: list[Result]) -> None:
-    from orlog.reports.dataset_page import HEADINGS, reading_notes, result_cells, verdict_lines
-
-    headings: tuple[str, ...] = HEADINGS
-    rows, shift = [result_cells(one) for one in results], 0
-    if len({one.record.dataset for one in results}) > 1:
-        headings, shift = ("dataset", *HEADINGS), 1
-        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
-    numbers = [column + shift for column in (1, 2, 3, 6)]
-    console.print(table(headings, rows, numbers=numbers))
-    for one in results:
-        for line in verdict_lines([one]):
-            about = f"{one.record.dataset}: " if shift else ""
-            console.print(f"{about}{line}", soft_wrap=True)
-    notes = [note for one in results for note in (*one.notes, *one.caveats)]
-    for note in dict.fromkeys([*notes, *reading_notes(results)]):
-        console.print(f"note: {note}")
 
 
 def _check_recordable(dataset: Dataset, given: str) -> None:
@@ -439,4 +363,76 @@ def _record(result: Result, as_json: bool) -> None:
     from orlog.normalize.baselines import record_baseline
 
     path = record_baseline(result.as_baseline())
-    (errors if as_json else console).print(f"recorded in {path}", soft_wrap=True)
+    (tell if as_json else say)(f"recorded in {path}")
+
+
+@app.command(epilog="Example: orlog quickstart")
+def quickstart(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder for the runs and the page.", show_default="orlog-quickstart, -2, .."
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes to use.", show_default="number of cores")
+    ] = CORES,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke",
+            help="A run of seconds that shows that everything works; its scores mean nothing.",
+        ),
+    ] = False,
+) -> None:
+    """Build, verify, train, score and compare on one dataset, and write a page about it."""
+    from orlog.reports.quickstart import quickstart as run
+
+    run(out or _free_folder("orlog-quickstart"), smoke=smoke, workers=workers)
+
+
+def _free_folder(name: str) -> Path:
+    """Return the first of name, name-2, name-3 ... that is not there."""
+    return next(
+        path
+        for number in itertools.count(1)
+        if not (path := Path(name if number == 1 else f"{name}-{number}")).exists()
+    )
+
+
+@reports.command(epilog="Example: orlog report verify runs/report/report.html")
+def verify(
+    path: Annotated[
+        Path, typer.Argument(help="The report's folder, its report.json or its report.html.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Compute all numbers of a report again from its returns, and compare. Exit code 3 if one differs.
+
+    Results that are also in this home are compared with those; reference returns and recorded baselines
+    with the ones that this orlog knows. Of a page, text and pictures are checked too.
+    """
+    from orlog.reports.sweep_report import verify_report
+
+    found = verify_report(path)
+    if as_json:
+        print_json(
+            {
+                "problems": found.problems,
+                "notes": found.notes,
+                "results": found.results,
+                "stored_here": found.stored,
+            }
+        )
+    else:
+        for problem in found.problems:
+            say(problem, label="differs")
+        say_notes(found.notes)
+        wrong = counted(len(found.problems), "difference")
+        outcome = wrong if found.problems else "all numbers agree"
+        say(
+            f"{outcome}: computed again from {counted(found.results, 'result')}, of which {found.stored} are "
+            "stored in this home and were compared with it"
+        )
+    if found.problems:
+        raise typer.Exit(3)

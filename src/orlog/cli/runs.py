@@ -7,30 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson
+from orlog.base.terminal import print_json, say, say_notes, show_table, tell
+from orlog.cli.options import AsJson, RunFolder, command_group
 
 if TYPE_CHECKING:
     from orlog.experiments.run_folders import RunSummary
 
-runs = typer.Typer(
-    name="runs",
-    help="The runs in a folder: how far they are, what they score, and their learning curves.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    epilog="Example: orlog runs list",
+runs = command_group(
+    "runs",
+    "The runs in a folder: how far they are, what they score, and their learning curves.",
+    "orlog runs list",
 )
 
 SUCCESS = "success"
 
-Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, at any depth.")]
-
 
 @runs.command("list", epilog="Example: orlog runs list runs/iql")
-def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def list_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """List every run with its state, steps, last score, and the settings in which runs differ.
 
     The interval of a score is over the episodes of that run (95 %). Where the environment tells, the
@@ -68,9 +63,7 @@ def list_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
         )
     headings = ["run", "algorithm", "dataset", "seed", "step", "settings", "score", SUCCESS]
     _print_table([*headings, "state"], rows, (3, 4))
-    for run in found:
-        if run.problem:
-            _note(_problem(run))
+    say_notes(_problems(found), tell)
     _note_returns(found)
 
 
@@ -100,17 +93,17 @@ def show_run(
         print_json({"folder": str(run), "command": line, "record": msgspec.to_builtins(record)})
         return
     if command:
-        console.print(printable(line), soft_wrap=True, markup=False, highlight=False)
+        say(line)
         return
     for name, value in msgspec.to_builtins(record).items():
         if name not in ("obs_mean", "obs_std", "settings") and value is not None:
             text = ", ".join(setting_words(value)) if isinstance(value, dict) else str(value)
-            console.print(printable(f"{name}: {text}"), soft_wrap=True, markup=False)
-    console.print(printable(f"command: {line}"), soft_wrap=True, markup=False)
+            say(f"{name}: {text}")
+    say(f"command: {line}")
 
 
 @runs.command("verify", epilog="Example: orlog runs verify runs/iql")
-def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def verify(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare the files of runs with the digests that they hold. Exit code 3 if something differs.
 
     A checkpoint has a digest of itself and of run.json; an evaluation and a stored result have digests
@@ -131,19 +124,18 @@ def verify(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
         for run in found:
             for problem in run.problems:
                 where = "" if str(run.folder) in problem else f"{run.folder}: "
-                text = escape(printable(f"{where}{problem}"))
-                console.print(f"[red]damaged:[/red] {text}", soft_wrap=True)
+                say(f"{where}{problem}", label="damaged")
             for line in run.unverified:
-                _note(f"{run.folder}: unverified: {line}.")
+                tell(f"note: {run.folder}: unverified: {line}.")
         whole = sum(not run.problems and not run.unverified for run in found)
         outcome = f"{len(damaged)} damaged" if damaged else "none is damaged"
-        console.print(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
+        say(f"runs: {len(found)}, {outcome}, {whole} verified in every file")
     if damaged:
         raise typer.Exit(3)
 
 
 @runs.command("compare", epilog="Example: orlog runs compare runs/iql")
-def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
+def compare_runs(folder: RunFolder = Path("runs"), as_json: AsJson = False) -> None:
     """Compare settings by the last scores of their seeds, with 95 % intervals over seeds.
 
     Runs that differ in their seeds only stand in one line. Of runs with the same settings and seed, such
@@ -154,7 +146,7 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
 
     found = find_run_folders(folder)
     groups = group_runs(found)
-    notes = [_problem(run) for run in found if run.problem]
+    notes = _problems(found)
     for group in groups:
         for run in group.runs:
             if run.record is None:
@@ -195,14 +187,13 @@ def compare_runs(folder: Folder = Path("runs"), as_json: AsJson = False) -> None
         ]
         rows.append([*row, _share(group.success_rate)])
     _print_table(("dataset", "algorithm", "settings", "seeds", "score", SUCCESS), rows, ())
-    for note in notes:
-        _note(note)
+    say_notes(notes, tell)
     _note_returns(found)
 
 
 @runs.command("plot", epilog="Example: orlog runs plot runs/iql --out curves.png")
 def plot_runs(
-    folder: Folder = Path("runs"),
+    folder: RunFolder = Path("runs"),
     out: Annotated[
         Path, typer.Option(help="The plot: a name that ends in .png, .svg or .pdf.")
     ] = Path("curves.png"),
@@ -221,10 +212,8 @@ def plot_runs(
     check_format(out)
     found = find_run_folders(folder)
     save_plot(curves_plot(group_runs(found), success=success), out)
-    for run in found:
-        if run.problem:
-            _note(_problem(run))
-    console.print(f"written: {escape(printable(str(out)))}", soft_wrap=True)
+    say_notes(_problems(found), tell)
+    say(f"written: {out}")
 
 
 def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
@@ -235,10 +224,13 @@ def _settings(settings: dict[str, Any], *, besides: Sequence[str] = ()) -> str:
     return ", ".join(setting_words(shown))
 
 
-def _problem(run: RunSummary) -> str:
-    """Return why a folder cannot be read, with its path once."""
-    problem = run.problem.removeprefix(f"{run.folder} ").replace(f"{run.folder}/", "")
-    return f"{run.folder}: {problem}."
+def _problems(found: Sequence[RunSummary]) -> list[str]:
+    """Return why folders cannot be read, with the path of each once."""
+    return [
+        f"{run.folder}: {run.problem.removeprefix(f'{run.folder} ').replace(f'{run.folder}/', '')}."
+        for run in found
+        if run.problem
+    ]
 
 
 def _score(score: float | None, interval: tuple[float, float] | None) -> str:
@@ -259,13 +251,7 @@ def _print_table(
     if not any(row[at] for row in rows):
         headings = [*headings[:at], *headings[at + 1 :]]
         rows = [[*row[:at], *row[at + 1 :]] for row in rows]
-    # Names and settings come from files, so they are no markup.
-    cells = [[escape(cell) for cell in row] for row in rows]
-    console.print(table(headings, cells, numbers=numbers))
-
-
-def _note(text: str) -> None:
-    errors.print(printable(f"note: {text}"), soft_wrap=True, markup=False)
+    show_table(headings, rows, numbers=numbers)
 
 
 def _note_returns(found: Sequence[RunSummary]) -> None:
@@ -275,4 +261,4 @@ def _note_returns(found: Sequence[RunSummary]) -> None:
         if run.record is not None and run.scores is not None and not run.is_normalized
     }
     for dataset in sorted(plain):
-        _note(f"{dataset}: no reference returns are known, so its scores are returns.")
+        tell(f"note: {dataset}: no reference returns are known, so its scores are returns.")

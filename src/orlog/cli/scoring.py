@@ -1,4 +1,4 @@
-"""Scores trained policies, and measures the reference returns of a dataset."""
+"""Scores trained policies in their environments and from data, and measures reference returns."""
 
 from __future__ import annotations
 
@@ -8,25 +8,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, table
-from orlog.cli.application import AlgorithmOfRun, AsJson, Imports, Name, TrustEnvironment, app
+from orlog.base.terminal import print_json, progress_bar, say, say_notes, show_table, tell
+from orlog.cli.options import (
+    AlgorithmOfRun,
+    AsJson,
+    DatasetOfRun,
+    Imports,
+    Name,
+    TrustEnvironment,
+    app,
+)
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.experiments.running import RunResult
     from orlog.normalize.references import References
+    from orlog.scoring.off_policy_results import Estimate, EvaluatedPolicy
+
+
+_QUALITY = {
+    "absolute_error": "absolute error",
+    "rank_correlation": "rank correlation",
+    "regret_at_1": "regret@1",
+}
 
 
 @app.command(epilog="Example: orlog evaluate runs/iql/pointmaze/umaze-v1/seed-0")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of runs such as its seeds.")],
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
-    ] = None,
+    dataset: DatasetOfRun = None,
     algorithm: AlgorithmOfRun = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to run.")] = 100,
     trust_environment: TrustEnvironment = False,
@@ -73,9 +85,9 @@ def evaluate(
         for result in results:
             _print_result(result, episodes)
         if not is_one:
-            console.print(f"to compare them, run: orlog runs compare {run}", soft_wrap=True)
+            say(f"to compare them, run: orlog runs compare {run}")
     for problem in problems:
-        errors.print(printable(problem), soft_wrap=True, markup=False)
+        tell(problem)
     if problems:
         raise typer.Exit(1)
 
@@ -89,30 +101,25 @@ def _print_result(result: RunResult, episodes: int) -> None:
     spread = "one episode, so there is no standard error"
     if error is not None:
         spread = f"standard error {error:.2f}, {counted(episodes, 'episode')}"
-    console.print(
+    say(
         f"{algorithm_title(record.algorithm)} seed {record.seed} on {record.shown_dataset}, step "
         f"{result.step:,} of {record.steps:,}: return {result.mean_return:.2f} ({spread})"
     )
     if references is None:
-        _note(f"no normalized score: {result.reason}")
+        say(f"no normalized score: {result.reason}")
     else:
         interval = ""
         if result.interval is not None:
             interval = f", 95 % interval {result.interval[0]:.1f} to {result.interval[1]:.1f}"
         elif len(result.returns) > 1:
             interval = ", without an interval: all episodes returned the same"
-        console.print(f"normalized score {result.score:.1f}{interval}")
-        _note(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
-        _note(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
+        say(f"normalized score {result.score:.1f}{interval}")
+        say(f"  0 = {references.random.mean:.2f}: {references.random.policy}")
+        say(f"100 = {references.expert.mean:.2f}: {references.expert.policy}")
     if result.successes is not None and result.success_rate is not None:
         reached = f"{result.successes.sum()} of {len(result.successes)} episodes"
-        console.print(f"success rate {100 * result.success_rate:.1f} % ({reached})")
-    for caveat in result.caveats:
-        _note(f"note: {caveat}")
-
-
-def _note(text: str) -> None:
-    console.print(printable(text), soft_wrap=True, markup=False, highlight=False)
+        say(f"success rate {100 * result.success_rate:.1f} % ({reached})")
+    say_notes(result.caveats)
 
 
 @app.command(
@@ -171,7 +178,7 @@ def references(
     try:
         before = references_of(dataset.manifest)
     except ManifestError as error:  # new ones come before a damaged file
-        errors.print(f"warning: {printable(str(error))}", soft_wrap=True, markup=False)
+        tell(error, label="warning")
         before = None
     count, finished = episodes or EPISODES, 0
     with progress_bar("episodes") as update:
@@ -250,21 +257,126 @@ def _show_references(
             f"{one.mean:.8g}",
             "none" if deviations[kind] is None else f"{deviations[kind]:.4g}",
             *(() if path is None else ("none" if before is None else _mean(before, kind),)),
-            escape(one.policy),
+            one.policy,
         )
         for kind, score, one in ends
     ]
     headings = ("score", "return", "standard error", *(() if path is None else ("before",)))
     numbers = tuple(range(len(headings)))
-    console.print(table((*headings, "policy"), rows, numbers=numbers))
-    _note(f"source: {found.source}")
-    _note(f"protocol: {how}")
-    _note(f"simulator: {found.simulator or simulator_of(protocol)}")
-    for caveat in found.caveats:
-        _note(f"note: {caveat}")
+    show_table((*headings, "policy"), rows, numbers=numbers)
+    say(f"source: {found.source}")
+    say(f"protocol: {how}")
+    say(f"simulator: {found.simulator or simulator_of(protocol)}")
+    say_notes(found.caveats)
     if path is not None:
-        _note(f"kept in {path}")
+        say(f"kept in {path}")
 
 
 def _mean(references: References, kind: str) -> str:
     return f"{getattr(references, kind).mean:.8g}"
+
+
+@app.command(epilog="Example: orlog ope runs/iql/pointmaze/umaze-v1/seed-0")
+def ope(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN..", help="Folders of runs on one dataset.")
+    ],
+    dataset: DatasetOfRun = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="Path or name of other data, such as a split: first observations, weights and "
+            "corrections are theirs, while Q is fitted to what the runs were trained on."
+        ),
+    ] = None,
+    algorithm: AlgorithmOfRun = None,
+    discount: Annotated[
+        float | None,
+        typer.Option(help="Weight of the next step.", show_default="the algorithm's, or 0.99"),
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option(min=0, help="Episodes of each checkpoint; 0 needs no environment.")
+    ] = 20,
+    fqe_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of each fit of fitted Q evaluation.")
+    ] = 20_000,
+    fqe_fits: Annotated[
+        int, typer.Option(min=1, help="Fits for each checkpoint, whose spread is in the interval.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches, bootstrap.")] = 0,
+    trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate from recorded data what checkpoints are worth, and compare that with their true values.
+
+    It takes the checkpoints that orlog train kept with --keep-checkpoints, or else the last one of each
+    run. Estimators: fitted Q evaluation; the trained critic, where there is one; and where the
+    probabilities of actions were recorded and policies have them too, weighted importance sampling and
+    doubly robust estimates.
+
+    A second table says how good each estimator is: its absolute error, its rank correlation with true
+    values, and regret@1, the value lost by choosing the checkpoint that it puts first.
+    """
+    from orlog.algos.fitted_q_evaluation import FQESettings
+    from orlog.scoring.off_policy import evaluate_off_policy
+
+    with progress_bar("fitted Q evaluation") as update:
+        result = evaluate_off_policy(
+            runs,
+            dataset=dataset,
+            on=on,
+            algorithm=algorithm,
+            discount=discount,
+            episodes=episodes,
+            settings=FQESettings(steps=fqe_steps, fits=fqe_fits),
+            seed=seed,
+            trust_environment=trust_environment,
+            progress=update,
+        )
+    if as_json:
+        print_json(result.to_json())
+        return
+    rows = [row for policy in result.policies for row in _policy_rows(policy, len(runs) > 1)]
+    show_table(["policy", "estimator", "value", "95 % interval", "error"], rows, numbers=(2, 3, 4))
+    if result.quality:
+        measures = [one for one in _QUALITY if any(one in of for of in result.quality.values())]
+        rows = [
+            [name, *(_with_interval(found[one]) if one in found else "" for one in measures)]
+            for name, found in result.quality.items()
+        ]
+        headings = ["estimator", *(_QUALITY[one] for one in measures)]
+        say()
+        show_table(headings, rows, numbers=range(1, len(headings)))
+    for reason in dict.fromkeys(result.left_out.values()):
+        names = [name for name, one in result.left_out.items() if one == reason]
+        say(f"left out: {', '.join(names)}: {reason}")
+    say_notes(result.notes)
+
+
+def _policy_rows(policy: EvaluatedPolicy, several: bool) -> list[list[str]]:
+    """Return the lines of a policy: the true value, then the estimates."""
+    label = f"step {policy.step:,}"
+    if several:
+        label = f"{policy.run} {label}"
+    rows = []
+    if policy.value is not None:
+        returned = "" if policy.mean_return is None else f"true (return {policy.mean_return:.2f})"
+        rows.append([returned, f"{policy.value.value:.4g}", _interval(policy.value), ""])
+    for name, one in policy.estimates.items():
+        error = "" if policy.value is None else f"{one.value - policy.value.value:+.3g}"
+        rows.append([name, f"{one.value:.4g}", _interval(one), error])
+    if policy.effective_episodes is not None:
+        rows.append(["effective episodes", f"{policy.effective_episodes:.1f}", "", ""])
+    if policy.beyond_truncations:
+        rows.append(["beyond truncations", f"{policy.beyond_truncations:.4g}", "", ""])
+    return [[label if index == 0 else "", *row] for index, row in enumerate(rows)]
+
+
+def _interval(found: Estimate) -> str:
+    return "" if found.interval is None else "{:.4g} to {:.4g}".format(*found.interval)
+
+
+def _with_interval(found: Estimate) -> str:
+    interval = _interval(found)
+    return f"{found.value:.3g}" + (f" ({interval})" if interval else "")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, progress_bar, table
-from orlog.cli.application import AsJson, Name, app
+from orlog.base.terminal import print_json, progress_bar, say, show_facts, show_table, tell
+from orlog.cli.options import AsJson, Name, app
 from orlog.errors import InvalidNameError, NotFoundError
+from orlog.manifests.names import size_text
 
 if TYPE_CHECKING:
     from orlog.datasets.listing import Offered
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orlog.manifests.manifest import Column, Manifest
 
 AUDIT_SKIPPED = "skipped: published without one; after the download run: orlog audit NAME"
+ALARMING = ("audit", "rebuild", "not finite", "outside of their Box")
 NO_CHECKSUM = "no checksum known: the first download is trusted, and kept"
 
 
@@ -87,7 +88,7 @@ def _write_card(name: str, path: Path) -> None:
     with storage_errors(path):
         picture.write_text(card.picture, "utf-8")
         path.write_text(card.text(picture.name), "utf-8")
-    console.print(escape(f"written: {path} and {picture}"), soft_wrap=True)
+    say(f"written: {path} and {picture}")
 
 
 def _show_croissant(name: str) -> None:
@@ -95,9 +96,7 @@ def _show_croissant(name: str) -> None:
 
     dataset = _whole_version(name)
     print_json(croissant(dataset.manifest))
-    errors.print(
-        f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}", soft_wrap=True
-    )
+    tell(f"to be added by you, since no manifest knows it: {', '.join(UNKNOWN)}")
 
 
 def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
@@ -120,7 +119,7 @@ def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
     if not offers and benchmark is None:
         return False
     for registry, problem in problems.items():
-        errors.print(escape(f"the registry {registry} does not answer: {problem}."))
+        tell(f"the registry {registry} does not answer: {problem}.")
     known: dict[str, str] = {}
     if benchmark is not None:
         known = {column: text for column, text in benchmark.facts.items() if text}
@@ -141,11 +140,11 @@ def _show_elsewhere(name: str, missing: str, *, as_json: bool) -> bool:
         lines += _offer_as_lines(offer)
     if benchmark is not None:
         lines += [("benchmark", benchmark.benchmark.title), *known.items()]
-    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in lines]))
+    show_facts(lines, alarming=ALARMING)
     for file in files:
         _print_file(file)
     unknown = f"{name}: orlog knows no version to download."
-    console.print(escape(f"\n{missing or unknown}"), soft_wrap=True)
+    say(f"\n{missing or unknown}")
     return True
 
 
@@ -188,8 +187,6 @@ def _offers_as_json(offers: list[Offered]) -> dict[str, Any]:
 
 
 def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
-    from orlog.cli.listing import size_text
-
     lines = [("version", offer["version"]), ("from", offer["source"])]
     lines += [("also", f"{one['version']} from {one['source']}") for one in offer["others"]]
     size = ("size", size_text(offer["size_bytes"]))
@@ -203,19 +200,17 @@ def _offer_as_lines(offer: dict[str, Any]) -> list[tuple[str, str]]:
         ]
     lines += [("digest", offer["digest"]), ("episodes", f"{offer['episodes']:,}")]
     lines += [("steps", f"{offer['steps']:,}"), size]
-    return [*lines, ("[yellow]audit[/yellow]", AUDIT_SKIPPED)] if offer["audit"] else lines
+    return [*lines, ("audit", AUDIT_SKIPPED)] if offer["audit"] else lines
 
 
 def _print_file(file: dict[str, Any]) -> None:
     """Print a third-party file on lines that can be copied, however long they are."""
-    from orlog.cli.listing import size_text
-
     size = f"  {size_text(file['size_bytes'])}" if file["size_bytes"] is not None else ""
     sums = [f"{kind} {file[kind]}" for kind in ("sha256", "md5") if file[kind]]
     for text in (f"\n{file['path']}{size}", *(f"  {one}" for one in sums or [NO_CHECKSUM])):
-        console.print(escape(text), soft_wrap=True)
+        say(text)
     for url in file["urls"]:
-        console.print(escape(f"  {url}"), soft_wrap=True)
+        say(f"  {url}")
 
 
 def _show(name: str, *, as_json: bool) -> None:
@@ -401,7 +396,7 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ("steps", f"{facts['steps']:,}"),
         (
             "size",
-            f"{facts['size_bytes'] / 1e6:.1f} MB, {facts['objects']} {facts['container']} files"
+            f"{size_text(facts['size_bytes'])}, {facts['objects']} {facts['container']} files"
             + (" (of the whole version)" if facts["is_view"] else ""),
         ),
         ("observations", str(manifest.spaces[0])),
@@ -423,23 +418,23 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         lines.append(("benchmark", facts["benchmark"]))
     lines += [("behavior policy", facts["behavior_policy"]), ("license", facts["license"])]
     if facts["audit"]:
-        lines.append(("[yellow]audit[/yellow]", f"{facts['audit']}: published without one"))
+        lines.append(("audit", f"{facts['audit']}: published without one"))
     if manifest.recipe is not None:
         recipe = manifest.recipe
         lines.append(("recipe", f"{recipe.name} {recipe.version}, seed {recipe.seed}"))
     if facts["rebuild"]:
-        lines.insert(2, ("[yellow]rebuild[/yellow]", facts["rebuild"]))
+        lines.insert(2, ("rebuild", facts["rebuild"]))
     lines += [
         ("derived from", f"{parent['digest'][:19]} by {parent['operation']}")
         for parent in facts["lineage"]
         if not parent["operation"].startswith('{"rebuild":')
     ]
     for column, count in facts["non_finite"].items():
-        lines.append(("[yellow]not finite[/yellow]", f"{count:,} numbers of {column}"))
+        lines.append(("not finite", f"{count:,} numbers of {column}"))
     bounds = bounds_of(*manifest.spaces)
     for column, outside in manifest.outside_bounds.items():
         text = f"numbers of {column}: {describe_outside(outside, bounds.get(column))}"
-        lines.append(("[yellow]outside of their Box[/yellow]", text))
+        lines.append(("outside of their Box", text))
     references = facts["reference_returns"]
     if references is not None:
         kind, text = (
@@ -453,8 +448,8 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
             if references["source"] != MEASURED:
                 text += f"; {references['source']}"
         lines.append((f"reference returns ({kind})", text))
-    console.print(table(("", ""), [(f"[bold]{key}[/bold]", escape(text)) for key, text in lines]))
-    console.print()
+    show_facts(lines, alarming=ALARMING)
+    say()
     rows = [
         (
             column["name"],
@@ -464,19 +459,19 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         )
         for column in facts["columns"]
     ]
-    console.print(table(("column", "type", "row", "rows"), rows, numbers=(3,)))
+    show_table(("column", "type", "row", "rows"), rows, numbers=(3,))
     _print_versions(facts["versions"], facts["version"])
     if facts["baselines"]:
         baselines = [
             (algorithm_title(one["algorithm"]), f"{one['normalized_score']:.1f}", str(one["seeds"]))
             for one in facts["baselines"]
         ]
-        console.print()
-        console.print(table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2)))
+        say()
+        show_table(("recorded baseline", "score", "seeds"), baselines, numbers=(1, 2))
         others = sum(not one["is_of_these_data"] for one in facts["baselines"])
         if others and not facts["is_view"]:
             which = "all were" if others == len(baselines) else f"{others} of them were"
-            console.print(f"{which} trained on other data than these: the digests differ.")
+            say(f"{which} trained on other data than these: the digests differ.")
 
 
 def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
@@ -494,8 +489,8 @@ def _print_versions(versions: list[dict[str, Any]], shown: str) -> None:
                 one["digest"][:19],
                 f"{one['episodes']:,}",
                 one["state"],
-                escape(note),
+                note,
             )
         )
-    console.print()
-    console.print(table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,)))
+    say()
+    show_table(("version", "digest", "episodes", "state", "changes"), rows, numbers=(2,))

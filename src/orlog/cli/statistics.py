@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
-from orlog.base.terminal import console, errors, print_json, printable, table
-from orlog.cli.application import AsJson, app
+from orlog.base.terminal import print_json, say, say_notes, show_table, tell
+from orlog.cli.options import AsJson, EvaluatedRuns, app
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orlog.normalize.comparison import Comparison
     from orlog.normalize.sequential import SequentialComparison
     from orlog.scoring.tuning_curves import TuneCurve
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUNS...",
-        help="Folders of evaluated runs, or folders that hold some; files with the JSON of orlog "
-        "evaluate or orlog reproduce. NAME=RUNS names their method.",
-    ),
-]
-
 
 @app.command(epilog="Example: orlog compare runs/bc runs/iql mine=runs/my_method")
 def compare(
-    runs: Runs,
+    runs: EvaluatedRuns,
     plots: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a plot of each statistic there.")
     ] = None,
@@ -95,23 +83,7 @@ def compare(
         _print_comparison(comparison, results.is_normalized)
         if decided is not None:
             _print_sequential(decided)
-        for note in notes:
-            _say(f"note: {note}")
-
-
-def _say(text: str) -> None:
-    """Print text in which names and settings come from files."""
-    console.print(printable(text), markup=False)
-
-
-def _plain_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
-) -> Table:
-    """Return a table in which names and settings, which come from files, are no markup."""
-    from rich.markup import escape
-
-    cells = [[escape(cell) for cell in row] for row in rows]
-    return table([escape(one) for one in headings], cells, numbers=numbers)
+        say_notes(notes)
 
 
 def _reading_notes(comparison: Comparison) -> list[str]:
@@ -136,7 +108,7 @@ def _reading_notes(comparison: Comparison) -> list[str]:
 
 def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
     unit = "normalized scores, 0..100" if is_normalized else "returns"
-    console.print(f"{unit}: mean and standard deviation over seeds")
+    say(f"{unit}: mean and standard deviation over seeds")
     methods = comparison.methods
     titles = [algorithm_title(method) for method in methods]
     rows = []
@@ -147,7 +119,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             spread = f" ± {means.std(ddof=1):.1f}" if len(means) > 1 else ""
             cells.append(f"{means.mean():.1f}{spread}")
         rows.append(cells)
-    console.print(_plain_table(("task", *titles), rows, numbers=range(1, len(methods) + 1)))
+    show_table(("task", *titles), rows, numbers=range(1, len(methods) + 1))
     names = list(next(iter(comparison.aggregates.values())))
     ranks = comparison.ranks
     headings = ["method", "seeds", *names, *(["mean rank"] if ranks else [])]
@@ -160,16 +132,16 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
         ]
         for method in comparison.ranking()
     ]
-    console.print("\nover all tasks, with 95 % intervals", markup=False)
-    console.print(_plain_table(headings, rows, numbers=range(1, len(headings))))
+    say("\nover all tasks, with 95 % intervals")
+    show_table(headings, rows, numbers=range(1, len(headings)))
     consensus = comparison.consensus
     if consensus is not None:
         others = "" if consensus.rankings in (None, 1) else f", {consensus.rankings} are as good"
-        _say(
+        say(
             f"\nconsensus of the tasks (Kemeny): {' > '.join(map(algorithm_title, comparison.ranking()))} "
             f"({consensus.disagreements} disagreements{others})"
         )
-        console.print("\nprobability that a run of the row scores above one of the column")
+        say("\nprobability that a run of the row scores above one of the column")
         rows = [
             [
                 algorithm_title(first),
@@ -180,7 +152,7 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
             ]
             for first in methods
         ]
-        console.print(_plain_table(("", *titles), rows, numbers=range(1, len(methods) + 1)))
+        show_table(("", *titles), rows, numbers=range(1, len(methods) + 1))
     rows = [
         [
             algorithm_title(method),
@@ -196,19 +168,19 @@ def _print_comparison(comparison: Comparison, is_normalized: bool) -> None:
         for shares in [one.shares()]
     ]
     if rows:
-        console.print("\nwhere the variance of one episode's score comes from")
+        say("\nwhere the variance of one episode's score comes from")
         headings = ["method", "task", "seeds", "checkpoints", "episodes"]
-        console.print(_plain_table(headings, rows, numbers=(2, 3, 4)))
+        show_table(headings, rows, numbers=(2, 3, 4))
 
 
 def _print_sequential(decided: SequentialComparison) -> None:
-    console.print(f"\nsequential comparison (AdaStop) after {decided.groups} groups of seeds")
+    say(f"\nsequential comparison (AdaStop) after {decided.groups} groups of seeds")
     rows = [
         [", ".join(map(algorithm_title, pair)), word] for pair, word in decided.decisions.items()
     ]
-    console.print(_plain_table(("methods", "the first is"), rows))
+    show_table(("methods", "the first is"), rows)
     for method, seeds in decided.missing.items():
-        _say(f"{algorithm_title(method)}: run {seeds} more seeds, then compare again")
+        say(f"{algorithm_title(method)}: run {seeds} more seeds, then compare again")
 
 
 def _sequential_json(decided: SequentialComparison) -> dict[str, object]:
@@ -246,12 +218,12 @@ def _draw_comparison(
     for name, figure in figures.items():
         path = folder / f"{name}.{picture}"
         save_plot(figure, path)
-        errors.print(f"wrote {path}", soft_wrap=True, markup=False)
+        tell(f"wrote {path}")
 
 
 @app.command("tune-curve", epilog="Example: orlog tune-curve runs/sweep --plot tuning.svg")
 def tune_curve(
-    runs: Runs,
+    runs: EvaluatedRuns,
     evaluations: Annotated[
         int, typer.Option(min=1, help="Episodes that the bandit may run.")
     ] = 200,
@@ -284,7 +256,7 @@ def tune_curve(
     )
     if plot is not None:
         save_plot(tune_plot(curves), plot)
-        errors.print(f"wrote {plot}", soft_wrap=True, markup=False)
+        tell(f"wrote {plot}")
     if as_json:
         print_json({"curves": [curve.to_json() for curve in curves]})
     else:
@@ -299,21 +271,21 @@ def _print_curve(curve: TuneCurve) -> None:
     ranges = "; ".join(
         f"{name} in {', '.join(map(str, values))}" for name, values in curve.varied.items()
     )
-    _say(
+    say(
         f"{algorithm_title(curve.method)} on {curve.dataset}: {curve.policies} "
         f"{'policy' if curve.policies == 1 else 'policies'}, {len(curve.settings)} "
         f"{'setting' if len(curve.settings) == 1 else 'settings'}{f' ({ranges})' if ranges else ''}"
     )
-    console.print(f"method with its range: {curve.digest}")
-    _say(f"protocol: {curve.protocol}")
+    say(f"method with its range: {curve.digest}")
+    say(f"protocol: {curve.protocol}")
     rows = [
         [settings_text(settings) or "the only one", str(seeds), f"{score:.1f}"]
         for settings, seeds, score in zip(
             curve.settings, curve.setting_seeds, curve.setting_scores, strict=True
         )
     ]
-    console.print(_plain_table(("setting", "seeds", unit), rows, numbers=(1, 2)))
-    console.print()
+    show_table(("setting", "seeds", unit), rows, numbers=(1, 2))
+    say()
     shown = [count for count in _ROUND if count < len(curve.means)] + [len(curve.means)]
     rows = [
         [
@@ -324,14 +296,13 @@ def _print_curve(curve: TuneCurve) -> None:
         for count in shown
     ]
     headings = ("episodes", f"{unit} of the policy named best", "80 % of trials")
-    console.print(_plain_table(headings, rows, numbers=(0, 1, 2)))
-    console.print()
+    show_table(headings, rows, numbers=(0, 1, 2))
+    say()
     rows = [[str(count), f"{score:.1f}"] for count, score in enumerate(curve.expected_best, 1)]
     best = f"expected {unit} of the best"
-    console.print(_plain_table(("settings evaluated", best), rows, numbers=(0, 1)))
-    for note in curve.notes:
-        _say(f"note: {note}")
-    console.print()
+    show_table(("settings evaluated", best), rows, numbers=(0, 1))
+    say_notes(curve.notes)
+    say()
 
 
 _ROUND = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)

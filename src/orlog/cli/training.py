@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.stopping import StopRequest
-from orlog.base.terminal import console, errors, printable, table
-from orlog.cli.application import CORES, Algorithm, Device, Imports, Log, TrustEnvironment, app
+from orlog.base.terminal import say, show_table, tell
+from orlog.cli.options import (
+    CORES,
+    Algorithm,
+    Device,
+    Imports,
+    Log,
+    OptionalName,
+    Settings,
+    Steps,
+    TrustEnvironment,
+    app,
+    takes_options,
+)
 from orlog.errors import StoppedError
 
 if TYPE_CHECKING:
     from orlog.algos.presets import Recipe
     from orlog.algos.training.options import Hooks, TrainOptions
+    from orlog.algos.training.runs import RunRecord
     from orlog.datasets.reading.dataset import Dataset
     from orlog.experiments.seeds import SeedOutcome
 
 
-@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --set expectile=0.8")
-def train(
-    context: typer.Context,
-    algorithm: Algorithm,
-    name: Annotated[
-        str | None, typer.Argument(help="Dataset: a name such as pointmaze/umaze-v1, or a path.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a run, or several that differ in their seeds, are asked for."""
+
+    seed: Annotated[int, typer.Option(min=0, help="Seed of networks, batches and noise.")] = 0
     seeds: Annotated[
         str,
         typer.Option(
@@ -38,19 +49,15 @@ def train(
             help="How many seeds, from 0, each in a process of its own; or which, as 0-4 or 0,2,5.",
             show_default=False,
         ),
-    ] = "",
+    ] = ""
     processes: Annotated[
         int,
         typer.Option(
             min=1, help="How many seeds to train at a time.", show_default="number of cores"
         ),
-    ] = CORES,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, as name=value; may be repeated.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
-    ] = None,
+    ] = CORES
+    settings: Settings = None
+    steps: Steps = None
     preset: Annotated[
         str,
         typer.Option(
@@ -58,14 +65,14 @@ def train(
             "algorithm's defaults.",
             show_default="the recipe's or the authors'",
         ),
-    ] = "",
+    ] = ""
     out: Annotated[
         Path | None,
         typer.Option(
             help="Folder of the run; with --seeds, of the folders seed-N.",
             show_default="runs/ALGO/NAME/seed-N; for a view its name too",
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool,
         typer.Option(
@@ -73,30 +80,45 @@ def train(
             help="Continue from the checkpoint in the folder; with the folder of a run in place of "
             "the dataset, or alone, all options are those of its record.",
         ),
-    ] = False,
+    ] = False
     evaluations: Annotated[
         int, typer.Option(min=0, help="Points on the learning curve; 0 needs no environment.")
-    ] = 5,
+    ] = 5
     curve_episodes: Annotated[
         int, typer.Option(min=1, help="Episodes at each of these points.")
-    ] = 20,
+    ] = 20
     keep_checkpoints: Annotated[
         bool,
         typer.Option(
             "--keep-checkpoints", help="Keep that of each of these points, as orlog ope needs."
         ),
-    ] = False,
-    device: Device = "cpu",
+    ] = False
+    device: Device = "cpu"
     precision: Annotated[
         str,
         typer.Option(
             metavar="PRECISION",
             help="Of the products between hidden layers: float32, or bf16 where that is faster.",
         ),
-    ] = "float32",
-    log: Log = "none",
-    trust_environment: TrustEnvironment = False,
-    _imports: Imports = None,
+    ] = "float32"
+    log: Log = "none"
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+
+    def words(self, algorithm: str, name: str) -> list[str]:
+        """Return the command that trains with these seeds and options."""
+        from orlog.algos.training.commands import option_words
+
+        words = ["orlog", "train", algorithm, name, "--seeds", self.seeds]
+        words += option_words(train_options(self), leave_out=("seed",))
+        words += [] if self.processes == CORES else ["--processes", str(self.processes)]
+        return words + ([] if self.out is None else ["--out", str(self.out)])
+
+
+@app.command(epilog="Example: orlog train iql pointmaze/umaze-v1 --seeds 0-3 --set expectile=0.8")
+@takes_options
+def train(
+    context: typer.Context, algorithm: Algorithm, name: OptionalName = None, *, given: Training
 ) -> None:
     """Train an algorithm on a dataset by its recipe or published settings, with one or more seeds.
 
@@ -111,61 +133,53 @@ def train(
     from orlog.algos.algorithms import algorithm_name
     from orlog.algos.presets import recipe_for
     from orlog.algos.settings import check_for_any_form
-    from orlog.algos.training.commands import option_words, setting_text
+    from orlog.algos.training.commands import setting_text
     from orlog.algos.training.devices import find_device
-    from orlog.algos.training.options import TrainOptions
     from orlog.datasets.loading import load_dataset
     from orlog.experiments.logs import check_log
     from orlog.experiments.seeds import parse_seeds
 
-    several = parse_seeds(seeds) if seeds else []
-    if several and seed:
+    several = parse_seeds(given.seeds) if given.seeds else []
+    if several and given.seed:
         raise typer.BadParameter("--seed is for one seed; name all of them with --seeds.")
-    chosen = dict(read_setting(text) for text in settings or [])
-    options = TrainOptions(
-        seed=seed,
-        settings=chosen,
-        steps=steps,
-        preset=preset,
-        evaluations=evaluations,
-        curve_episodes=curve_episodes,
-        keep_checkpoints=keep_checkpoints,
-        trust_environment=trust_environment,
-        device=device,
-        precision=precision,
-        log=log,
-    )
-    run = _run_to_resume(algorithm, name) if resume else None
+    options, out = train_options(given), given.out
+    settings = given.settings or []
+    run = _run_to_resume(algorithm, name) if given.resume else None
     if run is None and name is None:
         raise typer.BadParameter("name a dataset too; with --resume, the folder of a run will do.")
     if run is not None and (several or out is not None):
         raise typer.BadParameter(f"--seeds and --out cannot be given with the run {run}.")
     if run is not None:
-        given = [one for one in TrainOptions.__struct_fields__ if _is_given(context, one)]
-        algorithm, dataset, options = _recorded(run, algorithm if name else "", options, given)
+        changed = [one for one in options.__struct_fields__ if _is_given(context, one)]
+        algorithm, dataset, options = _recorded(run, algorithm if name else "", options, changed)
         settings = [f"{key}={setting_text(one)}" for key, one in (options.settings or {}).items()]
         out = run
     else:
         # What is wrong is said before the data are looked for.
-        check_for_any_form(algorithm, chosen)
-        find_device(device)
-        check_log(log)
+        check_for_any_form(algorithm, options.settings or {})
+        find_device(options.device)
+        check_log(options.log)
         dataset = load_dataset(name or "")
     recipe = recipe_for(algorithm_name(algorithm), dataset, preset=options.preset)
 
     def introduce(steps: int, taken: Sequence[str] = ()) -> None:
-        _introduce(algorithm, dataset, recipe, steps, settings or [], taken)
+        _introduce(algorithm, dataset, recipe, steps, settings, taken)
 
     if several:
-        introduce(steps or recipe.steps)
-        words = ["orlog", "train", algorithm, name or "", "--seeds", seeds]
-        words += option_words(options, leave_out=("seed",))
-        words += [] if processes == CORES else ["--processes", str(processes)]
-        words += [] if out is None else ["--out", str(out)]
-        again = shlex.join([*words, "--resume"])
-        _train_several(algorithm, dataset, out, several, processes, options, resume, again)
+        introduce(options.steps or recipe.steps)
+        again = shlex.join([*given.words(algorithm, name or ""), "--resume"])
+        _train_several(algorithm, dataset, several, given, again)
     else:
-        _train_one(algorithm, dataset, out, options, resume, introduce)
+        _train_one(algorithm, dataset, out, options, given.resume, introduce)
+
+
+def train_options(given: Any) -> TrainOptions:
+    """Return what a run is asked for, from the options of a command that have the same names."""
+    from orlog.algos.training.options import TrainOptions
+
+    names = [name for name in TrainOptions.__struct_fields__ if hasattr(given, name)]
+    asked = {name: getattr(given, name) for name in names}
+    return TrainOptions(**asked | {"settings": read_settings(given.settings)})
 
 
 def _run_to_resume(first: str, second: str | None) -> Path | None:
@@ -234,22 +248,18 @@ def _introduce(
     from orlog.algos.presets import DEFAULTS, preset_names
 
     for line in recipe.lines(steps):
-        _tell(line)
+        tell(line)
     if settings:
-        _tell(f"changed with --set: {', '.join(settings)}")
+        tell(f"changed with --set: {', '.join(settings)}")
     for line in taken:
-        _tell(f"from the data: {line}")
+        tell(f"from the data: {line}")
     others = preset_names(algorithm_name(algorithm), dataset)
     others.remove(recipe.preset)
     if others:
         named = [
             "none, which is the algorithm's defaults" if one == DEFAULTS else one for one in others
         ]
-        _tell(f"other presets: {', '.join(named)} (--preset)")
-
-
-def _tell(text: str) -> None:
-    errors.print(text, soft_wrap=True, markup=False)
+        tell(f"other presets: {', '.join(named)} (--preset)")
 
 
 @contextlib.contextmanager
@@ -262,25 +272,13 @@ def watched_run(
     resume: bool,
     again: Callable[[], str],
     introduce: Callable[[int], None] = lambda _steps: None,
-    tell: Callable[[str], None] = lambda _text: None,
+    on_setting: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[Hooks]:
     """Show a line of a run while it is trained, copy its log, and let signals stop it.
 
-    Args:
-        label: What the line begins with.
-        dataset: What it is trained on.
-        folder: Folder of the run.
-        log: Where to copy its log: `none`, `tensorboard` or `wandb`.
-        resume: Whether it was asked to go on from a checkpoint; then it is said where it does.
-        again: Returns the command that continues it, to print after a signal.
-        introduce: Called with the number of steps before the first one.
-        tell: Called with a line on each setting that is taken from the data.
-
-    Yields:
-        The hooks of `train_run` or `finetune_run` that do so.
-
-    Raises:
-        typer.Exit: a signal stopped the run.
+    It yields the hooks that do so. The line begins with `label`, and after a signal `again` returns
+    the command that continues. `introduce` is called with the number of steps before the first one,
+    `on_setting` with a line on each setting that is taken from the data.
     """
     from orlog.algos.training.options import Hooks
     from orlog.experiments.logs import in_turn, log_to
@@ -299,7 +297,7 @@ def watched_run(
                 stack.enter_context(request.noted())
                 introduce(total)
                 if resume:
-                    _tell(
+                    tell(
                         f"resuming from step {step:,} of {total:,}"
                         if step
                         else "no checkpoint; starting from step 0"
@@ -312,11 +310,11 @@ def watched_run(
                 log=in_turn(watcher.log, copy_line),
                 begin=copy_line.begin,
                 stop=lambda: request.signal != 0,
-                note=_tell,
-                tell=tell,
+                note=tell,
+                tell=on_setting,
             )
         except StoppedError as stopped:
-            _tell(
+            tell(
                 f"stopped at step {stopped.step:,}, with a checkpoint; to continue, run: {again()}"
             )
             raise typer.Exit(128 + request.signal) from stopped
@@ -330,7 +328,7 @@ def _train_one(
     resume: bool,
     introduce: Callable[[int, Sequence[str]], None],
 ) -> None:
-    from orlog.algos.training.commands import import_words, resume_command
+    from orlog.algos.training.commands import resume_command
     from orlog.algos.training.runs import read_run, run_folder
     from orlog.algos.training.train import train_run
 
@@ -344,30 +342,30 @@ def _train_one(
         resume=resume,
         again=lambda: resume_command(folder, read_run(folder), dataset, algorithm),
         introduce=lambda total: introduce(total, taken),
-        tell=taken.append,
+        on_setting=taken.append,
     ) as hooks:
         record = train_run(algorithm, dataset, folder, options, hooks, resume=resume)
-    advice = f"run: orlog evaluate {shlex.quote(str(folder))}"
-    if dataset.environment is None:
-        advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
-    else:
-        advice += f" --algorithm {shlex.quote(algorithm)}" if ":" in algorithm else ""
-        advice += " --trust-environment" if options.trust_environment else ""
-        advice += "".join(f" {shlex.quote(word)}" for word in import_words(record.imports))
-    console.print(
-        f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}", soft_wrap=True
-    )
+    advice = f"{dataset.name} names no environment, so there is nothing to evaluate it in"
+    if dataset.environment is not None:
+        own = algorithm if ":" in algorithm else None
+        advice = advice_to_evaluate(folder, record, own, options.trust_environment)
+    say(f"trained {algorithm_title(algorithm)} for {record.steps:,} steps; {advice}")
+
+
+def advice_to_evaluate(
+    folder: Path, record: RunRecord, algorithm: str | None, trust_environment: bool
+) -> str:
+    """Return what to run after a training; `algorithm` names one of the user's own."""
+    from orlog.algos.training.commands import import_words
+
+    words = ["orlog", "evaluate", str(folder)]
+    words += [] if algorithm is None else ["--algorithm", algorithm]
+    words += ["--trust-environment"] if trust_environment else []
+    return f"run: {shlex.join([*words, *import_words(record.imports)])}"
 
 
 def _train_several(
-    algorithm: str,
-    dataset: Dataset,
-    out: Path | None,
-    seeds: Sequence[int],
-    processes: int,
-    options: TrainOptions,
-    resume: bool,
-    again: str,
+    algorithm: str, dataset: Dataset, seeds: Sequence[int], given: Training, again: str
 ) -> None:
     from orlog.experiments.progress import Status, status_lines
     from orlog.experiments.seeds import train_seeds
@@ -380,17 +378,17 @@ def _train_several(
             for note in status.notes:
                 if note not in noted:
                     noted.add(note)
-                    _tell(note)
+                    tell(note)
             update(f"{algorithm_title(algorithm)} seed {seed}", status)
 
         outcomes = train_seeds(
             algorithm,
             dataset,
-            out,
+            given.out,
             seeds=seeds,
-            processes=min(processes, len(seeds)),
-            options=options,
-            resume=resume,
+            processes=min(given.processes, len(seeds)),
+            options=train_options(given),
+            resume=given.resume,
             show=show,
             stop=lambda: request.signal != 0,
         )
@@ -398,9 +396,9 @@ def _train_several(
     unfinished = [one for one in outcomes if one.status.state != "finished"]
     for one in outcomes:
         if one.message:
-            _tell(printable(f"{one.details}error: seed {one.seed}: {one.message}"))
+            tell(f"{one.details}error: seed {one.seed}: {one.message}")
     if unfinished:
-        _tell(
+        tell(
             f"{len(unfinished)} of {len(outcomes)} seeds are not finished; to continue them, run: "
             f"{again}"
         )
@@ -420,12 +418,15 @@ def _print_outcomes(outcomes: Sequence[SeedOutcome]) -> None:
         step = f"{status.step:,}"
         rows.append([str(one.seed), status.state, step, score, speed, str(one.folder)])
     headings = ("seed", "state", "step", f"last {scored}", "updates/s", "folder")
-    console.print(table(headings, rows, numbers=(0, 2, 3, 4)))
+    show_table(headings, rows, numbers=(0, 2, 3, 4))
 
 
-def read_setting(text: str) -> tuple[str, object]:
-    """Return name and value of a setting that is given as name=value."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes name=value, such as expectile=0.8; found {text!r}.")
-    return name.strip(), value.strip()
+def read_settings(given: Sequence[str] | None) -> dict[str, object]:
+    """Return the settings that are given as name=value."""
+    settings: dict[str, object] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes name=value, such as expectile=0.8; found {text!r}.")
+        settings[name.strip()] = value.strip()
+    return settings

@@ -1,4 +1,4 @@
-"""Compares versions, pins them for a project, and marks them as superseded or yanked."""
+"""Makes versions and views, compares and pins them, and marks them as superseded or yanked."""
 
 from __future__ import annotations
 
@@ -7,26 +7,238 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
-from orlog.base.terminal import console, errors, print_json, table
-from orlog.cli.application import AsJson, app
-from orlog.errors import LockError, NotFoundError
+from orlog.base.terminal import print_json, progress_bar, say, show_table, tell, waits
+from orlog.cli.options import (
+    CORES,
+    AsJson,
+    Container,
+    Executing,
+    Name,
+    OptionalDescription,
+    app,
+    takes_options,
+)
+from orlog.errors import LockError, NotFoundError, VersionExistsError
+from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
     from orlog.datasets.reading.dataset import Dataset
     from orlog.manifests.diff import EpisodeRange
     from orlog.manifests.lock import LockedDataset
 
+
+Compared = Annotated[str, typer.Argument(help="Dataset, version or path.")]
 SHOWN = 5  # ranges of episodes that a line of the terminal holds
 
 
-@app.command(epilog="Example: orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
-def diff(
-    before: Annotated[str, typer.Argument(help="Dataset, version or path.")],
-    after: Annotated[str, typer.Argument(help="Dataset, version or path.")],
-    as_json: AsJson = False,
+@app.command(epilog="Example: orlog build pointmaze/umaze-v1")
+@takes_options
+def build(
+    name: Name,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes to use; with --executor, jobs at a time.",
+            show_default="number of cores, or as many as the executor chooses",
+        ),
+    ] = None,
+    *,
+    where: Executing,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Build again even if it is here.")
+    ] = False,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record", help="Record manifest and statistics among those that ship (maintainers)."
+        ),
+    ] = False,
 ) -> None:
+    """Build a dataset of the catalogue from its recipe. An interrupted build leaves nothing.
+
+    The last line says whether it is identical to the recorded build, or a rebuild with other bytes that
+    is statistically equal to it, as other packages or another processor make. A rebuild has a version
+    of its own, such as 1.0.0+d0b2cd7c. A build whose episodes are distributed differently is
+    refused: nothing is kept, and the exit code is 3.
+    With --executor the episodes are made on a cluster, and written here.
+    """
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recipes.build import build_dataset
+    from orlog.datasets.recipes.rebuilds import compare_with_recorded, record_statistics
+    from orlog.manifests.rebuilds import is_rebuild
+    from orlog.manifests.shipped import recorded_folder
+
+    execute = where.on_cluster()
+    with progress_bar("steps") as update:
+        folder = build_dataset(
+            name,
+            workers=CORES if workers is None and execute is None else workers,
+            replace=replace,
+            execute=execute,
+            progress=update,
+            on_wait=waits("building it", say),
+        )
+    dataset = load_dataset(folder)
+    comparison = compare_with_recorded(dataset)
+    if record:
+        if is_rebuild(dataset.manifest):
+            raise VersionExistsError(
+                f"{dataset.name}@{dataset.version} differs from the recorded build; give the recipe "
+                "another version, or delete what is recorded of this one first."
+            )
+        path = recorded_folder(dataset.name) / f"{dataset.version}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dataset.manifest.to_json(), "utf-8")
+        record_statistics(dataset)
+    say(f"{dataset.name}@{dataset.version} is in {folder}")
+    say(f"{dataset.digest}\n{comparison}")
+    check_pin(dataset)
+
+
+@app.command(
+    epilog='Example: orlog view pointmaze/umaze-v1 --where "returns > 20" --save good.json'
+)
+def view(
+    name: Name,
+    save: Annotated[Path, typer.Option(help="JSON file to write; load_dataset opens it.")],
+    where: Annotated[
+        str | None, typer.Option(help="Condition on episode columns, such as returns > 20.")
+    ] = None,
+    top: Annotated[
+        float | None, typer.Option(help="Keep this percentage of episodes, the best by return.")
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option(help="Keep a slice of episodes, such as 0:100 or :-10.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="Keep this column; may be repeated.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace another view in the file.")
+    ] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Save it even if no episode is left.")
+    ] = False,
+) -> None:
+    """Derive a dataset without copying it: --where, --top, --episodes, --column, in this order.
+
+    A file that is not a saved view is never overwritten.
+    """
+    from orlog.datasets.loading import load_dataset
+
+    dataset = load_dataset(name)
+    if where is not None:
+        dataset = dataset.filter_episodes(where)
+    if top is not None:
+        dataset = dataset.top_episodes(top)
+    if episodes is not None:
+        dataset = dataset[_slice(episodes)]
+    if columns:
+        dataset = dataset.select_columns(columns)
+    if dataset.operation is None:
+        raise typer.BadParameter(
+            "choose what the view keeps, with --where, --top, --episodes or --column."
+        )
+    if not dataset.total_episodes and not allow_empty:
+        raise ValueError(
+            f"{name}: no episode is left, so {save} was not written; widen the condition, or save an "
+            "empty view with --allow-empty."
+        )
+    path = dataset.save(save, replace=replace)
+    say(f"{counted(dataset.total_episodes, 'episode')}, {counted(dataset.total_steps, 'step')}")
+    say(f"{dataset.digest}\n{path}")
+
+
+def _slice(text: str) -> slice:
+    parts = text.split(":")
+    try:
+        bounds = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        bounds = []
+    if len(bounds) not in (2, 3):
+        raise ValueError(f"--episodes takes a slice such as 0:100 or :-10, found {text!r}.")
+    return slice(*bounds)
+
+
+@app.command(epilog="Example: orlog convert pointmaze/umaze-mini-v1 umaze-mini-hdf5 --to hdf5")
+@takes_options
+def convert(
+    name: Name,
+    target: Annotated[Path, typer.Argument(help="New folder.")],
+    to: Container,
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME@VERSION",
+            help="Name and version of the result.",
+            show_default="the next patch version",
+        ),
+    ] = None,
+    *,
+    where: Executing,
+) -> None:
+    """Write a version into a new folder in the other container: same columns, same values.
+
+    Its files differ, so it gets its own version number.
+    With --executor the machines of a cluster write it, from and to a disk that all of them share.
+    """
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recording.converting import convert_dataset
+    from orlog.manifests.names import parse_name
+
+    dataset = load_dataset(name)
+    wanted = None if named is None else parse_name(named)
+    execute = where.on_cluster()
+    with progress_bar("bytes") as update:
+        folder = convert_dataset(
+            dataset,
+            target,
+            container=to,
+            name=None if wanted is None else wanted.name,
+            version=None if wanted is None else wanted.version or None,
+            execute=execute,
+            progress=update,
+        )
+    written = load_dataset(folder)
+    say(
+        f"{dataset.name}@{dataset.version} as {to} is {written.name}@{written.version}, in {folder}\n"
+        f"{written.digest}"
+    )
+
+
+@app.command(epilog="Example: orlog save good.json lab/umaze-good-v1@1.0.0")
+def save(
+    view: Annotated[str, typer.Argument(help="View or dataset: a path or a name.")],
+    name: Annotated[str, typer.Argument(help="Name and version to store it as, NAME@VERSION.")],
+    description: OptionalDescription = None,
+    changes: Annotated[str, typer.Option(help="What is new since the previous version.")] = "",
+    container: Container = "zarr",
+) -> None:
+    """Store a view as its own dataset, with its lineage."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.datasets.recording.saving import save_dataset
+    from orlog.manifests.names import parse_name
+
+    wanted = parse_name(name)
+    with progress_bar("steps") as update:
+        folder = save_dataset(
+            load_dataset(view),
+            wanted.name,
+            version=wanted.version or "1.0.0",
+            description=description,
+            changes=changes,
+            container=container,
+            progress=update,
+        )
+    stored = load_dataset(folder)
+    say(f"{stored.name}@{stored.version} is in {folder}\n{stored.digest}")
+
+
+@app.command(epilog="Example: orlog diff pointmaze/umaze-v1 pointmaze/umaze-mini-v1")
+def diff(before: Compared, after: Compared, as_json: AsJson = False) -> None:
     """Show which metadata, columns and episodes differ between two datasets or versions."""
     from orlog.datasets.loading import load_dataset
     from orlog.manifests.diff import diff_datasets
@@ -40,8 +252,8 @@ def diff(
             (one.kind, one.name, one.change, _short(one.before), _short(one.after))
             for one in found.differences
         ]
-        console.print(table(("what", "name", "change", "before", "after"), rows))
-        console.print()
+        show_table(("what", "name", "change", "before", "after"), rows)
+        say()
     lines = [
         ("unchanged", f"{found.unchanged:,}", ""),
         ("changed", f"{sum(map(len, found.changed)):,}", _ranges(found.changed)),
@@ -53,17 +265,17 @@ def diff(
             ", ".join(f"{one.before} -> {one.after}" for one in found.moved[:SHOWN]),
         ),
     ]
-    console.print(table(("episodes", "number", "which"), lines, numbers=(1,)))
+    show_table(("episodes", "number", "which"), lines, numbers=(1,))
     if found.changed_columns:
         text = ", ".join(f"{name} in {count}" for name, count in found.changed_columns.items())
-        console.print(f"\ncolumns of changed episodes: {text}", soft_wrap=True)
+        say(f"\ncolumns of changed episodes: {text}")
     if found.is_append:
-        console.print("\nthe second is the first with episodes appended")
+        say("\nthe second is the first with episodes appended")
 
 
 def _short(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return escape(text if len(text) <= 60 else f"{text[:57]}...")
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _ranges(ranges: list[EpisodeRange]) -> str:
@@ -113,8 +325,8 @@ def lock(
         state = "new" if old is None else "unchanged" if old.digest == pin.digest else "moved"
         rows.append((name, old.version if old else "-", pin.version, pin.digest[:19], state))
     write_lock(path, wanted)
-    console.print(table(("name", "was", "version", "digest", "pin"), rows))
-    console.print(f"\n{path}: commit it with the code that uses these datasets.", soft_wrap=True)
+    show_table(("name", "was", "version", "digest", "pin"), rows)
+    say(f"\n{path}: commit it with the code that uses these datasets.")
 
 
 def _pin_of(name: str, rebuild: bool) -> LockedDataset:
@@ -149,7 +361,7 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
     from orlog.manifests.rebuilds import marked_version
 
     if not pins:
-        console.print(f"{path} pins nothing; run: orlog lock NAME", soft_wrap=True)
+        say(f"{path} pins nothing; run: orlog lock NAME")
         return
     rows, unmet = [], []
     for name, pin in sorted(pins.items()):
@@ -158,10 +370,10 @@ def _check_pins(path: Path, pins: dict[str, LockedDataset]) -> None:
         if not is_here:
             unmet.append(f"{name}@{version}: {_how_to_meet(name, pin)}")
         rows.append((name, version, pin.digest[:19], "here" if is_here else "not here"))
-    console.print(table(("name", "version", "digest", "state"), rows))
-    console.print(f"\n{path}", soft_wrap=True)
+    show_table(("name", "version", "digest", "state"), rows)
+    say(f"\n{path}")
     for line in unmet:
-        errors.print(f"\n{escape(line)}", soft_wrap=True)
+        tell(f"\n{line}")
     if unmet:
         raise typer.Exit(3)
 
@@ -244,4 +456,4 @@ def mark(
         clear_status(wanted.name, wanted.version)
     else:
         set_status(wanted.name, wanted.version, status, reason=reason, use=use)
-    console.print(f"{wanted} is {status}")
+    say(f"{wanted} is {status}")

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orlog.base import terminal
-from orlog.base.terminal import errors, printable
+from orlog.base.terminal import errors, printable, tell
 from orlog.datasets.reading.dataset import Dataset
 from orlog.errors import OrlogError
 from orlog.scoring.references import references
@@ -144,7 +144,7 @@ def status_lines() -> Iterator[Callable[[str, Status], None]]:
         if status.steps and now - printed.setdefault(label, now) > terminal.LINE_SECONDS:
             printed[label] = now
             words = [f"{label}: {status.step:,} of {status.steps:,}", *status.words()]
-            errors.print(printable(", ".join(words)), soft_wrap=True, markup=False)
+            tell(", ".join(words))
 
     with contextlib.ExitStack() as stack:
         if live is not None:

@@ -10,10 +10,11 @@ from orlog.algos.algorithms import algorithm_title
 from orlog.algos.presets import recipe_for
 from orlog.algos.training.options import CURVE_EPISODES
 from orlog.base.files import make_folder
+from orlog.base.terminal import say, say_notes, show_table
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.reading.operations import operation_text
 from orlog.experiments.reproducing import Result
-from orlog.manifests.names import counted
+from orlog.manifests.names import counted, size_text
 from orlog.normalize.intervals import BOOTSTRAP_NOTE
 from orlog.normalize.verdicts import VERDICT_NOTE
 from orlog.reports.pages import html_table, page
@@ -62,6 +63,21 @@ def reading_notes(results: Sequence[Result]) -> list[str]:
     if any(result.verdict is not None for result in results):
         notes.append(VERDICT_NOTE)
     return notes
+
+
+def show_results(results: Sequence[Result]) -> None:
+    """Print results as a table, their verdicts, and what is to be known to read them."""
+    headings: tuple[str, ...] = HEADINGS
+    rows, shift = [result_cells(one) for one in results], 0
+    if len({one.record.dataset for one in results}) > 1:
+        headings, shift = ("dataset", *HEADINGS), 1
+        rows = [[one.record.dataset, *row] for one, row in zip(results, rows, strict=True)]
+    show_table(headings, rows, numbers=[column + shift for column in (1, 2, 3, 6)])
+    for one in results:
+        for line in verdict_lines([one]):
+            say(f"{one.record.dataset}: {line}" if shift else line)
+    notes = [note for one in results for note in (*one.notes, *one.caveats)]
+    say_notes(dict.fromkeys([*notes, *reading_notes(results)]))
 
 
 def write_report(
@@ -132,10 +148,7 @@ def _facts(dataset: Dataset) -> str:
         ("name and version", f"{dataset.name}@{dataset.version}"),
         ("digest", dataset.digest),
         ("episodes, steps", f"{dataset.total_episodes:,}, {dataset.total_steps:,}"),
-        (
-            "size",
-            f"{manifest.size_bytes / 1e6:,.1f} MB in {counted(len(manifest.objects), 'file')}",
-        ),
+        ("size", f"{size_text(manifest.size_bytes)} in {counted(len(manifest.objects), 'file')}"),
         ("behavior policy", manifest.behavior_policy),
         ("license", manifest.license),
     ]

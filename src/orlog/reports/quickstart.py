@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orlog.algos.algorithms import algorithm_title
 from orlog.algos.training.evaluating import EPISODES
-from orlog.base.terminal import console, progress_bar, progress_bars, table
+from orlog.base.terminal import progress_bar, progress_bars, say, waits
 from orlog.datasets.loading import load_dataset
 from orlog.datasets.reading.dataset import Dataset
 from orlog.datasets.recipes.build import build_dataset
@@ -18,14 +18,8 @@ from orlog.datasets.store.verify import verify_folder
 from orlog.errors import IntegrityError
 from orlog.experiments.jobs import make_jobs, run_jobs
 from orlog.experiments.reproducing import Result, summarize
-from orlog.manifests.names import counted
-from orlog.reports.dataset_page import (
-    HEADINGS,
-    reading_notes,
-    result_cells,
-    verdict_lines,
-    write_report,
-)
+from orlog.manifests.names import counted, size_text
+from orlog.reports.dataset_page import show_results, write_report
 from orlog.reports.plots import check_plots
 
 # The slowest first, so that no process is left training alone at the end.
@@ -88,19 +82,12 @@ def quickstart(folder: Path, *, smoke: bool, workers: int) -> tuple[Dataset, lis
     results.sort(key=lambda result: result.record.algorithm)
 
     remark = SMOKE_REMARK if smoke else SMALL_RECIPE
-    console.print()
-    console.print(
-        table(HEADINGS, [result_cells(result) for result in results], numbers=(1, 2, 3, 6))
-    )
-    for line in verdict_lines(results):
-        console.print(line, soft_wrap=True)
-    own = dict.fromkeys(note for result in results for note in (*result.notes, *result.caveats))
-    for note in (*own, *reading_notes(results)):
-        console.print(f"note: {note}")
-    console.print(remark)
+    say()
+    show_results(results)
+    say(remark)
     page = folder / "report.html"
     write_report(page, dataset, results, title=f"orlog quickstart: {name}", remarks=[remark])
-    console.print(f"\nreport: {page.resolve()}", soft_wrap=True)
+    say(f"\nreport: {page.resolve()}")
     return dataset, results, page
 
 
@@ -119,12 +106,7 @@ def build_and_verify(name: str, workers: int) -> Dataset:
     """
     with progress_bar("steps") as update:
         folder = build_dataset(
-            name,
-            workers=workers,
-            progress=update,
-            on_wait=lambda: console.print(
-                "another process is building it; waiting for it to finish."
-            ),
+            name, workers=workers, progress=update, on_wait=waits("building it", say)
         )
     manifest, problems = verify_folder(folder)
     if problems:
@@ -132,17 +114,16 @@ def build_and_verify(name: str, workers: int) -> Dataset:
             f"{folder}: {problems[0]}; run: orlog build {name} --replace", file=problems[0].file
         )
     dataset = load_dataset(folder)
-    console.print(
-        f"  {counted(len(manifest.objects), 'file')}, {manifest.size_bytes / 1e6:.1f} MB, every byte as in "
-        f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(dataset)}",
-        soft_wrap=True,
+    say(
+        f"  {counted(len(manifest.objects), 'file')}, {size_text(manifest.size_bytes)}, every byte as in "
+        f"the manifest\n  {manifest.digest}\n  {compare_with_recorded(dataset)}"
     )
     return dataset
 
 
 @contextlib.contextmanager
 def _stage(what: str) -> Iterator[None]:
-    console.print(f"[bold]{what}[/bold]")
+    say(what, style="bold")
     started = time.perf_counter()
     yield
-    console.print(f"  {time.perf_counter() - started:.0f} s")
+    say(f"  {time.perf_counter() - started:.0f} s")

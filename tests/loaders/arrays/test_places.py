@@ -19,6 +19,7 @@ from orlog.loaders.arrays.memory import Memory, available_memory, measure_memory
 from orlog.loaders.arrays.packs import MappedArrays, is_packed, open_pack
 from orlog.loaders.arrays.places import choose_place, load_arrays
 from orlog.loaders.transitions import transitions
+from orlog.manifests.names import size_text
 
 Write: TypeAlias = Callable[..., Dataset]
 
@@ -42,16 +43,20 @@ def test_what_a_dataset_needs_is_counted(small: Dataset) -> None:
 @pytest.mark.parametrize(
     ("free", "kind", "reason"),
     [
-        (2 * NEEDED, "ram", "within half of the 0.00 MB of free memory"),
-        (2 * NEEDED - 1, "mmap", "more than half of the 0.00 MB of free memory"),
+        (2 * NEEDED, "ram", f"within half of the {size_text(2 * NEEDED)} of free memory"),
+        (
+            2 * NEEDED - 1,
+            "mmap",
+            f"more than half of the {size_text(2 * NEEDED - 1)} of free memory",
+        ),
         (0, "mmap", "more than half"),
-        (10**10, "ram", "within half of the 10.00 GB of free memory"),
+        (10**10, "ram", "within half of the 10.0 GB of free memory"),
     ],
 )
 def test_auto_goes_by_size(small: Dataset, free: int, kind: str, reason: str) -> None:
     place = choose_place(small, "auto", Memory(ram_bytes=free))
     assert (place.kind, place.device) == (kind, "")
-    assert f"0.00 MB of arrays in {kind}: {reason}" in place.reason
+    assert f"{size_text(NEEDED)} of arrays in {kind}: {reason}" in place.reason
 
 
 def test_auto_says_when_the_pack_is_there(small: Dataset) -> None:
@@ -62,7 +67,7 @@ def test_auto_says_when_the_pack_is_there(small: Dataset) -> None:
 def test_neither_memory_nor_disk_is_enough(small: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 10, 0))
-    with pytest.raises(ValueError, match=r"more than the 0.00 MB of free disk.*stream_transitions"):
+    with pytest.raises(ValueError, match=r"more than the 0 B of free disk.*stream_transitions"):
         choose_place(small, "auto", Memory(ram_bytes=0))
 
 
@@ -75,8 +80,9 @@ def test_the_same_batches_from_anywhere(
     assert type(arrays) is (MappedArrays if where == "mmap" else Arrays)
     assert is_packed(small) == (where == "mmap")
     (record,) = caplog.records
-    assert f"tests/small-v1: 0.00 MB of arrays in {'ram' if where == 'auto' else where}" in (
-        record.getMessage()
+    assert (
+        f"tests/small-v1: {size_text(NEEDED)} of arrays in {'ram' if where == 'auto' else where}"
+        in (record.getMessage())
     )
     batch = transitions(arrays, 64, seed=3).batch(7)
     expected = transitions(small, 64, seed=3).batch(7)
@@ -99,7 +105,7 @@ def test_a_gpu_with_room(small: Dataset) -> None:
     place = choose_place(small, "cuda:1", memory)
     # With little RAM it is read by way of mapped files.
     assert (place.kind, place.device) == ("mmap", "cuda:1")
-    assert "arrays in cuda:1: as asked for, with 80.00 GB free there; copied from mmap" in (
+    assert "arrays in cuda:1: as asked for, with 80.0 GB free there; copied from mmap" in (
         place.reason
     )
 
@@ -111,7 +117,7 @@ def test_a_gpu_too_small_says_what_is_needed_and_what_else_to_do(
     memory = Memory(ram_bytes=10**12, gpu_bytes={"cuda:0": 2 * 10**10})
     with pytest.raises(
         ValueError,
-        match=r"20\.00 GB of arrays do not fit into cuda:0, which has 20\.00 GB free, of which 90%"
+        match=r"20\.0 GB of arrays do not fit into cuda:0, which has 20\.0 GB free, of which 90%"
         r".*where='mmap' or 'ram'",
     ):
         choose_place(small, "gpu", memory)

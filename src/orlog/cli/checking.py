@@ -1,4 +1,4 @@
-"""Checks the bytes and values of stored versions and of packs."""
+"""Checks stored versions: their bytes and values, and whether the data make sense; and packs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
-from orlog.base.terminal import console, errors, print_json, printable, progress_bar, progress_bars
-from orlog.cli.application import AsJson, app
+from orlog.base.terminal import print_json, progress_bar, progress_bars, say, show_table, tell
+from orlog.cli.options import AsJson, Imports, Name, TrustEnvironment, app
 from orlog.errors import NotFoundError
 from orlog.manifests.names import counted
 
 if TYPE_CHECKING:
+    from orlog.datasets.audit.findings import Audit
     from orlog.datasets.download.confirm import Confirmation
+    from orlog.datasets.reading.dataset import Dataset
     from orlog.datasets.store.verify import Problem
     from orlog.manifests.manifest import Manifest
+
+
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command(epilog="Example: orlog verify pointmaze/umaze-v1 --quick")
@@ -88,7 +93,7 @@ def verify(
             _print_json(folder, manifest, problems, origin)
             continue
         for problem in problems:
-            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+            tell(problem, style="red")
         if not are_bytes_right:
             _print_damage(folder, name, manifest, len(problems))
         else:
@@ -96,9 +101,9 @@ def verify(
             if values:
                 _print_values(folder, manifest, bool(problems))
         if origin.state == "other":
-            errors.print(f"[red]{escape(printable(origin.text))}[/red]", soft_wrap=True)
+            tell(origin.text, style="red")
         elif was_downloaded(folder):
-            console.print(escape(printable(origin.text)), soft_wrap=True)
+            say(origin.text)
     if not is_right:
         raise typer.Exit(3)
 
@@ -119,19 +124,19 @@ def _verify_packs(name: str | None, as_json: bool) -> None:
         )
     for pack in found if not as_json else ():
         for problem in pack.problems:
-            errors.print(f"[red]{escape(printable(str(problem)))}[/red]", soft_wrap=True)
+            tell(problem, style="red")
         whose = f"{pack.name or 'of an unknown dataset'}: the pack in {pack.folder}"
         if not pack.problems:
             text = f"{whose}: {counted(pack.files, 'file')}, {pack.size_bytes:,} bytes, all as recorded"
-            console.print(escape(printable(text)), soft_wrap=True)
+            say(text)
         elif pack.folder.parent == packs_folder():
             text = f"{whose} is damaged; it is made again when it is next opened."
-            errors.print(escape(printable(text)), soft_wrap=True)
+            tell(text)
         else:
             text = f"{whose}, a shared home, is damaged and will not be used; ask its owner to remove it."
-            errors.print(escape(printable(text)), soft_wrap=True)
+            tell(text)
     if not found and not as_json:
-        console.print("no packs here" if name is None else f"no packs of {name} here")
+        say("no packs here" if name is None else f"no packs of {name} here")
     if any(pack.problems for pack in found):
         raise typer.Exit(3)
 
@@ -169,13 +174,12 @@ def _print_good_bytes(folder: Path, manifest: Manifest, quick: bool) -> None:
     if not is_whole(folder, manifest):
         count = how_much(folder, manifest)
     how = " (those that did not change since they were hashed were not read)" if quick else ""
-    console.print(
+    say(
         f"{manifest.name}@{version_of(manifest)}: {count}, "
-        f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}",
-        soft_wrap=True,
+        f"{sum(item.size_bytes for item in objects):,} bytes, all as in the manifest{how}\n{manifest.digest}"
     )
     if text := rebuild_text(manifest):
-        console.print(escape(printable(f"{text}: not the recorded data")), soft_wrap=True)
+        say(f"{text}: not the recorded data")
 
 
 def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> None:
@@ -189,26 +193,22 @@ def _print_damage(folder: Path, name: str, manifest: Manifest, count: int) -> No
         again = f"run: orlog build {manifest.name} --replace"
     else:
         again = f"copy it from its source again, or run: orlog repair {name} --mirror URL"
-    errors.print(
+    tell(
         f"{count} of {len(manifest.objects)} files of {manifest.name}@{manifest.version} are not "
-        f"as in the manifest ({folder}); {again}",
-        soft_wrap=True,
+        f"as in the manifest ({folder}); {again}"
     )
 
 
 def _print_values(folder: Path, manifest: Manifest, are_wrong: bool) -> None:
     if are_wrong:
-        errors.print(
+        tell(
             f"the files of {manifest.name}@{manifest.version} are as in the manifest, but do not "
             f"decode to the values it states ({folder}): faulty memory or a faulty codec wrote "
-            "them, or reads them now; try another machine, then ask the author for a new version.",
-            soft_wrap=True,
+            "them, or reads them now; try another machine, then ask the author for a new version."
         )
     else:
         total = _value_bytes(manifest)
-        console.print(
-            f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated"
-        )
+        say(f"{counted(len(manifest.columns), 'column')}, {total:,} bytes of values, all as stated")
 
 
 def _find_wrong_values(folder: Path) -> list[Problem]:
@@ -259,3 +259,83 @@ def _bytes_bar(total: int) -> Iterator[Callable[[int], None]]:
             update(done, total)
 
         yield count
+
+
+@app.command(epilog="Example: orlog audit pointmaze/umaze-v1 --html audit.html")
+def audit(
+    name: Name,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a page with all of it there.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A held-out dataset or view, such as a test set, that must share nothing with this "
+            "one. May be repeated.",
+        ),
+    ] = None,
+    trust_environment: TrustEnvironment = False,
+    _imports: Imports = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether the data of a dataset make sense. Exit code 3 if something is wrong.
+
+    It reads every value: NaN, bounds, constant, stuck and clipped dimensions, flags against the
+    time limit, final observations, returns, lengths and times, jumps inside of episodes, actions and
+    rewards that are shifted by a step, rewards as the environment computes them, duplicates, and
+    splits that share data. Errors mean that the data are wrong; warnings and notes leave the exit
+    code 0. The page of --html plots the first places.
+    """
+    from orlog.datasets.audit.audit import audit as audit_dataset
+
+    with progress_bar("audit") as update:
+        found = audit_dataset(
+            name, against=against or (), trust_environment=trust_environment, progress=update
+        )
+    if html is not None:
+        from orlog.reports.audit_page import write_audit_page
+
+        write_audit_page(found, html, _dataset(name))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_audit(found)
+        if html is not None:
+            say(f"written: {html}")
+    if not found.is_good:
+        raise typer.Exit(3)
+
+
+def _dataset(name: str) -> Dataset | None:
+    """Return what was audited, to plot places of it; None for a part of it."""
+    from orlog.datasets.loading import load_dataset
+    from orlog.errors import OrlogError
+
+    try:
+        return load_dataset(name)
+    except OrlogError:
+        return None
+
+
+def print_audit(found: Audit) -> None:
+    """Print findings as a table, and what was not checked."""
+    from orlog.datasets.audit.findings import place_text
+
+    name = f"{found.name}@{found.version}" if found.version else found.name
+    title = f"{name}: {counted(found.episodes, 'episode')}, {counted(found.steps, 'step')}: {found.summary()}"
+    say(title)
+    if found.findings:
+        rows: list[list[str | Text]] = [
+            [
+                Text(one.severity, _COLORS[one.severity]),
+                one.check,
+                one.column,
+                place_text(one),
+                one.text,
+            ]
+            for one in found.findings
+        ]
+        show_table(["", "check", "column", "first at", "finding"], rows)
+    for check, reason in found.not_checked.items():
+        tell(f"not checked: {check}: {reason}")

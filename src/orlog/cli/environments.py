@@ -1,0 +1,192 @@
+"""Trains in environments: goes on with runs there, and makes policies that recipes record with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orlog.algos.algorithms import algorithm_title
+from orlog.base.terminal import say
+from orlog.cli.options import (
+    AlgorithmOfRun,
+    DatasetOfRun,
+    Device,
+    Imports,
+    Log,
+    Settings,
+    TrustEnvironment,
+    app,
+    command_group,
+    takes_options,
+)
+from orlog.cli.training import advice_to_evaluate, read_settings, train_options, watched_run
+from orlog.manifests.names import counted
+
+if TYPE_CHECKING:
+    from orlog.algos.behaviors.training import LogLine
+
+
+EVEN = "even"
+
+behavior = command_group(
+    "behavior",
+    "Policies that recipes record datasets with.",
+    "orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """What a run that goes on in its environment is asked for."""
+
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps in the environment; each is followed by an update.")
+    ]
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting that differs from the run's, as name=value."),
+    ] = None
+    prior: Annotated[
+        str,
+        typer.Option(
+            help="Share of the dataset in each batch, 0 to 1; or even: each step of the dataset and "
+            "of the environment has the same chance."
+        ),
+    ] = "0.5"
+    random_steps: Annotated[
+        int, typer.Option(min=0, help="Steps with random actions before the first update.")
+    ] = 0
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Deviation of noise on actions, whose bounds count as -1 and 1.",
+            show_default="explore as the algorithm does",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the new run.", show_default="runs/finetune/ALGO/NAME/seed-N"),
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the new run's checkpoint.")
+    ] = False
+    evaluations: Annotated[
+        int, typer.Option(min=0, help="Points on the learning curve after the start; 0: none.")
+    ] = 5
+    dataset: DatasetOfRun = None
+    algorithm: AlgorithmOfRun = None
+    device: Device = "cpu"
+    log: Log = "none"
+    trust_environment: TrustEnvironment = False
+    imports: Imports = None
+
+
+@app.command(epilog="Example: orlog finetune runs/iql/pointmaze/umaze-v1/seed-0 --steps 50000")
+@takes_options
+def finetune(
+    run: Annotated[Path, typer.Argument(help="Folder of the run to go on with.")],
+    *,
+    given: Finetuning,
+) -> None:
+    """Go on with a trained run in the environment of its dataset, which stays in the batches.
+
+    Seed, settings and transforms are those of the run, which stays as it is.
+    Ctrl-C and SIGTERM save the state at the end of the running episode and print the command that
+    continues from there: a simulator's state cannot be saved within one.
+    """
+    from orlog.algos.training.commands import resume_command
+    from orlog.algos.training.finetuning import find_finetuned, finetune_run
+    from orlog.algos.training.runs import read_run
+    from orlog.experiments.logs import check_log
+
+    options, share, algorithm = train_options(given), _share(given.prior), given.algorithm
+    check_log(given.log)
+    old, data, folder = find_finetuned(run, given.out, dataset=given.dataset, algorithm=algorithm)
+    with watched_run(
+        f"{algorithm_title(old.algorithm)} seed {old.seed}",
+        data,
+        folder,
+        given.log,
+        resume=given.resume,
+        again=lambda: resume_command(folder, read_run(folder), data, algorithm or ""),
+    ) as hooks:
+        record = finetune_run(
+            run,
+            folder,
+            options,
+            hooks,
+            prior=share,
+            random_steps=given.random_steps,
+            noise=given.noise,
+            resume=given.resume,
+            dataset=data,
+            algorithm=algorithm,
+        )[1]
+    advice = advice_to_evaluate(folder, record, algorithm, given.trust_environment)
+    say(f"fine-tuned {algorithm_title(record.algorithm)} for {record.steps:,} steps; {advice}")
+
+
+def _share(text: str) -> float | None:
+    if text == EVEN:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"--prior takes a number from 0 to 1, or {EVEN}; found {text!r}."
+        ) from None
+
+
+@behavior.command(
+    epilog="Example: orlog behavior train Hopper-v5 --algorithm sac --out hopper.safetensors"
+)
+def train(
+    environment: Annotated[
+        str, typer.Argument(help="Id of a Gymnasium environment with actions in [-1, 1].")
+    ],
+    algorithm: Annotated[
+        str, typer.Option(help="ars (random search, linear policies) or sac (networks).")
+    ],
+    out: Annotated[Path, typer.Option(help="File of the policies, FILE.safetensors.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps in the environment.")] = 1_000_000,
+    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    settings: Settings = None,
+    _imports: Imports = None,
+) -> None:
+    """Train policies in an environment, and keep weak, medium and best ones in a file.
+
+    The medium policy is the one that returns about a third of what the best one does. The record
+    beside the file (FILE.json) holds its digest, the settings, the versions of packages, the log of
+    training, and the returns of each policy over 100 episodes. Ctrl-C ends training early, with the
+    files of the steps until then.
+    """
+    from orlog.algos.behaviors.training import train_behavior
+    from orlog.algos.training.stopping import StopRequest
+
+    def show(line: LogLine) -> None:
+        say(f"{counted(line.steps, 'step')}: return {line.mean:,.1f}")
+
+    request = StopRequest()
+    with request.noted():
+        record = train_behavior(
+            environment,
+            out,
+            algorithm=algorithm,
+            steps=steps,
+            seed=seed,
+            every=every,
+            settings=read_settings(settings),
+            progress=show,
+            stops=lambda: bool(request.signal),
+        )
+    for line in record.policies:
+        say(
+            f"kept: policy of {line.steps:,} steps, mean return {line.mean:,.1f} over "
+            f"{counted(len(line.returns), 'episode')}"
+        )
+    say(f"{record.digest}\nis in {out}")

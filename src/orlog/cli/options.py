@@ -1,0 +1,324 @@
+"""The application, and the options that several of its commands take, each declared once.
+
+A command takes options that belong together as one dataclass (`takes_options`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+import orlog
+from orlog.algos.algorithms import ALGORITHMS, known_as
+from orlog.base.processes import cores
+from orlog.base.terminal import say
+
+if TYPE_CHECKING:
+    from orlog.datasets.publish.publish import Sign
+    from orlog.experiments.jobs import Executor
+
+app = typer.Typer(
+    name="orlog",
+    help="Offline-RL datasets pinned byte by byte, reference algorithms, and honest scores.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="Example: orlog quickstart",
+)
+
+
+def command_group(name: str, about: str, example: str) -> typer.Typer:
+    """Return a new group of commands, such as `orlog runs`."""
+    return typer.Typer(
+        name=name,
+        help=about,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        epilog=f"Example: {example}",
+    )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(orlog.__version__)
+        raise typer.Exit
+
+
+class Debug:
+    """Whether errors show their traceback."""
+
+    on = False
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001 (its callback does the work)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+) -> None:
+    Debug.on = debug
+
+
+CORES = cores()
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of the dataclasses among its parameters.
+
+    typer reads the signature, in which the fields stand in place of their dataclass.
+    """
+    taken = inspect.signature(command, eval_str=True).parameters
+    parameters = [option for one in taken.values() for option in _options_of(one)]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(**{name: _gathered(one, given) for name, one in taken.items()})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def _options_of(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Yield a parameter, or in place of one that is a dataclass those that its fields are."""
+    if _is_gathered(parameter):
+        for field in _fields(parameter).values():
+            yield from _options_of(field)
+    else:
+        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _gathered(parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter, a dataclass made of its fields where it is one."""
+    if not _is_gathered(parameter):
+        return given[parameter.name]
+    fields = _fields(parameter)
+    return parameter.annotation(**{name: _gathered(fields[name], given) for name in fields})
+
+
+def _is_gathered(parameter: inspect.Parameter) -> bool:
+    return dataclasses.is_dataclass(parameter.annotation)
+
+
+def _fields(parameter: inspect.Parameter) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(parameter.annotation, eval_str=True).parameters
+
+
+def read_bytes(text: str, expected: str, *, at_least: int = 0) -> int:
+    """Return the bytes that a text such as 500M or 1.5G means."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)b?", text.lower())
+    size = int(float(match[1]) * 1000 ** " kmgt".index(match[2] or " ")) if match else -1
+    if size < at_least:
+        raise typer.BadParameter(f"{text!r}: expected {expected}.")
+    return size
+
+
+# Datasets.
+_DATASET = "Dataset: a name such as pointmaze/umaze-v1, or a path."
+Name = Annotated[str, typer.Argument(help=_DATASET)]
+OptionalName = Annotated[str | None, typer.Argument(help=_DATASET)]
+Container = Annotated[Literal["zarr", "hdf5"], typer.Option(help="Container to write.")]
+Horizon = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="STEPS",
+        help="Steps after which the environment truncates, for files that do not say where.",
+    ),
+]
+
+_DESCRIPTION = "What the data are."
+Description = Annotated[str, typer.Option(help=_DESCRIPTION)]
+OptionalDescription = Annotated[
+    str | None, typer.Option(help=_DESCRIPTION, show_default="that of its source")
+]
+License = Annotated[str, typer.Option(help="SPDX identifier of the data.")]
+Versions = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME[@VERSION]", help="Dataset; without a version, all versions that are here."
+    ),
+]
+
+# Transfers and registries.
+Mirrors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mirror", metavar="URL", help="Another place to try, before the others. May be repeated."
+    ),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of files to transfer at once.")]
+Rate = Annotated[
+    str | None,
+    typer.Option(metavar="RATE", help="Bytes per second at most: 500k, 20M.", show_default="none"),
+]
+KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
+
+# Training.
+_ALGORITHM = f"{', '.join(ALGORITHMS)}, or FILE.py:CLASS of an algorithm of your own."
+Algorithm = Annotated[str, typer.Argument(help=_ALGORITHM, callback=known_as)]
+OptionalAlgorithm = Annotated[
+    str | None,
+    typer.Argument(
+        help=_ALGORITHM, show_default=False, callback=lambda given: given and known_as(given)
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting of the algorithm, as name=value; may be repeated."),
+]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Gradient steps.", show_default="the recipe's")
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        help="Where to compute: cpu, cuda, cuda:1, or auto for a GPU if there is one.",
+    ),
+]
+Log = Annotated[
+    str,
+    typer.Option(help="Copy the log of metrics, which is in metrics.jsonl: tensorboard or wandb."),
+]
+
+# Trained runs.
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="[FOLDER]", help="Folder of runs, at any depth.")
+]
+EvaluatedRuns = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUNS...",
+        help="Folders of evaluated runs, or folders that hold some; files with the JSON of orlog "
+        "evaluate or orlog reproduce. NAME=RUNS names their method.",
+    ),
+]
+DatasetOfRun = Annotated[
+    str | None,
+    typer.Option(help="Path or name of the dataset, if its recorded name does not find it."),
+]
+AlgorithmOfRun = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:CLASS", help="The algorithm of the run, if it is one of your own."
+    ),
+]
+
+# Environments.
+TrustEnvironment = Annotated[
+    bool,
+    typer.Option("--trust-environment", help="Use environment arguments that come with the data."),
+]
+
+
+def _import_modules(names: list[str] | None) -> list[str] | None:
+    if names:
+        from orlog.manifests.environments import import_modules
+
+        import_modules(names)
+    return names
+
+
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module or file of yours that registers environments; may be repeated. "
+        "ORLOG_IMPORT=MODULE,.. says the same.",
+        callback=_import_modules,
+    ),
+]
+
+# What is printed.
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print a JSON document for scripts, and nothing else.")
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Signing:
+    """With which key an index is signed, and whose signatures in it are trusted."""
+
+    sign: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key to sign with: orlog key new FILE")
+    ] = None
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Public key of another signer of this registry. May be repeated."
+        ),
+    ] = None
+    sign_existing: Annotated[
+        bool,
+        typer.Option(
+            "--sign-existing",
+            help="Sign the existing index and everything in it, without checking.",
+        ),
+    ] = False
+
+    def signer(self) -> Sign | None:
+        """Return what signs, and refuse the other options where nothing does."""
+        if self.sign is not None:
+            from orlog.manifests import signatures
+
+            return functools.partial(signatures.sign, key_file=self.sign)
+        if self.trust or self.sign_existing:
+            raise typer.BadParameter(
+                "--trust and --sign-existing are only for signing; add --sign FILE."
+            )
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Executing:
+    """Where jobs run."""
+
+    executor: Annotated[str, typer.Option(help="Where jobs run: processes, ray or slurm.")] = (
+        "processes"
+    )
+    address: Annotated[
+        str | None, typer.Option(help="Ray: its cluster, as HOST:PORT, or auto for the one here.")
+    ] = None
+    executor_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="SLURM: partition=NAME, time=MINUTES, memory=GIGABYTES. May be repeated.",
+        ),
+    ] = None
+
+    def chosen(self) -> Executor:
+        """Return the executor that the options choose.
+
+        Raises:
+            ValueError: there is no such executor, or it has no such option.
+        """
+        from orlog.experiments.jobs import find_executor
+
+        given = {} if self.address is None else {"address": self.address}
+        for option in self.executor_option or []:
+            key, equals, value = option.partition("=")
+            if not equals:
+                raise typer.BadParameter(f"--executor-option takes NAME=VALUE, found {option!r}.")
+            given[key] = value
+        return find_executor(self.executor, **given)
+
+    def on_cluster(self) -> Executor | None:
+        """Return the executor that the options choose; None for processes of the command itself."""
+        if self.executor == "processes" and not self.address and not self.executor_option:
+            return None
+        return self.chosen()

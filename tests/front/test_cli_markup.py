@@ -1,0 +1,142 @@
+"""Names, paths and texts that look like markup are printed as they are, by every command."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orlog.base.terminal import console, errors, table
+from orlog.cli import app
+from tests.command_line import orlog
+
+MINI = "pointmaze/umaze-mini-v1"
+GOOD = "lab/good-v1"
+HOME = "home[bold]"
+SMALL = "--steps 20 --evaluations 1"
+
+# What is run, in this order and in one folder, and what is then in its output.
+DATA = {
+    f"build {MINI}": HOME,
+    "list": HOME,
+    f"show {MINI}": HOME,
+    f"show {MINI} --card c[red]d.md": "c[red]d.md and c[red]d.svg",
+    f"audit {MINI} --html a[red]b.html": "written: a[red]b.html",
+    f"view {MINI} --top 50 --save a[bold]b.json": "a[bold]b.json",
+    f"save a[bold]b.json {GOOD} --changes [red]new[/red] --description [/x]": HOME,
+    f"show {GOOD}": "[/x]",
+    f"diff {MINI} {GOOD}": "[/x]",
+    f"convert {MINI} c[i]d --to hdf5": "c[i]d",
+    f"export {MINI} e[i]f --to minari --lossy": f"{MINI} as minari in e[i]f",
+    "import e[i]f lab/imported-v1": HOME,
+    "import e[b]f.hdf5 lab/other-v1": "e[b]f.hdf5",
+    "formats": "d4rl",
+    f"lock {MINI}": "work[/b]/orlog.lock",
+    "lock": "work[/b]/orlog.lock",
+    f"mark {GOOD}@1.0.0 superseded --reason [b]upside[/b]": GOOD,
+    f"show {GOOD}@1.0.0": "[b]upside[/b]",
+    "cache list": HOME,
+    f"cache pin {GOOD}": GOOD,
+    f"cache unpin {GOOD}": GOOD,
+    f"cache path {GOOD}": HOME,
+    "cache gc --dry-run": "0 B would be freed",
+    "key new k[b].pem": "private key: k[b].pem",
+    "key show k[b].pem": "ed25519:",
+    f"publish {MINI} r[b] --sign k[b].pem": "r[b]",
+    f"publish {GOOD} r[b] --sign k[b].pem": "r[b]",
+    "registry link r[b] lab/far-v1@1.0.0 https://example.org/h[b].hdf5 --format d4rl-hdf5 --sign k[b].pem": "h[b].hdf5",
+    "registry add lab r[b]": "r[b]",
+    "registry list": "r[b]",
+    "show lab/far-v1": "h[b].hdf5",
+    f"delete {GOOD} --yes": HOME,
+    f"download {GOOD}": HOME,
+    f"repair {GOOD}": HOME,
+    f"verify {GOOD}": "[b]upside[/b]",
+    f"verify nothing[b]/{GOOD}": f"nothing[b]/{GOOD}",
+    "registry remove lab": "r[b]",
+}
+RUNS = {
+    f"train bc {MINI} --out runs/t[b] {SMALL}": "orlog evaluate 'runs/t[b]'",
+    f"train iql {MINI} --out runs/i[b] {SMALL} --preset none": "runs/i[b]",
+    f"train bc {MINI} --seeds 0-1 --processes 1 --out s[b] {SMALL}": "s[b]/seed-1",
+    "evaluate runs --episodes 2": "to compare them, run: orlog runs compare runs",
+    "evaluate n[b]": "n[b]",
+    "finetune runs/i[b] --steps 20 --evaluations 0 --out f[b]": "orlog evaluate 'f[b]'",
+    "runs list": "runs/t[b]",
+    "runs show runs/t[b]": "--out 'runs/t[b]'",
+    "runs verify n[b]": "n[b]",
+    "runs compare n[b]": "n[b]",
+    "runs plot --out c[b].svg": "written: c[b].svg",
+    "compare m[b]=runs/t[b] runs/i[b] --plots p[b]": "m[b]",
+    "tune-curve m[b]=runs --plot u[b].svg": "m[b]",
+    "ope runs/t[b] runs/i[b] --fqe-steps 2 --fqe-fits 1 --episodes 1": "runs/t[b] step 20",
+    f"references {MINI}": "source: measured with orlog",
+    f"reproduce bc {MINI} --seeds 1 --episodes 1 --workers 1 --out o[b] {SMALL}": "BC",
+    f"reproduce --datasets {MINI} --algorithms bc --seeds 1 --episodes 1 --workers 1 --report q[b] {SMALL}": "report: q[b]",
+    "report verify q[b]": "all numbers agree",
+    "report verify n[b]": "n[b]",
+    "baselines n[b]/m": "n[b]/m",
+    "behavior train n[b] --algorithm ars --out b[b].safetensors": "n[b]",
+}
+
+
+@pytest.fixture
+def folder(built_mini: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder to work in; like that of the home, its name looks like markup."""
+    shutil.copytree(built_mini, tmp_path / HOME / "datasets" / MINI / "1.0.0")
+    monkeypatch.setenv("ORLOG_HOME", str(tmp_path / HOME))
+    folder = tmp_path / "work[" / "b]"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def run_each(expected: dict[str, str], folder: Path) -> None:
+    missing = {}
+    for line, text in expected.items():
+        found = orlog(*line.split(), cwd=folder)
+        printed = found.stdout + found.stderr
+        if text not in re.sub(r" {2,}", " ", printed) or "Traceback" in printed:
+            missing[line] = printed
+    assert missing == {}
+
+
+@pytest.mark.slow
+def test_commands_about_data(folder: Path) -> None:
+    run_each(DATA, folder)
+
+
+@pytest.mark.slow
+def test_commands_about_runs(folder: Path) -> None:
+    run_each(RUNS, folder)
+
+
+def test_no_command_is_left_out() -> None:
+    commands = {
+        f"{group} {command.name or getattr(command.callback, '__name__', '')}".strip()
+        for group, commands in [
+            ("", app),
+            *(
+                (str(one.typer_instance.info.name), one.typer_instance)
+                for one in app.registered_groups
+                if one.typer_instance is not None
+            ),
+        ]
+        for command in commands.registered_commands
+    }
+    left_out = {
+        one
+        for one in commands
+        if not any(f"{line} ".startswith(f"{one} ") for line in (*DATA, *RUNS))
+    }
+    assert left_out == {"quickstart"}  # which takes minutes, and calls what these call
+
+
+def test_neither_lines_nor_tables_nor_labels_are_markup() -> None:
+    text = "[bold]a[/bold] [/x] :smile: [red]"
+    for one in (console, errors):
+        with one.capture() as printed:
+            one.print(text)
+            one.print(table([text], [[text]]))
+        assert printed.get().count(text) == 3
