@@ -11,27 +11,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from orlog.algos.awac import AWAC
+from orlog.algos.algorithms import ALGORITHMS, algorithm_forms, takes_goals
 from orlog.algos.bc import BC
 from orlog.algos.calql import CalQL
 from orlog.algos.cql import CQL
-from orlog.algos.crl import CRL
 from orlog.algos.dt import DT, DTConfig
-from orlog.algos.edac import EDAC
 from orlog.algos.encoders import encode_windows, make_encoder
-from orlog.algos.fql import FQL
 from orlog.algos.gcbc import GCBC
-from orlog.algos.gciql import GCIQL
-from orlog.algos.gcivl import GCIVL
-from orlog.algos.hiql import HIQL
-from orlog.algos.ifql import IFQL
-from orlog.algos.iql import IQL
 from orlog.algos.networks import Scaling, make_generator
-from orlog.algos.qcfql import QCFQL
-from orlog.algos.qrl import QRL
-from orlog.algos.rebrac import ReBRAC
 from orlog.algos.rlpd import RLPD
-from orlog.algos.td3bc import TD3BC
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.algos.training.online import loaded
 from orlog.errors import SchemaError
@@ -214,8 +202,13 @@ def test_small_frames_fit_impala() -> None:
 
 PIXELS = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 SETTINGS: dict[str, Any] = {"hidden": (4,), "encoder": "impala", "batch_size": 6}
-VALUE_KINDS: list[type[Any]] = [AWAC, CalQL, CQL, EDAC, FQL, IFQL, IQL, QCFQL, ReBRAC, RLPD, TD3BC]
-GOAL_KINDS: list[type[Any]] = [CRL, GCBC, GCIQL, GCIVL, HIQL, QRL]
+KINDS = [form for name in ALGORITHMS for form in algorithm_forms(name)]
+GOAL_KINDS = [kind for kind in KINDS if takes_goals(kind)]
+VALUE_KINDS = [
+    kind
+    for kind in KINDS
+    if "critic" in kind.STATE and kind not in GOAL_KINDS and "discrete" not in kind.ACTIONS
+]
 FEATURES = (
     *("observations", "next_observations", "subgoal_observations"),
     *("value_goals", "actor_goals", "low_goals", "subgoals"),

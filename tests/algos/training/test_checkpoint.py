@@ -13,17 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from orlog.algos.algorithms import ALGORITHMS, make_algorithm
+from orlog.algos.algorithms import make_algorithm
 from orlog.algos.networks import Scaling, make_network
 from orlog.algos.settings import make_config
 from orlog.algos.training.checkpoint import load_checkpoint, save_checkpoint
 from orlog.errors import CheckpointError, FormatVersionError
 from orlog.loaders.batch import Batch
-from tests.algos import plain
 
 MakeBatch: TypeAlias = Callable[..., Batch]
 BatchesOf: TypeAlias = Callable[[Any, int], list[Any]]
@@ -99,24 +97,6 @@ def test_a_new_process_goes_on_to_the_bit(
         for name, tensor in whole.items():
             assert torch.equal(tensor, resumed[name]), (RUNS[index], name)
         assert any(not torch.equal(tensor, half[name]) for name, tensor in whole.items())
-
-
-@pytest.mark.parametrize(("name", "settings"), RUNS)
-def test_a_checkpoint_holds_everything_that_training_changes(
-    scaling: Scaling, make_batch: MakeBatch, tmp_path: Path, name: str, settings: dict[str, Any]
-) -> None:
-    made = make(name, scaling, settings)
-    made.update(make_batch(0))
-    saved = state(made, tmp_path)
-    parts = {key.split("/")[0] for key in saved}
-    for attribute, value in vars(made).items():
-        if isinstance(value, nn.Module | torch.Tensor | torch.optim.Optimizer | torch.Generator):
-            assert attribute in parts or attribute == "encoder"  # that of vectors holds nothing
-    trained = [value for group in made.optimizer.param_groups for value in group["params"]]
-    assert sum(key.startswith("optimizer/") for key in saved) == 3 * len(trained)
-    with safe_open(tmp_path / "state", "pt") as file:
-        values = json.loads(file.metadata()["state"])
-    assert values.get("step") == (None if name == "bc" else 1)
 
 
 def test_metadata_come_back_and_the_last_save_replaces_the_first(
@@ -200,22 +180,6 @@ def test_a_checkpoint_of_another_configuration_is_refused(
 def test_a_missing_file_is_not_found(scaling: Scaling, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_checkpoint(make("bc", scaling, {}), tmp_path / "none")
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_checkpoint_from_before_the_first_update_can_be_loaded(
-    scaling: Scaling, batches_of: BatchesOf, tmp_path: Path, name: str
-) -> None:
-    settings = plain.small_settings(name)
-    made = make(name, scaling, settings)
-    save_checkpoint(made, tmp_path / "checkpoint", metadata={})
-    other = make(name, scaling, settings, seed=1)
-    load_checkpoint(other, tmp_path / "checkpoint")
-    (batch,) = batches_of(made, 1)
-    for algorithm in (made, other):
-        algorithm.update(batch)
-    for key, one in plain.tensors_of(made).items():
-        assert torch.equal(one, plain.tensors_of(other)[key])
 
 
 def test_a_refused_checkpoint_leaves_a_trained_algorithm_as_it_was(

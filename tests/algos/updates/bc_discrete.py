@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.algos import plain
+
+
+class Plain(plain.Plain):
+    SETTINGS = plain.chosen(log_penalty=0.2)
+
+    def start(self) -> None:
+        self.optimizer = self.adam("policy")
+
+    def update(self, batch: Any) -> dict[str, float]:
+        one = plain.in_units(self.scaling, batch)
+
+        def loss() -> float:
+            log_pi = plain.log_softmax(plain.network(self.of("policy"), one.s))
+            penalty = self.config.log_penalty * np.mean(log_pi**2)
+            return float(penalty - np.mean(plain.of_actions(log_pi, one.a)))
+
+        metrics = {"policy/loss": loss()}
+        self.optimizer.step(loss)
+        return metrics
+
+    def acts(self, s: np.ndarray, *_: np.ndarray) -> plain.Array:
+        return plain.network(self.of("policy"), s).argmax(-1)

@@ -1,0 +1,1 @@
+from tests.algos.updates.bc import Plain as Plain

@@ -1,0 +1,1 @@
+from tests.algos.updates.bc_discrete import Plain as Plain
